@@ -1,0 +1,1 @@
+"""Compares traces and names the first divergence. Works without any framework."""

@@ -1,0 +1,135 @@
+"""What a comparison finds: the data that diagnosing and reporting work on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from determinism.trace.names import Frame
+from determinism.types import Kind, Verdict
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """One output of the diverging record.
+
+    `elements_different`, `max_ulp` and `max_abs` need the values of two executions; without them they are None.
+    `repeats` counts executions on equal inputs, `distinct` the different results among them.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    elements: int
+    elements_different: int | None = None
+    max_ulp: int | None = None
+    max_abs: float | None = None
+    repeats: int | None = None
+    distinct: int | None = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first record of a process that differs."""
+
+    kind: Kind | None
+    """None where the level of recording does not show it."""
+    process: str
+    record: int
+    """Number of the record in the run `records_of`."""
+    records_of: int
+    """Which run, by position, holds the record; differs from 0 where the first run has no such record."""
+    step: int
+    phase: str
+    op: str
+    module: str | None
+    site: Frame | None
+    forward_site: Frame | None
+    stack: tuple[Frame, ...]
+    inputs_equal: bool | None
+    outputs: tuple[OutputDifference, ...]
+    detail: str
+    """One or two sentences: what exactly differs, with the values of both runs."""
+    occurrence: int = 0
+    """How many records of the same op, module and phase precede it in its step."""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The first difference that a person would see."""
+
+    step: int
+    what: str
+    """For example `loss`, `parameter 0.weight`, `value read by item() at train.py:30`."""
+
+
+@dataclass(frozen=True)
+class DeadDifference:
+    """A difference that nothing read."""
+
+    step: int
+    phase: str
+    op: str
+    site: Frame | None
+
+
+@dataclass(frozen=True)
+class BlindSpot:
+    """Something that was not recorded."""
+
+    identifier: str
+    what: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a verdict is inconclusive."""
+
+    identifier: str
+    message: str
+
+
+@dataclass
+class RunSummary:
+    """How one run went."""
+
+    command: list[str]
+    exit_status: int | None
+    stopped_by: str | None
+    """Signal name, `steps`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
+    seconds: float
+    trace: str | None
+
+
+@dataclass
+class Recorded:
+    """How much was compared."""
+
+    records: int = 0
+    steps: int = 0
+    steps_by: str | None = None
+    """What counted as a step: `optimizer`, `determinism.step`, `batches`; None where there were none."""
+    processes: int = 0
+    blind_spots: list[BlindSpot] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """The whole result of comparing two or more runs."""
+
+    verdict: Verdict
+    runs: list[RunSummary]
+    recorded: Recorded
+    trouble: list[Trouble] = field(default_factory=list)
+    first_divergence: Divergence | None = None
+    divergences: list[Divergence] = field(default_factory=list)
+    first_visible: Visible | None = None
+    infected: list[Visible] = field(default_factory=list)
+    """The first step at which each sort of value differed: loss, gradient, parameter, buffer, optimizer state, checkpoint."""
+    absorbed: bool = False
+    dead_differences: int = 0
+    dead_first: list[DeadDifference] = field(default_factory=list)
+    environment: list[tuple[str, str, str]] = field(default_factory=list)
+    """Name and both values of what differs between the environments of the runs."""
+    level: str = "op"

@@ -1,0 +1,85 @@
+"""What a program keeps: parameters, gradients, buffers and optimizer state, with their names."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from determinism.frameworks.torch.modules import ModulePaths
+
+
+class Held(NamedTuple):
+    """One tensor that the program keeps."""
+
+    kind: str
+    """`parameter`, `gradient`, `buffer` or `optimizer state`."""
+    name: str
+    tensor: torch.Tensor
+
+
+class HeldTensors:
+    """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
+
+    def __init__(self, paths: ModulePaths) -> None:
+        self._paths = paths
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer stepped."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+
+    def add_leaf(self, tensor: torch.Tensor, describe: Callable[[], str]) -> None:
+        """A tensor that requires a gradient and was made by no op was read."""
+        known = self._leaves.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            self._leaves[id(tensor)] = (weakref.ref(tensor), describe())
+
+    def tensors(self) -> Iterator[Held]:
+        """Everything that is kept now, each tensor once, in an order that does not vary."""
+        seen: set[int] = set()
+        for held in self._all():
+            if id(held.tensor) in seen:
+                continue
+            seen.add(id(held.tensor))
+            yield held
+            if held.kind == "parameter" and (gradient := _gradient(held.tensor)) is not None:
+                yield Held("gradient", held.name, gradient)
+
+    def _all(self) -> Iterator[Held]:
+        named: dict[int, str] = {}
+        for root in self._paths.roots():
+            for name, parameter in root.named_parameters():
+                named.setdefault(id(parameter), name)
+                yield Held("parameter", name, parameter)
+            for name, buffer in root.named_buffers():
+                yield Held("buffer", name, buffer)
+        for reference in list(self._optimizers.values()):
+            if (optimizer := reference()) is not None:
+                yield from _of_optimizer(optimizer, named)
+        for leaf, name in list(self._leaves.values()):
+            if (tensor := leaf()) is not None:
+                yield Held("parameter", name, tensor)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str]) -> Iterator[Held]:
+    for group_index, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            if not isinstance(parameter, torch.Tensor):
+                continue
+            name = named.get(id(parameter)) or f"param_groups[{group_index}].params[{index}]"
+            yield Held("parameter", name, parameter)
+            state = optimizer.state.get(parameter)
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        yield Held("optimizer state", f"{key} of {name}", value)

@@ -1,0 +1,106 @@
+"""Which module is being called: its path below the outermost called one."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from determinism.types import Phase
+
+NO_MODULE = -1
+
+
+class ModulePaths:
+    """Follows module calls through global hooks."""
+
+    def __init__(self, add: Callable[[str], int]) -> None:
+        """Take the function that writes a path and gives its number."""
+        self._add = add
+        self._numbers: dict[str, int] = {}
+        self._local = threading.local()
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], dict[int, str]]] = {}
+        self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+
+    def calls(self) -> list[tuple[torch.nn.Module, int]]:
+        """The modules that this thread is in, outermost first, each with the number of its path."""
+        try:
+            return self._local.calls  # type: ignore[no-any-return]
+        except AttributeError:
+            calls: list[tuple[torch.nn.Module, int]] = []
+            self._local.calls = calls
+            return calls
+
+    def enter(self, module: torch.nn.Module) -> None:
+        """A module is called."""
+        calls = self.calls()
+        root = calls[0][0] if calls else module
+        if not calls:
+            self._add_root(module)
+        calls.append((module, self.number(self._path(root, module))))
+
+    def _add_root(self, module: torch.nn.Module) -> None:
+        known = self._roots.get(id(module))
+        if known is None or known() is not module:
+            self._roots[id(module)] = weakref.ref(module)
+
+    def roots(self) -> list[torch.nn.Module]:
+        """Every living module that was called as the outermost one, in the order of their first calls."""
+        return [module for reference in list(self._roots.values()) if (module := reference()) is not None]
+
+    def leave(self, module: torch.nn.Module) -> None:
+        """A module returned or raised; calls that never reported their end go with it."""
+        calls = self.calls()
+        for index in range(len(calls) - 1, -1, -1):
+            if calls[index][0] is module:
+                del calls[index:]
+                return
+
+    def number(self, path: str) -> int:
+        """The number of a path."""
+        number = self._numbers.get(path)
+        if number is None:
+            number = self._numbers[path] = self._add(path)
+        return number
+
+    def _path(self, root: torch.nn.Module, module: torch.nn.Module) -> str:
+        known = self._paths.get(id(root))
+        if known is None or known[0]() is not root or id(module) not in known[1]:
+            names = {id(child): name for name, child in root.named_modules()}
+            # A module that is called but not registered below the root goes by its class.
+            names.setdefault(id(module), f"<{type(module).__name__}>")
+            known = self._paths[id(root)] = (weakref.ref(root), names)
+        return known[1][id(module)]
+
+
+def install(
+    paths: ModulePaths,
+    set_phase: Callable[[Phase], None],
+    returned: Callable[[torch.nn.Module, Any, Any], None] | None,
+) -> list[Any]:
+    """Hook every module call.
+
+    Args:
+        paths: What is kept up to date.
+        set_phase: Called with `FORWARD` when an outermost module is called.
+        returned: Called with module, inputs and output when a module returns, before it is left.
+
+    Returns:
+        Handles with `remove()`.
+    """
+
+    def before(module: torch.nn.Module, inputs: Any) -> None:
+        if not paths.calls():
+            set_phase(Phase.FORWARD)
+        paths.enter(module)
+
+    def after(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if returned is not None and output is not None:
+            returned(module, inputs, output)
+        paths.leave(module)
+
+    return [register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)]

@@ -1,0 +1,60 @@
+"""Where the program is: its step and its phase.
+
+Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient
+scaler skips that, or at `determinism.step()`, which from then on alone counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from determinism.types import Phase
+
+
+class Progress:
+    """The current step and phase of a process."""
+
+    def __init__(self, step_ended: Callable[[str], None]) -> None:
+        """Take what is to be called, with what counted the step, before the number of the step goes up."""
+        self.step = 0
+        self.phase = Phase.INIT
+        """What the program does outside modules, backwards and optimizers."""
+        self.optimizer_depth = 0
+        self.optimizer_calls = 0
+        self.steps_by: str | None = None
+        self._first_optimizer: int | None = None
+        self._step_ended = step_ended
+
+    def optimizer_begins(self, optimizer: Any) -> None:
+        """An optimizer's `step` was called."""
+        self.optimizer_depth += 1
+        self.optimizer_calls += 1
+        if self._first_optimizer is None:
+            self._first_optimizer = id(optimizer)
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """An optimizer's `step` returned."""
+        self.optimizer_depth = max(0, self.optimizer_depth - 1)
+        self.phase = Phase.OTHER
+        if id(optimizer) == self._first_optimizer and self.steps_by != "determinism.step":
+            self._advance("optimizer")
+
+    def optimizer_skipped(self, optimizer: Any) -> None:
+        """A gradient scaler left out the `step` of an optimizer."""
+        if self._first_optimizer in (None, id(optimizer)) and self.steps_by != "determinism.step":
+            self._first_optimizer = id(optimizer)
+            self._advance("optimizer")
+
+    def explicit(self) -> None:
+        """`determinism.step()` was called."""
+        if self.steps_by == "optimizer" and self.step == 1:
+            # The same boundary as the optimizer step just before; from here on only explicit ones count.
+            self.steps_by = "determinism.step"
+            return
+        self._advance("determinism.step")
+
+    def _advance(self, counted_by: str) -> None:
+        self.steps_by = counted_by
+        self._step_ended(counted_by)
+        self.step += 1

@@ -1,0 +1,1 @@
+"""Starts a program under recording, N times, and wakes up inside it."""

@@ -1,0 +1,108 @@
+"""What runs inside every Python process of a recorded program: it waits for a framework and starts its recorder."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from determinism.launch.import_hook import after_import
+from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # At run time this would cost every Python process of the program the import of `typing`.
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+RECORDERS = {"torch": "determinism.frameworks.torch.recording"}
+"""Per framework the module with `start(folder, configuration)`, which returns a session."""
+
+_SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {"torch": ((2, 6), (3, 0))}
+
+_HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_HELPER_SCRIPTS = ("/bin/torchrun", "/torch/_inductor/compile_worker/__main__.py")
+
+
+def start(recorders: Mapping[str, str] = RECORDERS) -> None:
+    """Record this process as soon as it imports a framework, if the environment asks for it.
+
+    Args:
+        recorders: Per framework the module that records it.
+    """
+    if RECORDING_VARIABLE not in os.environ or _is_helper(sys.orig_argv):
+        return
+    for framework, recorder in recorders.items():
+        after_import(framework, _starter(framework, recorder))
+
+
+def _is_helper(arguments: Sequence[str]) -> bool:
+    """Whether this Python serves the framework (torchrun's agent, a compile worker) instead of running the program."""
+    for index, argument in enumerate(arguments[1:], start=1):
+        if argument == "-m":
+            return arguments[index + 1 : index + 2] in [[name] for name in _HELPER_MODULES]
+        if not argument.startswith("-"):
+            return argument.endswith(_HELPER_SCRIPTS)
+    return False
+
+
+def _starter(framework: str, recorder: str) -> Callable[[ModuleType], None]:
+    def start_recorder(module: ModuleType) -> None:
+        reason = _obstacle(framework, str(getattr(module, "__version__", "")))
+        if reason is None:
+            _start_recorder(recorder)
+        else:
+            note_not_recorded(reason)
+
+    return start_recorder
+
+
+def _obstacle(framework: str, version: str) -> str | None:
+    """Why this process cannot be recorded; None if it can."""
+    from importlib.util import find_spec
+
+    from determinism.launch.packages import RECORDER_PACKAGES, install_line
+
+    missing = [name for name in RECORDER_PACKAGES if find_spec(name) is None]
+    if missing:
+        return (
+            f"{sys.executable} lacks {' and '.join(missing)}, which the recorder needs. "
+            f"Install with: {install_line(sys.executable)}"
+        )
+    oldest, newest = _SUPPORTED_VERSIONS.get(framework, ((0,), (sys.maxsize,)))
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split("+")[0].split(".")[:2])
+    if not oldest <= numbers < newest:
+        until = ".".join(map(str, newest))
+        return (
+            f"{framework} {version or 'without a version'} is installed for {sys.executable}; recording supports "
+            f"{'.'.join(map(str, oldest))} up to, not including, {until}. Install a version in that range."
+        )
+    return None
+
+
+def _start_recorder(recorder: str) -> None:
+    import atexit
+    from importlib import import_module
+
+    from determinism.launch.configuration import RecordingConfiguration
+    from determinism.launch.process_key import PROCESS_VARIABLE, claim_process_folder
+
+    configuration = RecordingConfiguration.from_environment(os.environ)
+    if configuration is None:
+        return
+    start_session = import_module(recorder).start
+    folder = claim_process_folder(configuration.trace_folder, os.environ.get(PROCESS_VARIABLE))
+    os.environ[PROCESS_VARIABLE] = folder.name
+    session = start_session(folder, configuration)
+    atexit.register(_quietly(session.close))
+    os.register_at_fork(after_in_child=_quietly(session.forked))
+
+
+def _quietly(action: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:
+            # Python would print it into the program's output.
+            note_not_recorded(f"Recording failed in process {os.getpid()}: {type(error).__name__}: {error}")
+
+    return run

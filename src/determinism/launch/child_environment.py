@@ -1,0 +1,28 @@
+"""The environment that a recorded program is started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.process_key import PROCESS_VARIABLE
+
+BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
+
+
+def child_environment(environ: Mapping[str, str], configuration: RecordingConfiguration) -> dict[str, str]:
+    """Add to an environment what makes the Python processes started in it record themselves.
+
+    Args:
+        environ: The environment the program would have without recording.
+        configuration: What to record.
+    """
+    result = {**environ, **configuration.to_environment()}
+    # Set if this command itself runs under recording; its program is a new first process.
+    result.pop(PROCESS_VARIABLE, None)
+    # An empty PYTHONPATH counts as none, whereas an empty entry in it would put the working directory on `sys.path`.
+    earlier = environ.get("PYTHONPATH")
+    result["PYTHONPATH"] = f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)
+    return result

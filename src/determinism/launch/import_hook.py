@@ -1,0 +1,97 @@
+"""Calls back when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import sys
+
+from determinism.launch.notes import note_not_recorded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # At run time this would cost every Python process of the program the import of `typing`.
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    Callback = Callable[[ModuleType], None]
+
+
+def after_import(name: str, callback: Callback) -> None:
+    """Call `callback` once, right after a module was executed; now, if it is already imported.
+
+    What the callback raises does not reach the program; it becomes a note in the trace.
+
+    Args:
+        name: Name of a top-level module.
+        callback: Gets the module.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _call(callback, name, module)
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.callbacks.setdefault(name, []).append(callback)
+
+
+def _call(callback: Callback, name: str, module: ModuleType) -> None:
+    try:
+        callback(module)
+    except Exception as error:
+        note_not_recorded(f"Recording could not start when {name} was imported: {type(error).__name__}: {error}")
+
+
+class _Finder:
+    """Lets the other finders find the module, and puts a loader in between that tells when it was executed."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, list[Callback]] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.callbacks:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module") and hasattr(spec.loader, "create_module"):
+                    spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
+                return spec
+        return None
+
+    def executed(self, name: str, module: ModuleType) -> None:
+        for callback in self.callbacks.pop(name, []):
+            _call(callback, name, sys.modules.get(name, module))
+
+
+class _Loader:
+    """Stands in for a module's loader until the module is executed; before that it puts the real one back."""
+
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            name = module.__spec__.name
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._finder.executed(name, module)
+
+
+_FINDER = _Finder()

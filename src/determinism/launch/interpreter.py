@@ -1,0 +1,133 @@
+"""Says before the first run whether the program's own interpreter can record."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from determinism.errors import LaunchError
+from determinism.launch.executable import find_executable
+from determinism.launch.packages import OLDEST_PYTHON, RECORDER_PACKAGES, install_line
+
+_PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
+_PROBE_SECONDS = 30.0
+_PROBE = """
+import sys
+from importlib.util import find_spec
+print("%d.%d" % sys.version_info[:2], *[name for name in sys.argv[1:] if find_spec(name) is None])
+"""
+
+
+class _Interpreter(NamedTuple):
+    path: str
+    options: str
+    """Letters of the options that are given to it."""
+
+
+def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Look at how a command starts Python, if one can tell without running it.
+
+    Args:
+        command: The program and its arguments.
+        environ: The environment it will be started in.
+
+    Returns:
+        A warning if recording cannot reach the interpreter, else None.
+
+    Raises:
+        LaunchError: The command cannot be started, or its interpreter lacks what the recorder needs.
+    """
+    interpreter = _interpreter(find_executable(command[0], environ), command[1:], environ)
+    if interpreter is None:
+        return None
+    hiding = [f"-{letter}" for letter in "ISE" if letter in interpreter.options]
+    if hiding:
+        return (
+            f"{' '.join(hiding)} in the command hides the recorder from {interpreter.path}, so this process will not "
+            f"be recorded, only Python processes that it starts without it. Leave {' '.join(hiding)} out to record it."
+        )
+    _check_packages(interpreter, environ)
+    return None
+
+
+def _interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> _Interpreter | None:
+    """The Python that an executable is, or that its `#!` line leads to; None if there is none in sight."""
+    if _PYTHON_NAME.fullmatch(Path(path).name):
+        return _Interpreter(path, "".join(_option_letters(arguments)))
+    words = _shebang(path)
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word.split("/")[0]]
+        found = shutil.which(words[0], path=environ.get("PATH")) if words else None
+        words = [found, *words[1:]] if found else []
+    if words and _PYTHON_NAME.fullmatch(Path(words[0]).name):
+        return _Interpreter(words[0], "".join(_option_letters(words[1:])))
+    return None
+
+
+def _shebang(path: str) -> list[str]:
+    """The words of a script's `#!` line."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return []
+            lines = [file.readline(4096).decode(errors="replace"), file.readline(4096).decode(errors="replace")]
+            words = shlex.split(lines[0])
+            # Installers write scripts for interpreters with long paths like this.
+            if words[:1] == ["/bin/sh"] and lines[1].startswith("'''exec' "):
+                words = shlex.split(lines[1])[1:2]
+            return words
+    except (OSError, ValueError):
+        return []
+
+
+def _option_letters(arguments: Sequence[str]) -> Iterator[str]:
+    """The one-letter options of Python before the script, `-c` or `-m`."""
+    remaining = iter(arguments)
+    for argument in remaining:
+        if not argument.startswith("-") or argument == "-":
+            return
+        if argument.startswith("--"):
+            if argument == "--check-hash-based-pycs":
+                next(remaining, None)
+            continue
+        for position, letter in enumerate(argument[1:], start=2):
+            if letter in "cm":
+                return
+            if letter in "XW":
+                if position == len(argument):
+                    next(remaining, None)
+                break
+            yield letter
+
+
+def _check_packages(interpreter: _Interpreter, environ: Mapping[str, str]) -> None:
+    options = ["-s"] if "s" in interpreter.options else []
+    probe = [interpreter.path, *options, "-c", _PROBE, *RECORDER_PACKAGES]
+    try:
+        answer = subprocess.check_output(
+            probe, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=_PROBE_SECONDS
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        # It is no Python that answers questions; the program will show what it is.
+        return
+    words = answer.strip().rpartition("\n")[2].split()
+    if not words or not re.fullmatch(r"\d+\.\d+", words[0]):
+        return
+    version, missing = words[0], words[1:]
+    if tuple(map(int, version.split("."))) < OLDEST_PYTHON:
+        raise LaunchError(
+            "interpreter-too-old",
+            f"{interpreter.path} is Python {version}, so the program was not started: recording needs "
+            f"{'.'.join(map(str, OLDEST_PYTHON))} or newer. Run the program with a newer Python.",
+        )
+    if missing:
+        raise LaunchError(
+            "interpreter-lacks-packages",
+            f"{interpreter.path} lacks {' and '.join(missing)}, which the recorder needs inside the program, so the "
+            f"program was not started. Install with:\n{install_line(interpreter.path)}",
+        )

@@ -1,0 +1,128 @@
+"""Runs a program once and leaves a whole trace of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from determinism.errors import TraceError
+from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, run_program
+from determinism.launch.standard_input import StandardInput
+from determinism.trace.manifest import create_trace, write_manifest
+from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a recorded run ended."""
+
+    exit_status: int
+    """Minus the signal's number if a signal ended it."""
+    stopped_by: str | None
+    """A signal's name, or "steps" if the requested number of steps was reached."""
+    seconds: float
+    folder: Path
+    """The trace."""
+
+
+def record_program(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    level: str = "op",
+    steps: int | None = None,
+    max_disk: int | None = None,
+    paranoid: bool = False,
+    capture: dict[str, Any] | None = None,
+    log: Path | None = None,
+    on_progress: ProgressCallback | None = None,
+    stdin: StandardInput | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> RunResult:
+    """Run a command under recording.
+
+    Args:
+        command: The program and its arguments.
+        folder: The trace to make.
+        level: How much is recorded.
+        steps: End recording and the program after this many steps.
+        max_disk: Bytes that the trace never grows past.
+        paranoid: Digest every input.
+        capture: Which record to capture in a confirming run.
+        log: File for the program's output; None passes it through.
+        on_progress: Gets records and step about ten times a second.
+        stdin: What the program reads; None for this process's own standard input.
+        environment: The environment it would have without recording; None for the current one.
+
+    Raises:
+        TraceError: The trace cannot be written.
+        LaunchError: The program cannot be started.
+        Interrupted: The user ended it; the trace is whole up to there.
+    """
+    folder = folder.absolute()
+    configuration = RecordingConfiguration(folder, level, steps, max_disk, paranoid, capture)
+    facts: dict[str, Any] = {
+        "created": time.time(),
+        "command": list(command),
+        "cwd": str(Path.cwd()),
+        "level": level,
+        "steps": steps,
+        "paranoid": paranoid,
+    }
+    create_trace(folder, **facts)
+    try:
+        program_exit = run_program(
+            command, configuration=configuration, log=log, on_progress=on_progress, environment=environment, stdin=stdin
+        )
+    except Interrupted as interrupted:
+        _finish(folder, facts, interrupted.program_exit)
+        raise
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return _finish(folder, facts, program_exit)
+
+
+def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> RunResult:
+    processes = _descriptions(folder)
+    stopped_by = program_exit.stopped_by
+    if any(description.get("stopped_by") == "steps" for description in processes.values()):
+        stopped_by = "steps"
+    ending = {
+        "exit_status": program_exit.exit_status,
+        "stopped_by": stopped_by,
+        "seconds": program_exit.seconds,
+        "complete": True,
+        "environment": {key: description.get("environment") for key, description in processes.items()},
+    }
+    try:
+        write_manifest(folder, {**facts, **ending})
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return RunResult(program_exit.exit_status, stopped_by, program_exit.seconds, folder)
+
+
+def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
+    """What each process said about itself, by key."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((folder / PROCESSES_FOLDER).glob(f"*/{PROCESS_FILE}")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # The reader says so, with the path, when the trace is opened.
+            continue
+        if isinstance(document, dict):
+            found[path.parent.name] = document
+    return found
+
+
+def _unwritable(folder: Path, error: OSError) -> TraceError:
+    return TraceError(
+        "trace-unwritable",
+        f"The trace {folder} could not be finished ({error}). What was recorded until then stays readable. Make room "
+        f"there, or give another folder with --output.",
+    )

@@ -1,0 +1,82 @@
+"""Entries laid out in two columns, within a number of lines."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from determinism.report.entry import Entry
+from determinism.report.legible import legible
+
+MOST_LINES = 40
+MARGIN = 2
+LABEL_WIDTH = 14
+NARROWEST = 20
+WIDEST = 120
+
+_Block = tuple[Entry, list[Text]]
+
+
+def laid_out(sections: list[list[Entry]], console: Console) -> list[Text]:
+    """Lay out sections with an empty line between them.
+
+    Where they are longer than the report may be, the entries that matter least are left out, and a last line says
+    how many lines that were.
+
+    Args:
+        sections: Groups of entries, in the order of reading.
+        console: Gives width and encoding.
+    """
+    blocks = [[(entry, _entry_lines(entry, console)) for entry in section] for section in sections if section]
+    left_out = 0
+    while _height(blocks) + bool(left_out) > MOST_LINES:
+        left_out += _remove_least(blocks)
+    lines: list[Text] = []
+    for section in blocks:
+        lines += [Text()] if lines else []
+        lines += [line for _, entry_lines in section for line in entry_lines]
+    if left_out:
+        lines.append(Text(f"{' ' * MARGIN}{left_out} more lines are left out here; --json FILE has everything."))
+    return lines
+
+
+def _height(blocks: list[list[_Block]]) -> int:
+    return sum(len(lines) for section in blocks for _, lines in section) + len(blocks) - 1
+
+
+def _remove_least(blocks: list[list[_Block]]) -> int:
+    """Remove the last of the entries of the highest weight; returns how many lines it had."""
+    last = max(
+        ((section, position) for section, entries in enumerate(blocks) for position in range(len(entries))),
+        key=lambda place: (blocks[place[0]][place[1]][0].weight, place),
+    )
+    _, lines = blocks[last[0]].pop(last[1])
+    if not blocks[last[0]]:
+        del blocks[last[0]]
+    return len(lines)
+
+
+def _entry_lines(entry: Entry, console: Console) -> list[Text]:
+    margin = 0 if entry.full_width else MARGIN + LABEL_WIDTH
+    label = "" if entry.full_width else f"{'':{MARGIN}}{entry.label:{LABEL_WIDTH}}"
+    indent = " " * entry.indent
+    width = max(min(console.width, WIDEST) - margin - entry.indent, NARROWEST)
+    lines = _wrapped(entry, width, console)
+    return [
+        Text.assemble((label if number == 0 else " " * margin, "dim"), indent, line)
+        for number, line in enumerate(lines)
+    ]
+
+
+def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
+    # Cut before wrapping too: a string from a program may be of any length.
+    text = legible(entry.text[: width * (entry.lines + 1)], console.encoding)
+    wrapped = list(Text(text, style=entry.tone.value).wrap(console, width))
+    if len(wrapped) <= entry.lines:
+        return wrapped
+    kept = wrapped[: entry.lines]
+    last = kept[-1]
+    last.truncate(width - 3)
+    last.rstrip()
+    last.append("...")
+    return kept

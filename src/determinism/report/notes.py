@@ -1,0 +1,134 @@
+"""What a reader should know besides the first divergence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from determinism.compare.result import Comparison, RunSummary
+from determinism.report.entry import Entry, Weight
+from determinism.report.places import line_text, path_text
+from determinism.report.wording import counted, listed, prose, stop_phrase
+from determinism.types import Level, Verdict
+
+MOST_PROCESSES = 3
+MOST_DEAD = 3
+MOST_BLIND_SPOTS = 5
+MOST_ENVIRONMENT = 5
+MOST_TRACES = 4
+
+
+def note_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say what limits the verdict, and what else was seen."""
+    yield from _trouble_entries(comparison)
+    yield from _run_entries(comparison)
+    yield from _step_entries(comparison)
+    yield from _process_entries(comparison)
+    yield from _dead_entries(comparison)
+    yield from _blind_spot_entries(comparison)
+    yield from _environment_entries(comparison)
+    yield from _trace_entries(comparison)
+
+
+def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
+    messages = [prose(trouble.message) for trouble in comparison.trouble]
+    if comparison.verdict is Verdict.INCONCLUSIVE and len(messages) == 1:
+        # The headline has it.
+        return
+    for number, message in enumerate(messages):
+        yield Entry(message, "" if number else "trouble", Weight.CONSEQUENCE, lines=4)
+
+
+def _run_entries(comparison: Comparison) -> Iterator[Entry]:
+    numbers: dict[str, list[str]] = {}
+    for number, run in enumerate(comparison.runs, start=1):
+        ending = _ending(run)
+        if ending:
+            numbers.setdefault(ending, []).append(str(number))
+    for position, (ending, which) in enumerate(numbers.items()):
+        noun = "run" if len(which) == 1 else "runs"
+        yield Entry(f"{noun} {listed(which)} {ending}", "" if position else "runs", Weight.CONSEQUENCE)
+
+
+def _ending(run: RunSummary) -> str | None:
+    phrases = []
+    if run.stopped_by is not None:
+        phrases.append(stop_phrase(run.stopped_by))
+    if run.exit_status:
+        phrases.append(f"ended with exit status {run.exit_status}")
+    return " and ".join(phrases) or None
+
+
+def _step_entries(comparison: Comparison) -> Iterator[Entry]:
+    recorded = comparison.recorded
+    if recorded.steps_by == "batches":
+        yield Entry("steps are batches, because no optimizer stepped", "steps", Weight.NOTE)
+    elif not recorded.steps_by and recorded.records:
+        yield Entry("no steps were counted, because no optimizer stepped and no batch was loaded", "steps", Weight.NOTE)
+    if comparison.level != Level.OP and comparison.verdict is Verdict.SAME:
+        yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level", Weight.NOTE)
+
+
+def _process_entries(comparison: Comparison) -> Iterator[Entry]:
+    others = [divergence for divergence in comparison.divergences if divergence != comparison.first_divergence]
+    if not others:
+        return
+    verb = "differs" if len(others) == 1 else "differ"
+    yield Entry(f"{counted(len(others), 'other process', 'other processes')} {verb} too", "processes", Weight.NOTE)
+    for other in others[:MOST_PROCESSES]:
+        place = f" at {line_text(other.site)}" if other.site else ""
+        text = f"{other.process}: step {other.step}, {other.phase}, {other.op}{place}"
+        yield Entry(f"{text} ({other.kind})" if other.kind else text, weight=Weight.ITEM, lines=2, indent=2)
+
+
+def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
+    count = comparison.dead_differences
+    if not count:
+        return
+    verb = "differs" if count == 1 else "differ"
+    pronoun = "it does" if count == 1 else "they do"
+    text = f"{counted(count, 'value')} that nothing read {verb}"
+    if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
+        text += f"; {pronoun} not count"
+    yield Entry(text, "dead values", Weight.NOTE)
+    for dead in comparison.dead_first[:MOST_DEAD]:
+        place = f" at {line_text(dead.site)}" if dead.site else ""
+        yield Entry(f"step {dead.step}, {dead.phase}, {dead.op}{place}", weight=Weight.ITEM, lines=2, indent=2)
+
+
+def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
+    spots = sorted(comparison.recorded.blind_spots, key=lambda spot: -spot.count)
+    for number, spot in enumerate(spots[:MOST_BLIND_SPOTS]):
+        times = "once" if spot.count == 1 else counted(spot.count, "time")
+        text = f"{prose(spot.what)}, {times}: {prose(spot.reason)}"
+        weight = Weight.ITEM if number else Weight.NOTE
+        yield Entry(text, "" if number else "blind spots", weight, lines=2)
+    if len(spots) > MOST_BLIND_SPOTS:
+        text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"
+        yield Entry(text, weight=Weight.ITEM)
+
+
+def _environment_entries(comparison: Comparison) -> Iterator[Entry]:
+    differences = comparison.environment
+    for number, (name, first, second) in enumerate(differences[:MOST_ENVIRONMENT]):
+        weight = Weight.ITEM if number else Weight.NOTE
+        text = f"{name} was {first or '(empty)'} in run 1, {second or '(empty)'} in run 2"
+        yield Entry(text, "" if number else "environment", weight, lines=2)
+    if len(differences) > MOST_ENVIRONMENT:
+        text = f"and {counted(len(differences) - MOST_ENVIRONMENT, 'more difference')}"
+        yield Entry(text, weight=Weight.ITEM)
+
+
+def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
+    traces = [run.trace for run in comparison.runs if run.trace is not None]
+    if not traces:
+        return
+    folders = {os.path.dirname(trace) for trace in traces}
+    names = [os.path.basename(trace) for trace in traces]
+    if len(traces) > 1 and len(folders) == 1 and all(names):
+        shown, where = names, f" in {path_text(folders.pop())}"
+    else:
+        shown, where = [path_text(trace) for trace in traces], ""
+    more = len(shown) - MOST_TRACES
+    text = f"{', '.join(shown[:MOST_TRACES])} and {more} more" if more > 0 else listed(shown)
+    yield Entry(f"{text}{where}", "traces", Weight.NOTE)

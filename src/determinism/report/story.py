@@ -1,0 +1,111 @@
+"""The story of the first divergence: what differs, where, and what became of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from determinism.compare.result import Comparison, Divergence, OutputDifference
+from determinism.report.entry import Entry, Tone, Weight
+from determinism.report.places import frame_text
+from determinism.report.wording import counted, kind_sentence, prose
+from determinism.trace.names import Frame
+from determinism.types import Kind
+
+MOST_OUTPUTS = 3
+MOST_FRAMES = 4
+MOST_INFECTED = 6
+
+
+def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
+    """Say what differs first, in which op, and at which line of the program."""
+    yield Entry(kind_sentence(first.kind, comparison.level), "kind", Weight.CORE)
+    yield Entry(first.op, "op", Weight.CORE)
+    if first.module is not None:
+        yield Entry(first.module or "the outermost module", "module")
+    yield Entry(_where(comparison, first), "where")
+    yield from _site_entries(first)
+    if first.detail:
+        yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
+    inputs = _inputs_sentence(first)
+    if inputs:
+        yield Entry(inputs, "inputs")
+    for number, output in enumerate(first.outputs[:MOST_OUTPUTS]):
+        yield from _output_entries(output, "output" if len(first.outputs) == 1 else f"output {number}")
+    if len(first.outputs) > MOST_OUTPUTS:
+        yield Entry(f"and {counted(len(first.outputs) - MOST_OUTPUTS, 'more output')}", weight=Weight.ITEM)
+
+
+def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say where the difference became visible, what it reached, and whether it vanished."""
+    first = comparison.first_visible
+    if first is not None:
+        yield Entry(f"first at step {first.step}: {first.what}", "visible", Weight.CONSEQUENCE, lines=2)
+    infected = [value for value in comparison.infected if value != first]
+    if infected:
+        shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]
+        more = len(infected) - MOST_INFECTED
+        text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+        yield Entry(text, "then" if first else "reached", Weight.CONSEQUENCE)
+    if comparison.absorbed:
+        text = "The difference was read and then vanished: it reached nothing that was kept."
+        yield Entry(text, "absorbed", Weight.CONSEQUENCE)
+
+
+def _where(comparison: Comparison, first: Divergence) -> str:
+    parts = [f"step {first.step}", first.phase]
+    if first.occurrence:
+        parts.append(f"call {first.occurrence + 1:,} of this op")
+    if comparison.recorded.processes > 1:
+        parts.append(f"process {first.process}")
+    return ", ".join(parts)
+
+
+def _site_entries(first: Divergence) -> Iterator[Entry]:
+    if first.site is None and first.forward_site is None:
+        yield Entry("No line of the program's own code is known for this record.", "site")
+    if first.site is not None:
+        yield from _frame_entries(first.site, "site", Weight.CORE)
+    if first.forward_site is not None:
+        yield from _frame_entries(first.forward_site, "forward site", Weight.CORE)
+    callers = [frame for frame in first.stack if frame not in (first.site, first.forward_site)]
+    for number, frame in enumerate(callers[:MOST_FRAMES]):
+        yield Entry(frame_text(frame), "" if number else "called by", Weight.EXTRA, lines=2)
+
+
+def _frame_entries(frame: Frame, label: str, weight: Weight) -> Iterator[Entry]:
+    yield Entry(frame_text(frame), label, weight)
+    code = frame.code.strip()
+    if code:
+        yield Entry(code, weight=weight, tone=Tone.CODE, lines=2, indent=4)
+
+
+def _inputs_sentence(first: Divergence) -> str | None:
+    if first.inputs_equal is not None:
+        return "equal in all runs" if first.inputs_equal else "not equal: they differ already"
+    if first.kind is Kind.STRUCTURE:
+        # A record that only one run has leaves nothing to compare its inputs with.
+        return None
+    return "It was not checked whether the inputs were equal; rerun with --explain to find out."
+
+
+def _output_entries(output: OutputDifference, label: str) -> Iterator[Entry]:
+    shape = f"[{', '.join(map(str, output.shape))}]"
+    yield Entry(f"{output.dtype} {shape} on {output.device}: {_extent(output)}", label)
+    if output.repeats is not None and output.distinct is not None:
+        results = counted(output.distinct, "distinct result")
+        yield Entry(f"the op gave {results} in {counted(output.repeats, 'repeat')} on equal inputs")
+
+
+def _extent(output: OutputDifference) -> str:
+    if output.elements_different is None:
+        text = f"differs; how many of its {counted(output.elements, 'element')} is not known"
+    else:
+        verb = "differs" if output.elements_different == 1 else "differ"
+        text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
+    sizes = []
+    if output.max_ulp is not None:
+        sizes.append(f"{output.max_ulp:,} ulp")
+    if output.max_abs is not None and not math.isnan(output.max_abs):
+        sizes.append(f"{output.max_abs:.3g}")
+    return f"{text}, by at most {' or '.join(sizes)}" if sizes else text

@@ -1,0 +1,50 @@
+"""The report on the terminal: the verdict first, then the story, in at most 40 lines."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from determinism.compare.result import Comparison
+from determinism.report.entry import Entry, Tone, Weight
+from determinism.report.layout import laid_out
+from determinism.report.notes import note_entries
+from determinism.report.story import consequence_entries, origin_entries
+from determinism.report.wording import counted, headline
+from determinism.types import Verdict
+
+_TONES = {
+    Verdict.SAME: Tone.SAME,
+    Verdict.DIFFERENT: Tone.DIFFERENT,
+    Verdict.INCONCLUSIVE: Tone.INCONCLUSIVE,
+}
+
+
+def render(comparison: Comparison, console: Console) -> None:
+    """Print the report of a comparison.
+
+    Args:
+        comparison: What was found.
+        console: Where to print; its width and encoding are kept to.
+    """
+    first = comparison.first_divergence
+    sections = [
+        list(_verdict_entries(comparison)),
+        [] if first is None else list(origin_entries(comparison, first)),
+        list(consequence_entries(comparison)),
+        list(note_entries(comparison)),
+    ]
+    lines = laid_out(sections, console)
+    console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
+
+
+def _verdict_entries(comparison: Comparison) -> list[Entry]:
+    entries = [
+        Entry(headline(comparison), weight=Weight.CORE, tone=_TONES[comparison.verdict], lines=5, full_width=True)
+    ]
+    spots = len(comparison.recorded.blind_spots)
+    if comparison.verdict is Verdict.SAME and spots:
+        text = f"The verdict covers only what was recorded; there {'is' if spots == 1 else 'are'} "
+        text += f"{counted(spots, 'blind spot')}."
+        entries.append(Entry(text, weight=Weight.CORE, full_width=True))
+    return entries

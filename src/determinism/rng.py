@@ -1,0 +1,69 @@
+"""The global random number generators that belong to no framework: Python's and NumPy's.
+
+NumPy is never imported here: a program that has not imported it draws nothing from it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from array import array
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from determinism.digest import digest_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorStates:
+    """The states of the global generators at one moment."""
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any] | None
+    """None if NumPy's generator did not exist yet."""
+
+
+def state_digests() -> dict[str, bytes]:
+    """Digests of the global generators' whole states: 16 bytes each, by the generator's name."""
+    version, words, gauss = random.getstate()
+    digests = {"python": digest_bytes(array("I", words).tobytes() + repr((version, gauss)).encode())}
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        digests["numpy"] = digest_bytes(_numpy_bytes(numpy_random.get_state(legacy=False)))
+    return digests
+
+
+def capture() -> GeneratorStates:
+    """Copy the states of the global generators."""
+    # NumPy loads this part of itself at first use, and would seed it by the clock after the states were copied.
+    getattr(sys.modules.get("numpy"), "random", None)
+    numpy_random = _numpy_random()
+    state = None if numpy_random is None else numpy_random.get_state(legacy=False)
+    return GeneratorStates(random.getstate(), state)
+
+
+def restore(states: GeneratorStates) -> None:
+    """Put the global generators back into the states that `capture` found.
+
+    NumPy's generator stays as it is if it was imported only after `capture`.
+    """
+    random.setstate(states.python)
+    numpy_random = _numpy_random()
+    if numpy_random is not None and states.numpy is not None:
+        numpy_random.set_state(states.numpy)
+
+
+def _numpy_random() -> ModuleType | None:
+    # A module that is still being imported has no generator yet.
+    module = sys.modules.get("numpy.random")
+    return module if hasattr(module, "get_state") else None
+
+
+def _numpy_bytes(state: dict[str, Any]) -> bytes:
+    inner = state["state"]
+    key = inner.get("key")
+    if key is None:
+        return repr(sorted(state.items())).encode()
+    rest = (state["bit_generator"], inner.get("pos"), state["has_gauss"], state["gauss"])
+    return bytes(key.tobytes()) + repr(rest).encode()

@@ -1,0 +1,85 @@
+"""Records as NumPy columns: what comparing works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS
+
+Array = np.ndarray[Any, Any]
+
+
+class Children(NamedTuple):
+    """The list entries of all records of a chunk, one column each, and where each record's entries lie."""
+
+    starts: Array
+    """int64, one more than there are records: entries of record r are `starts[r]:starts[r + 1]`."""
+    columns: dict[str, Array]
+    """int32 or int8 cells; digests as uint64 pairs of shape (entries, 2)."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records."""
+
+    first: int
+    """Number of the first record."""
+    rows: int
+    columns: dict[str, Array]
+    children: dict[str, Children]
+
+
+def _cells(array: pa.Array, code: str) -> Array:
+    if code == "digest":
+        data = array.buffers()[1]
+        flat = np.frombuffer(data, dtype=np.uint64) if data is not None else np.zeros(0, np.uint64)
+        return flat[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    return np.asarray(array)
+
+
+def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
+    """View a record batch as NumPy columns, without copying cells."""
+    columns = {c.name: _cells(batch.column(c.name), c.code) for c in RECORD_COLUMNS}
+    children = {}
+    for group, described in CHILD_COLUMNS.items():
+        lists = batch.column(group)
+        starts = np.asarray(lists.offsets).astype(np.int64)
+        values = lists.values
+        entries = {c.name: _cells(values.field(i), c.code) for i, c in enumerate(described)}
+        low, high = int(starts[0]), int(starts[-1])
+        children[group] = Children(starts - low, {name: cells[low:high] for name, cells in entries.items()})
+    return Chunk(first, batch.num_rows, columns, children)
+
+
+def join(chunks: list[Chunk]) -> Chunk:
+    """One chunk from consecutive ones."""
+    if len(chunks) == 1:
+        return chunks[0]
+    columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
+    children = {}
+    for group in chunks[0].children:
+        parts = [c.children[group] for c in chunks]
+        ends = np.cumsum([0] + [int(p.starts[-1]) for p in parts])
+        starts = np.concatenate([p.starts[:-1] + end for p, end in zip(parts, ends[:-1], strict=True)] + [ends[-1:]])
+        children[group] = Children(
+            starts, {name: np.concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
+        )
+    return Chunk(chunks[0].first, sum(c.rows for c in chunks), columns, children)
+
+
+def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """Records `start` to `stop` (positions within the chunk)."""
+    if start == 0 and stop == chunk.rows:
+        return chunk
+    columns = {name: cells[start:stop] for name, cells in chunk.columns.items()}
+    children = {}
+    for group, entries in chunk.children.items():
+        low, high = int(entries.starts[start]), int(entries.starts[stop])
+        children[group] = Children(
+            entries.starts[start : stop + 1] - low, {name: cells[low:high] for name, cells in entries.columns.items()}
+        )
+    return Chunk(chunk.first + start, stop - start, columns, children)

@@ -1,0 +1,80 @@
+"""The columns of a trace and their versions.
+
+Version history:
+    1  First format.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+VERSION = 1
+FORMAT = f"determinism.trace/{VERSION}"
+
+MANIFEST_FILE = "manifest.json"
+PROCESSES_FOLDER = "processes"
+PROCESS_FILE = "process.json"
+RECORDS_FILE = "records.arrow"
+NAMES_FILE = "names.arrow"
+SPOOL_FILE = "records.spool"
+PENDING_NAMES_FILE = "names.pending"
+CAPTURE_FILE = "capture.json"
+
+NONE = -1
+"""Stands for "absent" in every column that holds the number of a name or of a record."""
+
+
+class Table(IntEnum):
+    """The tables of names; records refer to their rows by number."""
+
+    OP = 0
+    MODULE = 1
+    FRAME = 2
+    """JSON list: absolute file, line, function, source line."""
+    STACK = 3
+    """JSON list of numbers of frames, innermost first."""
+    ARGUMENTS = 4
+    LAYOUT = 5
+    """JSON list: dtype, shape, strides (elements), storage offset (elements), device, storage size (bytes)."""
+
+
+class Column(NamedTuple):
+    """One column of fixed width."""
+
+    name: str
+    code: str
+    """`struct` code of one cell, or "digest" for 16 bytes."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of one cell."""
+        return {"i": 4, "b": 1, "digest": 16}[self.code]
+
+
+RECORD_COLUMNS = (
+    Column("thread", "i"),
+    Column("step", "i"),
+    Column("phase", "b"),
+    Column("role", "b"),
+    Column("op", "i"),
+    Column("module", "i"),
+    Column("stack", "i"),
+    Column("forward", "i"),
+    Column("forward_stack", "i"),
+    Column("arguments", "i"),
+)
+"""`forward`: how many records back the forward record of a backward op lies; 0 where there is none."""
+
+CHILD_COLUMNS = {
+    "inputs": (
+        Column("producer", "i"),
+        Column("output", "i"),
+        Column("access", "b"),
+        Column("layout", "i"),
+    ),
+    "input_digests": (Column("position", "i"), Column("digest", "digest")),
+    "outputs": (Column("layout", "i"), Column("digest", "digest")),
+    "generators": (Column("digest", "digest"),),
+}
+"""Lists within a record. `producer`: how many records back the producer lies; 0 where nobody recorded produced it."""

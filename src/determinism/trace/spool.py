@@ -1,0 +1,135 @@
+"""A memory-mapped buffer of records that are not yet in the stream.
+
+What was stored stays in the file when the process is killed, because the pages belong to the kernel; so a trace is
+complete up to the last whole record, however the process ended, without a write per record. The space is reserved
+beforehand: writing into a sparse map on a full disk would kill the program with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS, VERSION, Column
+
+_HEADER = struct.Struct("<8sIIQII")  # magic, version, rows, first record, record capacity, child capacity
+_MAGIC = b"detspool"
+_ROWS_OFFSET = 12
+_FIRST_OFFSET = 16
+HEADER_BYTES = 64
+
+
+class Section(NamedTuple):
+    """Where one column lies in the spool."""
+
+    group: str
+    column: Column
+    offset: int
+    capacity: int
+
+
+def sections(record_capacity: int, child_capacity: int) -> list[Section]:
+    """Lay out every column for the given numbers of records and of list entries."""
+    laid_out: list[Section] = []
+    offset = HEADER_BYTES
+
+    def place(group: str, column: Column, capacity: int) -> None:
+        nonlocal offset
+        laid_out.append(Section(group, column, offset, capacity))
+        offset += -(-column.width * capacity // 16) * 16
+
+    for column in RECORD_COLUMNS:
+        place("record", column, record_capacity)
+    for group, columns in CHILD_COLUMNS.items():
+        place("end", Column(group, "i"), record_capacity)
+        for column in columns:
+            place(group, column, child_capacity)
+    return laid_out
+
+
+class Spool:
+    """The buffer of one process, with one memory view per column."""
+
+    def __init__(self, path: Path, record_capacity: int = 8192, child_capacity: int = 65536) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: The disk has no room for it.
+        """
+        self.record_capacity = record_capacity
+        self.child_capacity = child_capacity
+        self.layout = sections(record_capacity, child_capacity)
+        last = self.layout[-1]
+        size = last.offset + -(-last.column.width * last.capacity // 16) * 16
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self.bytes = memoryview(self._map)
+        self.first_record = 0
+        _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, 0, 0, record_capacity, child_capacity)
+        self._rows = self.bytes[_ROWS_OFFSET : _ROWS_OFFSET + 4].cast("I")
+        self._first = self.bytes[_FIRST_OFFSET : _FIRST_OFFSET + 8].cast("Q")
+
+    def view(self, section: Section) -> memoryview:
+        """The cells of one column; digests as bytes."""
+        end = section.offset + section.column.width * section.capacity
+        raw = self.bytes[section.offset : end]
+        return raw if section.column.code == "digest" else raw.cast(section.column.code)
+
+    def commit(self, rows: int) -> None:
+        """Say that this many records are whole."""
+        self._rows[0] = rows
+
+    def restart(self, first_record: int) -> None:
+        """Empty the spool; the next record is number `first_record`."""
+        self._rows[0] = 0
+        self._first[0] = first_record
+        self.first_record = first_record
+
+
+class SpoolContent(NamedTuple):
+    """What a spool file holds."""
+
+    rows: int
+    first_record: int
+    layout: list[Section]
+    data: bytes
+
+
+def read_spool(path: Path) -> SpoolContent | None:
+    """Read the spool that a process left behind; None if there is none or if it is not whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, rows, first, record_capacity, child_capacity = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != VERSION or rows > record_capacity:
+        return None
+    layout = sections(record_capacity, child_capacity)
+    last = layout[-1]
+    if len(data) < last.offset + last.column.width * last.capacity:
+        return None
+    return SpoolContent(rows, first, layout, data)
+
+
+def read_progress(path: Path) -> tuple[int, int] | None:
+    """The number of records so far and the last step, from a spool that is being written; None before it exists."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+            magic, _, rows, first, record_capacity, child_capacity = _HEADER.unpack_from(header)
+            if magic != _MAGIC:
+                return None
+            section = next(s for s in sections(record_capacity, child_capacity) if s.column.name == "step")
+            file.seek(section.offset + 4 * max(rows - 1, 0))
+            return first + rows, int.from_bytes(file.read(4), "little", signed=True)
+    except (OSError, struct.error):
+        return None

@@ -1,0 +1,113 @@
+"""The words of the project as types: phases, roles, kinds of divergence, verdicts, levels."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Any, Protocol
+
+NO_DIGEST = bytes(16)
+"""Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""
+
+
+class Phase(IntEnum):
+    """What a program was doing when a record was made."""
+
+    INIT = 0
+    DATA = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+    COMMUNICATION = 5
+    CHECKPOINT = 6
+    OTHER = 7
+
+    @property
+    def label(self) -> str:
+        """The word that reports use."""
+        return self.name.lower()
+
+
+class Role(IntEnum):
+    """What a record stands for."""
+
+    OP = 0
+    ESCAPE = 1
+    """A tensor's value left the framework."""
+    BATCH = 2
+    """A data loader yielded a batch."""
+    LOSS = 3
+    """A backward was started from these tensors."""
+    STATE = 4
+    """A step ended; the inputs are what parameters, gradients, buffers and optimizer state hold."""
+    CHECKPOINT = 5
+    """Tensors were saved."""
+    MODULE = 6
+    """A module was called (level `module`)."""
+    HELD = 7
+    """One parameter, gradient, buffer or optimizer tensor at the end of a step (levels `step` and `module`)."""
+
+
+class Access(IntEnum):
+    """How an op used the memory of an input."""
+
+    READ = 0
+    CARRY = 1
+    """The op wrote into this memory; bytes it did not write stay as they were."""
+
+
+class Level(StrEnum):
+    """How much is recorded."""
+
+    STEP = "step"
+    MODULE = "module"
+    OP = "op"
+
+
+class Verdict(StrEnum):
+    """What a comparison came to; the command's exit status follows from it."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def exit_status(self) -> int:
+        """0 same, 1 different, 2 inconclusive, as `diff` has it."""
+        return {"same": 0, "different": 1}.get(self.value, 2)
+
+
+class Kind(StrEnum):
+    """What made two runs differ at their first divergence; the first rule that holds, in this order."""
+
+    STRUCTURE = "structure"
+    RNG = "rng"
+    DATA = "data"
+    ARGUMENT = "argument"
+    ORDER = "order"
+    UNINITIALIZED = "uninitialized"
+    MUTATION = "mutation"
+    OP = "op"
+
+
+class RecordingOptions(Protocol):
+    """What a framework's recorder is asked to do."""
+
+    @property
+    def level(self) -> str:
+        """A `Level`."""
+
+    @property
+    def steps(self) -> int | None:
+        """End the program after this many steps."""
+
+    @property
+    def max_disk(self) -> int | None:
+        """Bytes that the trace of a process may take."""
+
+    @property
+    def paranoid(self) -> bool:
+        """Digest every input of every op."""
+
+    @property
+    def capture(self) -> dict[str, Any] | None:
+        """Which record to look at closely, in a confirming run."""
