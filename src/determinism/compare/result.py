@@ -49,8 +49,6 @@ class Divergence:
     outputs: tuple[OutputDifference, ...]
     detail: str
     """One or two sentences: what exactly differs, with the values of both runs."""
-    occurrence: int = 0
-    """How many records of the same op, module and phase precede it in its step."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def _open_terminal(like: int, log: int) -> _Terminal:
         os.close(log)
         raise LaunchError(
             "terminal-unavailable",
-            f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so they "
-            f"could take another way through the program. Send the command's output to a file or through `| cat`.",
+            f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so "
+            f"they could take another way through the program. Send the command's output to a file or through `| cat`.",
         ) from None
 
 

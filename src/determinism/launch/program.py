@@ -48,7 +48,7 @@ class Interrupted(LaunchError):
         super().__init__(
             "interrupted",
             f"{program_exit.stopped_by} came in, so the program was stopped after {program_exit.seconds:.1f} s (exit "
-            f"status {program_exit.exit_status}). What it had recorded can be read; run the command again for a verdict.",
+            f"status {program_exit.exit_status}). What it had recorded can be read; run the command again.",
         )
         self.program_exit = program_exit
 

@@ -36,7 +36,7 @@ def laid_out(sections: list[list[Entry]], console: Console) -> list[Text]:
         lines += [Text()] if lines else []
         lines += [line for _, entry_lines in section for line in entry_lines]
     if left_out:
-        lines.append(Text(f"{' ' * MARGIN}{left_out} more lines are left out here; --json FILE has everything."))
+        lines.append(Text(f"{' ' * MARGIN}{left_out} more lines were left out; --json FILE has the full lists."))
     return lines
 
 
@@ -62,16 +62,20 @@ def _entry_lines(entry: Entry, console: Console) -> list[Text]:
     indent = " " * entry.indent
     width = max(min(console.width, WIDEST) - margin - entry.indent, NARROWEST)
     lines = _wrapped(entry, width, console)
-    return [
-        Text.assemble((label if number == 0 else " " * margin, "dim"), indent, line)
-        for number, line in enumerate(lines)
+    laid = [
+        Text.assemble((" " * margin if number else label, "dim"), indent, line) for number, line in enumerate(lines)
     ]
+    for line in laid:
+        line.rstrip()
+    return laid
 
 
 def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
     # Cut before wrapping too: a string from a program may be of any length.
     text = legible(entry.text[: width * (entry.lines + 1)], console.encoding)
     wrapped = list(Text(text, style=entry.tone.value).wrap(console, width))
+    for line in wrapped:
+        line.rstrip()
     if len(wrapped) <= entry.lines:
         return wrapped
     kept = wrapped[: entry.lines]

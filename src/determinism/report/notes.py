@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from determinism.compare.result import Comparison, RunSummary
 from determinism.report.entry import Entry, Weight
 from determinism.report.places import line_text, path_text
-from determinism.report.wording import counted, listed, prose, stop_phrase
+from determinism.report.wording import counted, dead_phrase, listed, prose, stop_phrase
 from determinism.types import Level, Verdict
 
 MOST_PROCESSES = 3
@@ -47,7 +47,8 @@ def _run_entries(comparison: Comparison) -> Iterator[Entry]:
             numbers.setdefault(ending, []).append(str(number))
     for position, (ending, which) in enumerate(numbers.items()):
         noun = "run" if len(which) == 1 else "runs"
-        yield Entry(f"{noun} {listed(which)} {ending}", "" if position else "runs", Weight.CONSEQUENCE)
+        weight = Weight.ITEM if position > 1 else Weight.CONSEQUENCE
+        yield Entry(f"{noun} {listed(which)}: {ending}", "" if position else "runs", weight)
 
 
 def _ending(run: RunSummary) -> str | None:
@@ -55,8 +56,8 @@ def _ending(run: RunSummary) -> str | None:
     if run.stopped_by is not None:
         phrases.append(stop_phrase(run.stopped_by))
     if run.exit_status:
-        phrases.append(f"ended with exit status {run.exit_status}")
-    return " and ".join(phrases) or None
+        phrases.append(f"exit status {run.exit_status}")
+    return ", ".join(phrases) or None
 
 
 def _step_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -85,11 +86,9 @@ def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
     count = comparison.dead_differences
     if not count:
         return
-    verb = "differs" if count == 1 else "differ"
-    pronoun = "it does" if count == 1 else "they do"
-    text = f"{counted(count, 'value')} that nothing read {verb}"
+    text = dead_phrase(count)
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
-        text += f"; {pronoun} not count"
+        text += f"; {'it does' if count == 1 else 'they do'} not count"
     yield Entry(text, "dead values", Weight.NOTE)
     for dead in comparison.dead_first[:MOST_DEAD]:
         place = f" at {line_text(dead.site)}" if dead.site else ""
@@ -101,7 +100,7 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
     for number, spot in enumerate(spots[:MOST_BLIND_SPOTS]):
         times = "once" if spot.count == 1 else counted(spot.count, "time")
         text = f"{prose(spot.what)}, {times}: {prose(spot.reason)}"
-        weight = Weight.ITEM if number else Weight.NOTE
+        weight = Weight.ITEM if number else Weight.CONSEQUENCE
         yield Entry(text, "" if number else "blind spots", weight, lines=2)
     if len(spots) > MOST_BLIND_SPOTS:
         text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"

@@ -19,7 +19,7 @@ MOST_INFECTED = 6
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
     """Say what differs first, in which op, and at which line of the program."""
-    yield Entry(kind_sentence(first.kind, comparison.level), "kind", Weight.CORE)
+    yield Entry(kind_sentence(first, comparison.level), "kind", Weight.CORE)
     yield Entry(first.op, "op", Weight.CORE)
     if first.module is not None:
         yield Entry(first.module or "the outermost module", "module")
@@ -27,11 +27,12 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
     yield from _site_entries(first)
     if first.detail:
         yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
-    inputs = _inputs_sentence(first)
+    inputs = _inputs_sentence(first, len(comparison.runs))
     if inputs:
         yield Entry(inputs, "inputs")
     for number, output in enumerate(first.outputs[:MOST_OUTPUTS]):
-        yield from _output_entries(output, "output" if len(first.outputs) == 1 else f"output {number}")
+        weight = Weight.ITEM if number else Weight.MAIN
+        yield from _output_entries(output, "output" if len(first.outputs) == 1 else f"output {number}", weight)
     if len(first.outputs) > MOST_OUTPUTS:
         yield Entry(f"and {counted(len(first.outputs) - MOST_OUTPUTS, 'more output')}", weight=Weight.ITEM)
 
@@ -46,7 +47,7 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]
         more = len(infected) - MOST_INFECTED
         text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-        yield Entry(text, "then" if first else "reached", Weight.CONSEQUENCE)
+        yield Entry(text, "reached", Weight.CONSEQUENCE)
     if comparison.absorbed:
         text = "The difference was read and then vanished: it reached nothing that was kept."
         yield Entry(text, "absorbed", Weight.CONSEQUENCE)
@@ -54,8 +55,6 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _where(comparison: Comparison, first: Divergence) -> str:
     parts = [f"step {first.step}", first.phase]
-    if first.occurrence:
-        parts.append(f"call {first.occurrence + 1:,} of this op")
     if comparison.recorded.processes > 1:
         parts.append(f"process {first.process}")
     return ", ".join(parts)
@@ -80,26 +79,28 @@ def _frame_entries(frame: Frame, label: str, weight: Weight) -> Iterator[Entry]:
         yield Entry(code, weight=weight, tone=Tone.CODE, lines=2, indent=4)
 
 
-def _inputs_sentence(first: Divergence) -> str | None:
+def _inputs_sentence(first: Divergence, runs: int) -> str | None:
     if first.inputs_equal is not None:
-        return "equal in all runs" if first.inputs_equal else "not equal: they differ already"
+        if not first.inputs_equal:
+            return "not equal: they differ already"
+        return "equal in both runs" if runs == 2 else "equal in all runs"
     if first.kind is Kind.STRUCTURE:
         # A record that only one run has leaves nothing to compare its inputs with.
         return None
     return "It was not checked whether the inputs were equal; rerun with --explain to find out."
 
 
-def _output_entries(output: OutputDifference, label: str) -> Iterator[Entry]:
+def _output_entries(output: OutputDifference, label: str, weight: Weight) -> Iterator[Entry]:
     shape = f"[{', '.join(map(str, output.shape))}]"
-    yield Entry(f"{output.dtype} {shape} on {output.device}: {_extent(output)}", label)
+    yield Entry(f"{output.dtype} {shape} on {output.device}: {_extent(output)}", label, weight)
     if output.repeats is not None and output.distinct is not None:
         results = counted(output.distinct, "distinct result")
-        yield Entry(f"the op gave {results} in {counted(output.repeats, 'repeat')} on equal inputs")
+        yield Entry(f"the op gave {results} in {counted(output.repeats, 'repeat')} on equal inputs", weight=weight)
 
 
 def _extent(output: OutputDifference) -> str:
     if output.elements_different is None:
-        text = f"differs; how many of its {counted(output.elements, 'element')} is not known"
+        text = f"{counted(output.elements, 'element')}, how many differ is not known"
     else:
         verb = "differs" if output.elements_different == 1 else "differ"
         text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
@@ -107,5 +108,5 @@ def _extent(output: OutputDifference) -> str:
     if output.max_ulp is not None:
         sizes.append(f"{output.max_ulp:,} ulp")
     if output.max_abs is not None and not math.isnan(output.max_abs):
-        sizes.append(f"{output.max_abs:.3g}")
-    return f"{text}, by at most {' or '.join(sizes)}" if sizes else text
+        sizes.append(f"{output.max_abs:.3g} in value")
+    return f"{text}, by at most {' and '.join(sizes)}" if sizes else text

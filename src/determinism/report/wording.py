@@ -16,27 +16,28 @@ _PHASES = {
 }
 
 _KINDS = {
-    Kind.STRUCTURE: "The runs did not do the same here: records of one run are missing in another.",
-    Kind.RNG: "A random op ran with different states of its random generator.",
-    Kind.DATA: "A value that came from outside the framework differs: a batch, a file, an array, another library.",
-    Kind.ARGUMENT: "A plain value passed to the op differs: a number, an index, a shape or a flag.",
+    Kind.STRUCTURE: "the runs did not do the same here, one has records that another lacks",
+    Kind.RNG: "a random op ran with different states of its random generator",
+    Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
+    Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",
     Kind.ORDER: (
-        "The same values came in a different order: the program went through something that has no fixed order, "
-        "such as a set, a queue or a folder listing."
+        "the same values came in a different order, because the program went through something without a fixed one, "
+        "such as a set, a queue or a folder listing"
     ),
-    Kind.UNINITIALIZED: "The op read memory that nobody had written to, so it got whatever was there.",
+    Kind.UNINITIALIZED: "the op read memory that nobody had written to, so it got whatever was there",
     Kind.MUTATION: (
-        "A tensor was changed between two ops, not by an op: through a NumPy view, by another thread "
-        "or by an extension."
+        "a tensor was changed between two ops by something else, such as a NumPy view, another thread or an extension"
     ),
-    Kind.OP: "The op itself is the origin: from equal inputs and arguments it gave different outputs.",
+    Kind.OP: "the op itself gave different outputs from equal inputs and arguments",
 }
+
+_UNPROVEN_OP = "the op gave different outputs; its arguments, and where its inputs came from, are equal"
 
 _STOPS = {
     "steps": "ended by --steps",
     "fail-fast": "ended by --fail-fast",
-    "max-disk": "ended its recording at the limit of --max-disk",
-    "interrupt": "was interrupted",
+    "max-disk": "recording ended at the limit of --max-disk",
+    "interrupt": "interrupted",
 }
 
 
@@ -55,29 +56,37 @@ def prose(text: str) -> str:
     return " ".join(text.split())
 
 
-def kind_sentence(kind: Kind | None, level: str) -> str:
-    """Explain a kind of divergence in one sentence."""
+def kind_sentence(first: Divergence, level: str) -> str:
+    """Explain the kind of a divergence in one sentence."""
+    kind = first.kind
+    if kind is Kind.OP and first.inputs_equal is None:
+        return f"{kind}: {_UNPROVEN_OP}"
     if kind is not None:
-        return _KINDS[kind]
+        return f"{kind}: {_KINDS[kind]}"
     if level != Level.OP:
-        return f"Values differ here. Why is not known at level {level}; rerun with --level op to see it."
-    return "The outputs of this op differ. What made them differ was not established."
+        return f"not known: recording at level {level} does not show it; rerun with --level op"
+    return "not established: the outputs of this op differ, and it is not known what made them differ"
+
+
+def dead_phrase(count: int) -> str:
+    """Say how many dead differences there are."""
+    return f"{counted(count, 'value')} that nothing read {'differs' if count == 1 else 'differ'}"
 
 
 def stop_phrase(stopped_by: str) -> str:
     """Say what ended a run."""
-    return _STOPS.get(stopped_by, f"was stopped by {stopped_by}")
+    return _STOPS.get(stopped_by, f"stopped by {stopped_by}")
 
 
 def headline(comparison: Comparison) -> str:
-    """The first line of the report: the verdict and what it rests on."""
+    """Write the first line of the report: the verdict and what it rests on."""
     match comparison.verdict:
         case "same":
             return _same_headline(comparison)
         case "different":
             return f"Different: {_difference(comparison)}"
         case _:
-            return f"Inconclusive: {_reason(comparison)}"
+            return _inconclusive_headline(comparison)
 
 
 def _same_headline(comparison: Comparison) -> str:
@@ -92,18 +101,18 @@ def _difference(comparison: Comparison) -> str:
     first = comparison.first_divergence
     if first is not None:
         return f"{_departure(comparison, first)} at {_when(first)}"
-    statuses = [str(run.exit_status) for run in comparison.runs]
+    statuses = ["unknown" if run.exit_status is None else str(run.exit_status) for run in comparison.runs]
     if len(set(statuses)) > 1:
         return f"the runs ended with exit statuses {listed(statuses)}"
     if comparison.dead_differences:
-        return f"{counted(comparison.dead_differences, 'value')} that nothing read"
+        return dead_phrase(comparison.dead_differences)
     return "the runs are not bit-identical"
 
 
 def _departure(comparison: Comparison, first: Divergence) -> str:
     if first.records_of > 0 or len(comparison.runs) == 2:
         return f"run {max(first.records_of, 1) + 1} departs from run 1"
-    return f"the {len(comparison.runs)} runs depart from each other"
+    return "the runs depart from each other"
 
 
 def _when(first: Divergence) -> str:
@@ -111,8 +120,8 @@ def _when(first: Divergence) -> str:
     return f"step {first.step}, {phase}" if phase else f"step {first.step}"
 
 
-def _reason(comparison: Comparison) -> str:
+def _inconclusive_headline(comparison: Comparison) -> str:
     messages = [prose(trouble.message) for trouble in comparison.trouble]
     if len(messages) == 1:
-        return messages[0]
-    return f"for {len(messages)} reasons" if messages else "the runs could not be compared"
+        return f"Inconclusive: {messages[0]}"
+    return f"Inconclusive, for {len(messages)} reasons" if messages else "Inconclusive: the runs could not be compared"

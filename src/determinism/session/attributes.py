@@ -153,7 +153,7 @@ class CellContents:
     """The variable of an enclosing function that a closure shares."""
 
     order: int = Order.ATTRIBUTES
-    template: str = "closure['{}']"
+    template: str = ".closure['{}']"
     rebinds: bool = True
 
     def __init__(self, cell: CellType, name: str) -> None:
@@ -188,7 +188,7 @@ class DefaultContents(Parts):
         self._defaults = function.__defaults__
         self._keyword_defaults = function.__kwdefaults__
         positional = list(enumerate(self._defaults or ()))
-        super().__init__("defaults[{}]", [*positional, ("keyword", self._keyword_defaults)])
+        super().__init__(".defaults[{}]", [*positional, ("keyword", self._keyword_defaults)])
 
     def restore(self, renewed: Renewed) -> None:
         """Put the defaults back."""

@@ -89,8 +89,7 @@ def refill(thing: dict[Any, Any], items: Sequence[tuple[Any, Any]], kind: Any = 
     """Make a dict hold these items in this order; a dict that does is not touched."""
     present = kind.items(thing)
     if len(present) == len(items) and all(
-        key is old_key and value is old_value
-        for (key, value), (old_key, old_value) in zip(present, items, strict=True)
+        key is old_key and value is old_value for (key, value), (old_key, old_value) in zip(present, items, strict=True)
     ):
         return
     kind.clear(thing)

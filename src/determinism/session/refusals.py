@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
@@ -49,7 +50,7 @@ _BY_NAME = {
 def refusal(thing: object) -> str | None:
     """Why an object cannot be copied, whatever it holds; None if it may be."""
     if isinstance(thing, io.IOBase):
-        return None if isinstance(thing, io.StringIO | io.BytesIO) else _POSITION
+        return None if isinstance(thing, io.StringIO | io.BytesIO) or is_standard_stream(thing) else _POSITION
     for kind, reason in _BY_TYPE:
         if isinstance(thing, kind):
             return reason
@@ -58,6 +59,12 @@ def refusal(thing: object) -> str | None:
         if named is not None:
             return named
     return None
+
+
+def is_standard_stream(thing: object) -> bool:
+    """Whether `thing` is where the program prints or reads, which no result depends on."""
+    streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return any(thing is stream or thing is getattr(stream, "buffer", stream) for stream in streams)
 
 
 def hidden_reason(thing: object) -> str:

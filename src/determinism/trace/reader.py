@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from determinism.errors import TraceError
@@ -16,6 +18,7 @@ from determinism.trace.batches import batch_from_spool
 from determinism.trace.chunk import Chunk, chunk_from_batch, cut, join
 from determinism.trace.names import Names
 from determinism.trace.spool import read_spool
+from determinism.types import Role
 
 
 class _Place(NamedTuple):
@@ -54,6 +57,38 @@ class ProcessTrace:
 
         A stream that breaks off gives its whole batches; then the spool of a killed process follows.
         """
+        if self.description.get("steps_by") is not None:
+            yield from self._stored_chunks()
+            return
+        batches = self._num_batches = 0
+        for chunk in self._stored_chunks():
+            # No step was counted: then batches count.
+            upto = batches + np.cumsum(chunk.columns["role"] == Role.BATCH)
+            batches = self._num_batches = int(upto[-1])
+            yield replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
+
+    @property
+    def steps_by(self) -> str | None:
+        """What counted as a step; None before anything did."""
+        found = self.description.get("steps_by")
+        return None if found is None else str(found)
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """How many records and steps there are; what a killed process could not count is counted here."""
+        if self.description.get("ended") and "records" in self.description:
+            return int(self.description["records"]), int(self.description["steps"])
+        ops = self.names.texts(schema.Table.OP)
+        step_op = ops.index(schema.STEP_OP) if schema.STEP_OP in ops else schema.NONE
+        records = steps = 0
+        for chunk in self.chunks():
+            records += chunk.rows
+            steps += int((chunk.columns["op"] == step_op).sum())
+        return records, steps if self.steps_by is not None else self._num_batches
+
+    _num_batches = 0
+
+    def _stored_chunks(self) -> Iterator[Chunk]:
         self._open()
         self._places.clear()
         first = 0

@@ -21,6 +21,11 @@ SPOOL_FILE = "records.spool"
 PENDING_NAMES_FILE = "names.pending"
 CAPTURE_FILE = "capture.json"
 
+STEP_OP = "determinism::step"
+"""Name of the record that ends a step."""
+END_OP = "determinism::end"
+"""Name of the record that ends a process."""
+
 NONE = -1
 """Stands for "absent" in every column that holds the number of a name or of a record."""
 

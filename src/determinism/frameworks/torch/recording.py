@@ -19,6 +19,7 @@ from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
+from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, RecordingOptions, Role
 
@@ -90,7 +91,7 @@ class Session:
         progress = self.recorder.progress
         if progress.step == 0:
             self.writer.describe(steps_by=counted_by)
-        self._record_held("determinism::step")
+        self._record_held(STEP_OP)
         self.writer.boundary()
 
     def _end_if_asked(self) -> None:
@@ -136,7 +137,10 @@ class Session:
         """Stop recording and finish the files; the second call does nothing."""
         if self._process != os.getpid() or not self._undo:
             return
-        self.recorder.quietly(self._record_held, "determinism::end")
+        self.recorder.quietly(self._record_held, END_OP)
+        progress = self.recorder.progress
+        steps = progress.step if progress.steps_by is not None else self._num_batches
+        self.writer.describe(records=self.writer.num_records, steps=steps)
         self.recorder.is_active = False
         for undo in reversed(self._undo):
             undo()

@@ -69,4 +69,4 @@ if "DETERMINISM_RECORDING" in os.environ:
 # Without this module in the way the import system finds the hidden one and leaves it in our place; and where there is
 # none, its ModuleNotFoundError is what `site` expects to get.
 sys.modules.pop("sitecustomize", None)
-import sitecustomize  # noqa: E402, F401
+__import__("sitecustomize")

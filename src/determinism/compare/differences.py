@@ -1,0 +1,122 @@
+"""Which of two paired records differ, and in what: column by column, for many records at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from determinism.compare.canonical import Canonical, Numbers
+from determinism.trace.chunk import Array, Children, Chunk
+
+
+@dataclass(frozen=True)
+class Flags:
+    """One bool per pair and aspect; True where the two records differ."""
+
+    outputs: Array
+    edges: Array
+    """Another producer, output, access or view of an input."""
+    digests: Array
+    """What an input held that nobody recorded producing, or that others can write."""
+    arguments: Array
+    generators: Array
+
+    def any(self) -> Array:
+        """Whether anything differs."""
+        return self.outputs | self.edges | self.digests | self.arguments | self.generators
+
+
+def ragged_differs(
+    first: Children, second: Children, rows_first: Array, rows_second: Array, columns: list[tuple[Array, Array]]
+) -> Array:
+    """For each pair of rows, whether the list entries differ in number or in any of the given columns."""
+    counts = first.starts[rows_first + 1] - first.starts[rows_first]
+    other = second.starts[rows_second + 1] - second.starts[rows_second]
+    differs = counts != other
+    usable = np.where(differs, 0, counts)
+    total = int(usable.sum())
+    if not total:
+        return np.asarray(differs)
+    owner = np.repeat(np.arange(len(usable)), usable)
+    within = np.arange(total) - np.repeat(np.cumsum(usable) - usable, usable)
+    at_first = first.starts[rows_first][owner] + within
+    at_second = second.starts[rows_second][owner] + within
+    entry_differs = np.zeros(total, dtype=bool)
+    for left, right in columns:
+        unequal = left[at_first] != right[at_second]
+        entry_differs |= unequal.any(axis=1) if unequal.ndim == 2 else unequal
+    differs[owner[entry_differs]] = True
+    return np.asarray(differs)
+
+
+def translate(numbers: Array, cells: Array) -> Array:
+    """Canonical numbers of own numbers; "absent" stays absent."""
+    return numbers[cells]
+
+
+def producers(chunk: Chunk) -> Array:
+    """Per input entry the number of the record that produced it; -1 where nobody recorded did."""
+    inputs = chunk.children["inputs"]
+    distance = inputs.columns["producer"].astype(np.int64)
+    owner = np.repeat(np.arange(chunk.rows, dtype=np.int64), np.diff(inputs.starts))
+    return np.where(distance == 0, -1, chunk.first + owner - distance)
+
+
+def compare_rows(
+    first: Chunk,
+    second: Chunk,
+    rows_first: Array,
+    rows_second: Array,
+    canonical: Canonical,
+    producers_first: Array,
+    producers_second: Array,
+) -> Flags:
+    """Compare pairs of records.
+
+    Args:
+        first: Records of the first process.
+        second: Records of the second process.
+        rows_first: Positions in `first`, one per pair.
+        rows_second: Positions in `second`, one per pair.
+        canonical: Numbers for names.
+        producers_first: Per input entry of `first` who produced it, in numbers that both sides share.
+        producers_second: The same for `second`.
+    """
+
+    def children(group: str, columns: list[tuple[Array, Array]]) -> Array:
+        return ragged_differs(first.children[group], second.children[group], rows_first, rows_second, columns)
+
+    def both(group: str, name: str, numbers: Numbers | None = None) -> tuple[Array, Array]:
+        left, right = first.children[group].columns[name], second.children[group].columns[name]
+        return (left, right) if numbers is None else (numbers.first[left], numbers.second[right])
+
+    arguments = (
+        canonical.arguments.first[first.columns["arguments"][rows_first]]
+        != canonical.arguments.second[second.columns["arguments"][rows_second]]
+    )
+    return Flags(
+        outputs=children("outputs", [both("outputs", "layout", canonical.layouts), both("outputs", "digest")]),
+        edges=children(
+            "inputs",
+            [
+                (producers_first, producers_second),
+                both("inputs", "output"),
+                both("inputs", "access"),
+                both("inputs", "layout", canonical.layouts),
+            ],
+        ),
+        digests=children("input_digests", [both("input_digests", "position"), both("input_digests", "digest")]),
+        arguments=arguments,
+        generators=children("generators", [both("generators", "digest")]),
+    )
+
+
+def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
+    """For chunks of equal length, whether record i of both is the same op at the same place."""
+    same = first.columns["step"] == second.columns["step"]
+    for name in ("phase", "role", "thread"):
+        same &= first.columns[name] == second.columns[name]
+    for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
+        same &= numbers.first[first.columns[name]] == numbers.second[second.columns[name]]
+    return np.asarray(same)

@@ -1,0 +1,278 @@
+"""Follows differences to where they are read: a difference that nothing reads is dead.
+
+Every record that differs without having received a difference is a *root*. A root spreads along the edges of the
+dataflow. When a value of it escapes, or is held by a parameter, gradient, buffer or optimizer at the end of a step, the
+root is live. The first live root in execution order is the first divergence. Memory that nobody wrote is *pending*:
+copies and partial writes pass it on, and only a record that truly reads it can become a root.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.compare.lockstep import Group, Lockstep
+from determinism.compare.origins import Entry, Input, Origins, entry
+from determinism.compare.readers import Readers
+from determinism.compare.regions import covers_storage, overlap
+from determinism.trace.names import Layout
+from determinism.trace.reader import ProcessTrace
+from determinism.types import Access, Role
+
+_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
+
+
+class Aspects(NamedTuple):
+    """In what a pair of records differs."""
+
+    outputs: bool
+    edges: bool
+    digests: bool
+    arguments: bool
+    generators: bool
+
+
+@dataclass(frozen=True)
+class Root:
+    """A record that differs, and received no difference."""
+
+    index: int
+    """Counts roots in execution order."""
+    group: Group = field(repr=False)
+    position: int
+    """Within the group."""
+    first: Entry | None
+    second: Entry | None
+    aspects: Aspects
+    reads_unwritten: bool
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether only one of the runs has the record."""
+        return self.first is None or self.second is None
+
+
+class Taint(NamedTuple):
+    """A difference that lies in part of a storage."""
+
+    layout: Layout | None
+    root: int
+    """Index of the root; -1 for memory that nobody wrote."""
+
+
+_PENDING = -1
+
+
+class Incoming(NamedTuple):
+    """What differences a record receives."""
+
+    read: frozenset[int]
+    carried: tuple[Taint, ...]
+
+
+class Flow:
+    """Takes group after group and finds which roots are live."""
+
+    def __init__(self, first: ProcessTrace, second: ProcessTrace, lockstep: Lockstep) -> None:
+        self._processes = (first, second)
+        self._lockstep = lockstep
+        self._origins = (
+            Origins(first, lambda number, output: (number, output) in self._taints),
+            Origins(second, lambda number, output: (lockstep.translation.key(number), output) in self._taints),
+        )
+        self._taints: dict[tuple[int, int], tuple[Taint, ...]] = {}
+        self._producers: set[int] = set()
+        self._generator_root: int | None = None
+        self.num_roots = 0
+        self.live: Root | None = None
+        """The first live root so far."""
+        self._open: dict[int, Root] = {}
+        self.early_roots: list[Root] = []
+        """The first few roots, live or dead."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no later record can change which root is the first live one."""
+        return self.live is not None and not self._open
+
+    def add(self, group: Group) -> None:
+        """Follow the differences through one more group."""
+        if self.is_settled:
+            return
+        readers = Readers(group)
+        queue = [int(row) for row in self._starting_rows(group, readers)]
+        heapq.heapify(queue)
+        done = -1
+        while queue and not self.is_settled:
+            row = heapq.heappop(queue)
+            if row <= done:
+                continue
+            done = row
+            for key in self._visit(group, row):
+                for reader in readers.of(key):
+                    if reader > row:
+                        heapq.heappush(queue, int(reader))
+
+    def _starting_rows(self, group: Group, readers: Readers) -> np.ndarray:
+        tainted = readers.of_any(self._producers)
+        if self.live is not None:
+            return tainted
+        roles = np.where(
+            group.pairing.first >= 0,
+            group.first.columns["role"][np.maximum(group.pairing.first, 0)] if group.first.rows else -1,
+            group.second.columns["role"][np.maximum(group.pairing.second, 0)] if group.second.rows else -1,
+        )
+        leaves = (roles == Role.ESCAPE) | (roles == Role.CHECKPOINT)
+        unpaired = (group.pairing.first < 0) | (group.pairing.second < 0)
+        starting = group.flags.outputs | group.flags.digests | unpaired | (leaves & group.flags.edges)
+        return np.union1d(np.flatnonzero(starting), tainted)
+
+    def _visit(self, group: Group, row: int) -> Iterator[int]:
+        """Look at one record; yields the keys of records whose readers must be looked at too."""
+        sides = self._entries(group, row)
+        flags = group.flags
+        aspects = Aspects(*(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)))
+        incoming = self._incoming(sides)
+        roots = set(incoming.read) - {_PENDING}
+        is_extra = None in sides
+        if aspects.generators and self._generator_root is not None:
+            roots.add(self._generator_root)
+        some = sides[0] or sides[1]
+        assert some is not None
+        carried = frozenset(t.root for t in incoming.carried)
+        leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT)
+        differs = aspects.outputs or aspects.digests or is_extra or leaves_other
+        pending = False
+        if differs and not roots and not (carried - {_PENDING}):
+            pending = not is_extra and self._is_pending(sides, some, aspects, incoming)
+            if not pending and self.live is None:
+                roots.add(self._new_root(group, row, sides, aspects, incoming))
+        self._reach_sinks(some, is_extra, roots)
+        key = int(group.keys[row])
+        if is_extra and roots and self._has_generator(group, row):
+            self._generator_root = min(roots if self._generator_root is None else roots | {self._generator_root})
+        if self._spread(key, some, roots, incoming, pending=pending, differs=aspects.outputs or is_extra):
+            yield key
+
+    def _entries(self, group: Group, row: int) -> tuple[Entry | None, Entry | None]:
+        at = (int(group.pairing.first[row]), int(group.pairing.second[row]))
+        chunks = (group.first, group.second)
+        first, second = (
+            entry(process, chunk, position) if position >= 0 else None
+            for process, chunk, position in zip(self._processes, chunks, at, strict=True)
+        )
+        return first, second
+
+    def _has_generator(self, group: Group, row: int) -> bool:
+        for chunk, at in ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row]))):
+            starts = chunk.children["generators"].starts
+            if at >= 0 and starts[at + 1] > starts[at] and chunk.columns["role"][at] == Role.OP:
+                return True
+        return False
+
+    def _incoming(self, sides: tuple[Entry | None, Entry | None]) -> Incoming:
+        read: set[int] = set()
+        carried: set[Taint] = set()
+        for side, one in enumerate(sides):
+            for value in one.inputs if one is not None else ():
+                key = value.producer if side == 0 else self._lockstep.translation.key(value.producer)
+                for taint in self._taints.get((key, value.output), ()):
+                    if value.access is Access.CARRY:
+                        carried.add(taint)
+                    elif overlap(taint.layout, value.layout):
+                        read.add(taint.root)
+        return Incoming(frozenset(read), tuple(carried))
+
+    def _is_pending(self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming) -> bool:
+        """Whether the record only moves memory that nobody wrote, or writes around it."""
+        if aspects.digests or aspects.arguments or aspects.generators:
+            return False
+        if some.role is Role.ESCAPE and not some.outputs:
+            return self._reads_unwritten(sides, incoming)
+        if some.is_copy and self._reads_unwritten(sides, incoming):
+            return True
+        around = any(t.root == _PENDING for t in incoming.carried) or self._any_unwritten(sides, "carries")
+        return around and not self._reads_unwritten(sides, incoming)
+
+    def _reads_unwritten(self, sides: tuple[Entry | None, Entry | None], incoming: Incoming) -> bool:
+        return _PENDING in incoming.read or self._any_unwritten(sides, "reads")
+
+    def _any_unwritten(self, sides: tuple[Entry | None, Entry | None], which: str) -> bool:
+        for one, origins in zip(sides, self._origins, strict=True):
+            values: tuple[Input, ...] = getattr(one, which) if one is not None else ()
+            if any(origins.is_unwritten(value) for value in values):
+                return True
+        return False
+
+    def _new_root(
+        self, group: Group, row: int, sides: tuple[Entry | None, Entry | None], aspects: Aspects, incoming: Incoming
+    ) -> int:
+        index = self.num_roots
+        self.num_roots += 1
+        unwritten = None not in sides and self._reads_unwritten(sides, incoming)
+        root = Root(index, group, row, *sides, aspects, unwritten)
+        self._open[index] = root
+        if len(self.early_roots) < 8:
+            self.early_roots.append(root)
+        return index
+
+    def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
+        """Roots that a sink receives are live."""
+        if some.role is not Role.STATE and some.role not in _VALUE_SINKS:
+            return
+        for index in sorted(roots):
+            root = self._open.get(index)
+            if root is None:
+                continue
+            # An extra look at values (logging by the clock) shows nothing of itself; an extra step does.
+            if is_extra and root.is_extra and some.role is not Role.STATE and some.role is not Role.LOSS:
+                continue
+            self._settle(root)
+
+    def _settle(self, root: Root) -> None:
+        self.live = root
+        for index in [i for i in self._open if i >= root.index]:
+            del self._open[index]
+        kept = {}
+        for key, taints in self._taints.items():
+            left = tuple(t for t in taints if t.root in self._open or (t.root == _PENDING and self._open))
+            if left:
+                kept[key] = left
+        self._taints = kept
+        self._producers = {key for key, _ in kept}
+
+    def _spread(self, key: int, some: Entry, roots: set[int], incoming: Incoming, *, pending: bool, differs: bool) -> bool:
+        """Mark the outputs; returns whether any is marked."""
+        own = {index for index in roots if index in self._open}
+        marked = False
+        for output, made in enumerate(some.outputs):
+            taints = {Taint(made.layout, root) for root in own}
+            if pending and differs:
+                taints.add(Taint(made.layout, _PENDING))
+            for taint in incoming.carried:
+                if self._survives(taint, made.layout, differs):
+                    taints.add(taint)
+            if taints:
+                self._taints[(key, output)] = tuple(taints)
+                self._producers.add(key)
+                marked = True
+        return marked
+
+    def _survives(self, taint: Taint, written: Layout | None, differs: bool) -> bool:
+        """Whether a difference is still in a storage after a write into part of it."""
+        if taint.root != _PENDING and taint.root not in self._open:
+            return False
+        if written is None or taint.layout is None:
+            return differs
+        if covers_storage(written) or written == taint.layout:
+            return differs
+        return True
+
+    def dead(self) -> tuple[int, list[Root]]:
+        """How many roots nothing read, and the first of them."""
+        live = self.live.index if self.live is not None else self.num_roots
+        return live, [root for root in self.early_roots if root.index < live]

@@ -1,0 +1,176 @@
+"""Reads two processes side by side: skips what is equal, and hands out the rest step by step."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from determinism.compare.align import Pairing, align
+from determinism.compare.canonical import Canonical
+from determinism.compare.differences import Flags, compare_rows, producers, same_structure
+from determinism.trace.chunk import Array, Chunk, cut
+from determinism.trace.reader import ProcessTrace, RecordReader
+
+_PORTION = 1 << 16
+_LARGEST_GROUP = 1 << 21
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
+
+    first: Chunk
+    second: Chunk
+    pairing: Pairing
+    keys: Array
+    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
+    flags: Flags
+    """For pairs; False for leftovers."""
+    producers_first: Array
+    """Per input entry of `first`: key of the producer, -1 for external."""
+    producers_second: Array
+
+
+class Translation:
+    """From record numbers of the second run to keys. A step that is only shifted costs two numbers."""
+
+    def __init__(self, equal_up_to: int) -> None:
+        self._equal_up_to = equal_up_to
+        self._starts: list[int] = []
+        self._keys: list[Array | int] = []
+
+    def add(self, start: int, keys: Array) -> None:
+        """Records from `start` on have these keys."""
+        if not len(keys):
+            return
+        shift = int(keys[0]) - start
+        is_shifted = bool((keys - np.arange(start, start + len(keys)) == shift).all())
+        if is_shifted and self._keys and isinstance(self._keys[-1], int) and self._keys[-1] == shift:
+            return
+        self._starts.append(start)
+        self._keys.append(shift if is_shifted else keys)
+
+    def keys(self, numbers: Array) -> Array:
+        """Keys of record numbers; -1 stays -1."""
+        result = numbers.copy()
+        late = np.flatnonzero(numbers >= self._equal_up_to)
+        if len(late) and self._starts:
+            block = np.searchsorted(self._starts, numbers[late], side="right") - 1
+            for index in np.unique(block):
+                members = late[block == index]
+                held = self._keys[index]
+                own = numbers[members]
+                result[members] = own + held if isinstance(held, int) else held[own - self._starts[index]]
+        return result
+
+    def key(self, number: int) -> int:
+        """Key of one record number."""
+        if number < self._equal_up_to or not self._starts:
+            return number
+        block = bisect_right(self._starts, number) - 1
+        held = self._keys[block]
+        return number + held if isinstance(held, int) else int(held[number - self._starts[block]])
+
+
+class Lockstep:
+    """Two processes read side by side."""
+
+    def __init__(self, first: ProcessTrace, second: ProcessTrace, canonical: Canonical) -> None:
+        self.canonical = canonical
+        self._readers = (first.reader(), second.reader())
+        self.num_equal = 0
+        """Records that were equal from the start, before anything differed."""
+        self.translation = Translation(0)
+        self._first, self._second = first, second
+
+    def groups(self) -> Iterator[Group]:
+        """Everything from the first difference on; nothing if there is none."""
+        if not self._skip_equal():
+            return
+        self.translation = Translation(self.num_equal)
+        while (group := self._next_group()) is not None:
+            yield group
+
+    def _skip_equal(self) -> bool:
+        """Move both sides to the first record that differs; False if there is none."""
+        while True:
+            first, second = (reader.peek(_PORTION) for reader in self._readers)
+            if first is None and second is None:
+                return False
+            if first is None or second is None:
+                return True
+            rows = min(first.rows, second.rows)
+            equal = self._equal_rows(cut(first, 0, rows), cut(second, 0, rows))
+            self._advance(equal)
+            if equal < rows:
+                return True
+
+    def _advance(self, rows: int) -> None:
+        self.num_equal += rows
+        for reader in self._readers:
+            reader.advance(rows)
+
+    def _equal_rows(self, first: Chunk, second: Chunk) -> int:
+        same = same_structure(first, second, self.canonical)
+        rows = np.arange(first.rows)
+        flags = compare_rows(first, second, rows, rows, self.canonical, producers(first), producers(second))
+        unequal = ~same | flags.any()
+        return int(np.argmax(unequal)) if unequal.any() else first.rows
+
+    def _next_group(self) -> Group | None:
+        parts = [_rest_of_step(reader) for reader in self._readers]
+        steps = [int(part.columns["step"][0]) for part in parts if part is not None]
+        if not steps:
+            return None
+        step = min(steps)
+        nothing = cut(next(part for part in parts if part is not None), 0, 0)
+        chunks = [nothing, nothing]
+        for side, (reader, part) in enumerate(zip(self._readers, parts, strict=True)):
+            if part is not None and int(part.columns["step"][0]) == step:
+                reader.advance(part.rows)
+                chunks[side] = part
+        return self._group(chunks[0], chunks[1])
+
+    def _group(self, first: Chunk, second: Chunk) -> Group:
+        pairing = align(first, second, self.canonical)
+        keys = np.where(pairing.first >= 0, first.first + pairing.first, -2 - (second.first + pairing.second))
+        keys_of_second = np.full(second.rows, -1, dtype=np.int64)
+        has_second = pairing.second >= 0
+        keys_of_second[pairing.second[has_second]] = keys[has_second]
+        self.translation.add(second.first, keys_of_second)
+        sources = (producers(first), self.translation.keys(producers(second)))
+        paired = np.flatnonzero((pairing.first >= 0) & has_second)
+        found = compare_rows(
+            first, second, pairing.first[paired], pairing.second[paired], self.canonical, sources[0], sources[1]
+        )
+        return Group(first, second, pairing, keys, _spread(found, paired, len(keys)), *sources)
+
+
+def _spread(flags: Flags, at: Array, length: int) -> Flags:
+    def spread(values: Array) -> Array:
+        whole = np.zeros(length, dtype=bool)
+        whole[at] = values
+        return whole
+
+    return Flags(
+        spread(flags.outputs), spread(flags.edges), spread(flags.digests), spread(flags.arguments), spread(flags.generators)
+    )
+
+
+def _rest_of_step(reader: RecordReader) -> Chunk | None:
+    """The next records that belong to one step; of a huge step only a part."""
+    rows = _PORTION
+    while True:
+        chunk = reader.peek(rows)
+        if chunk is None:
+            return None
+        steps = chunk.columns["step"]
+        other = np.flatnonzero(steps != steps[0])
+        if len(other):
+            return cut(chunk, 0, int(other[0]))
+        if chunk.rows < rows or rows >= _LARGEST_GROUP:
+            return chunk
+        rows *= 2

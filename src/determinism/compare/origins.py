@@ -1,0 +1,152 @@
+"""Looks up single records: their names, inputs and outputs, and whether what they read was ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from determinism.compare.regions import leaves_uncovered
+from determinism.trace.chunk import Chunk
+from determinism.trace.names import Layout
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import Table
+from determinism.types import Access, Role
+
+_MOST_WRITERS = 4096
+_COPIES = frozenset(
+    {
+        "aten::clone", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::cat", "aten::stack",
+        "aten::_foreach_copy_", "aten::lift_fresh", "aten::lift_fresh_copy", "determinism::batch",
+    }
+)  # fmt: skip
+
+
+class Input(NamedTuple):
+    """One input of a record."""
+
+    producer: int
+    """Number of the record that produced it; -1 if nobody recorded did."""
+    output: int
+    access: Access
+    layout: Layout | None
+    digest: bytes | None
+    """What it held, where that was digested."""
+
+
+class Output(NamedTuple):
+    """One output of a record."""
+
+    layout: Layout | None
+    digest: bytes
+
+
+class Entry(NamedTuple):
+    """One record, with its names resolved."""
+
+    number: int
+    step: int
+    phase: int
+    role: Role
+    op: str
+    module: str | None
+    arguments: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the op only moves values."""
+        return self.op.partition(".")[0] in _COPIES
+
+    @property
+    def reads(self) -> tuple[Input, ...]:
+        """The inputs whose content takes part in the result."""
+        return tuple(i for i in self.inputs if i.access is Access.READ)
+
+    @property
+    def carries(self) -> tuple[Input, ...]:
+        """What was in memory that the op writes into."""
+        return tuple(i for i in self.inputs if i.access is Access.CARRY)
+
+
+def entry(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
+    """The record at a position of a chunk."""
+    names = process.names
+    columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
+    number = chunk.first + row
+    inputs = chunk.children["inputs"]
+    digests = chunk.children["input_digests"]
+    held = {
+        int(digests.columns["position"][at]): digests.columns["digest"][at].tobytes()
+        for at in range(int(digests.starts[row]), int(digests.starts[row + 1]))
+    }
+    start = int(inputs.starts[row])
+    found = []
+    for at in range(start, int(inputs.starts[row + 1])):
+        distance = int(inputs.columns["producer"][at])
+        found.append(
+            Input(
+                number - distance if distance else -1,
+                int(inputs.columns["output"][at]),
+                Access(int(inputs.columns["access"][at])),
+                names.layout(int(inputs.columns["layout"][at])),
+                held.get(at - start),
+            )
+        )
+    outputs = chunk.children["outputs"]
+    made = tuple(
+        Output(names.layout(int(outputs.columns["layout"][at])), outputs.columns["digest"][at].tobytes())
+        for at in range(int(outputs.starts[row]), int(outputs.starts[row + 1]))
+    )
+    return Entry(
+        number, columns["step"], columns["phase"], Role(columns["role"]), names.text(Table.OP, columns["op"]) or "",
+        names.text(Table.MODULE, columns["module"]), names.text(Table.ARGUMENTS, columns["arguments"]) or "",
+        tuple(found), made,
+    )  # fmt: skip
+
+
+class Origins:
+    """Follows values of one process back to where they came from."""
+
+    def __init__(self, process: ProcessTrace, differs: Callable[[int, int], bool]) -> None:
+        """Take the process, and what tells whether an output of a record differs between the runs."""
+        self._process = process
+        self._differs = differs
+
+    def entry(self, number: int) -> Entry:
+        """One record by number; it must have been passed."""
+        return entry(self._process, *self._process.record(number))
+
+    def is_unwritten(self, value: Input) -> bool:
+        """Whether a value holds memory that nobody wrote.
+
+        The writes into the storage are followed back; what is left of the view when they reach the allocation was
+        never written.
+        """
+        covers: list[Layout] = []
+        at = value
+        for _ in range(_MOST_WRITERS):
+            if at.producer < 0:
+                return False
+            writer = self.entry(at.producer)
+            made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
+            if made is not None and not any(made.digest) and not writer.reads:
+                return leaves_uncovered(value.layout, covers)
+            earlier = next(iter(writer.carries), None)
+            if earlier is None:
+                return False
+            # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
+            if made is not None and made.layout is not None:
+                if not (_chooses_elements(writer) and self._differs(at.producer, at.output)):
+                    covers.append(made.layout)
+            at = earlier
+        return False
+
+
+def _chooses_elements(writer: Entry) -> bool:
+    """Whether the op wrote only the elements that its arguments chose, within the view that it was given."""
+    name = writer.op.partition(".")[0].removeprefix("aten::")
+    return name in {
+        "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "masked_fill_", "masked_scatter_", "scatter_",
+        "put_", "fill_diagonal_", "triu_", "tril_",
+    }  # fmt: skip

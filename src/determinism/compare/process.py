@@ -1,0 +1,105 @@
+"""Compares one process of two runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from determinism.compare.canonical import Canonical
+from determinism.compare.flow import Flow, Root
+from determinism.compare.kind import detail_of, inputs_equal, kind_of
+from determinism.compare.lockstep import Lockstep
+from determinism.compare.origins import Entry
+from determinism.compare.result import DeadDifference, Divergence, OutputDifference, Visible
+from determinism.compare.visible import SORTS, VisibleDifferences
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace
+from determinism.types import Kind, Level, Phase
+
+
+@dataclass
+class ProcessComparison:
+    """What comparing one process of two runs came to."""
+
+    key: str
+    divergence: Divergence | None = None
+    first_visible: Visible | None = None
+    infected: list[Visible] = field(default_factory=list)
+    absorbed: bool = False
+    dead_differences: int = 0
+    dead_first: list[DeadDifference] = field(default_factory=list)
+    first_dead: Divergence | None = None
+    """As a divergence, for those who count dead differences too."""
+
+
+def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
+    """Compare the records of two processes with the same key."""
+    lockstep = Lockstep(first, second, Canonical(first, second))
+    flow = Flow(first, second, lockstep)
+    visible = VisibleDifferences(first)
+    for group in lockstep.groups():
+        flow.add(group)
+        visible.add(group)
+        if flow.is_settled and visible.is_complete:
+            break
+    result = ProcessComparison(first.key)
+    level = Level(first.description.get("level", "op"))
+    result.dead_differences, dead = flow.dead()
+    result.dead_first = [_dead(root, first, second) for root in dead[:5]]
+    if dead:
+        result.first_dead = describe(dead[0], first, second, level)
+    if flow.live is not None:
+        result.divergence = describe(flow.live, first, second, level)
+        result.first_visible = visible.earliest()
+        result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
+        result.absorbed = not visible.first and result.divergence.kind is not Kind.STRUCTURE
+    return result
+
+
+def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:
+    """Put what is known of a root into words and places."""
+    side = 0 if root.first is not None else 1
+    one = root.first if side == 0 else root.second
+    assert one is not None
+    process = (first, second)[side]
+    chunk = (root.group.first, root.group.second)[side]
+    row = int((root.group.pairing.first, root.group.pairing.second)[side][root.position])
+    kind = kind_of(root, level)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    forward = process.names.stack(int(chunk.columns["forward_stack"][row]))
+    return Divergence(
+        kind=kind,
+        process=first.key,
+        record=one.number,
+        records_of=side,
+        step=one.step,
+        phase=Phase(one.phase).label,
+        op=one.op,
+        module=one.module,
+        site=_first(stack),
+        forward_site=_first(forward),
+        stack=stack,
+        inputs_equal=inputs_equal(root, kind),
+        outputs=_outputs(root, one),
+        detail=detail_of(root, kind),
+    )
+
+
+def _first(stack: tuple[Frame, ...]) -> Frame | None:
+    return stack[0] if stack else None
+
+
+def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
+    """The outputs that differ; of a record that only one run has, all."""
+    other = root.second if one is root.first else root.first
+    found = []
+    for index, made in enumerate(one.outputs):
+        theirs = other.outputs[index] if other is not None and index < len(other.outputs) else None
+        if made.layout is None or (theirs is not None and theirs == made):
+            continue
+        found.append(OutputDifference(made.layout.dtype, made.layout.shape, made.layout.device, made.layout.elements))
+    return tuple(found)
+
+
+def _dead(root: Root, first: ProcessTrace, second: ProcessTrace) -> DeadDifference:
+    found = describe(root, first, second, Level.OP)
+    return DeadDifference(found.step, found.phase, found.op, found.site)

@@ -1,0 +1,73 @@
+"""Which elements of a storage a view covers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from determinism.trace.chunk import Array
+from determinism.trace.names import Layout
+
+_MOST_ELEMENTS = 1 << 26
+_WIDTHS = {"bool": 1, "complex32": 4, "complex64": 8, "complex128": 16, "bfloat16": 2}
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    if dtype in _WIDTHS:
+        return _WIDTHS[dtype]
+    digits = "".join(c for c in dtype.removeprefix("float8").removeprefix("float4") if c.isdigit())
+    return max(1, int(digits) // 8) if digits and dtype.startswith(("float", "int", "uint")) and "_" not in dtype else 1
+
+
+def covers_storage(layout: Layout) -> bool:
+    """Whether a view without overlap fills its whole storage."""
+    return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes
+
+
+@lru_cache(maxsize=256)
+def _mask(layout: Layout, length: int) -> Array:
+    """One bool per byte of the storage."""
+    width = element_bytes(layout.dtype)
+    mask = np.zeros(max(1, length // width), dtype=bool)
+    view = np.lib.stride_tricks.as_strided(
+        mask[layout.offset :], layout.shape, tuple(stride * mask.itemsize for stride in layout.strides)
+    )
+    view[...] = True
+    return np.repeat(mask, width)
+
+
+def _bounds(layout: Layout) -> tuple[int, int]:
+    """First byte, and the byte after the last one."""
+    width = element_bytes(layout.dtype)
+    if not layout.elements:
+        return (0, 0)
+    last = layout.offset + sum((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
+    return layout.offset * width, (last + 1) * width
+
+
+def overlap(first: Layout | None, second: Layout | None) -> bool:
+    """Whether two views of one storage share an element; True where that cannot be told."""
+    if first is None or second is None:
+        return True
+    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
+    if high <= other_low or other_high <= low:
+        return False
+    length = max(high, other_high)
+    if length > _MOST_ELEMENTS:
+        return True
+    return bool((_mask(first, length) & _mask(second, length)).any())
+
+
+def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
+    """Whether a view has elements that none of the others covers; False where that cannot be told."""
+    if view is None or any(covers_storage(cover) for cover in covers):
+        return False
+    length = max([_bounds(view)[1], *(_bounds(cover)[1] for cover in covers)])
+    if length > _MOST_ELEMENTS:
+        return False
+    left = _mask(view, length).copy()
+    for cover in covers:
+        left &= ~_mask(cover, length)
+    return bool(left.any())

@@ -1,0 +1,110 @@
+"""When a difference first showed: in the loss, in what the program keeps, in what it printed or saved."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from determinism.compare.lockstep import Group
+from determinism.compare.result import Visible
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import Table
+from determinism.types import NO_DIGEST, Role
+
+_SINKS = (Role.ESCAPE, Role.LOSS, Role.CHECKPOINT, Role.STATE, Role.HELD)
+_HELD_OPS = {
+    "determinism::parameter": "parameter",
+    "determinism::gradient": "gradient",
+    "determinism::buffer": "buffer",
+    "determinism::optimizer_state": "optimizer state",
+}
+SORTS = ("loss", "gradient", "parameter", "buffer", "optimizer state", "checkpoint", "escape")
+
+
+class VisibleDifferences:
+    """Collects, for each sort of value, the first step at which it differed."""
+
+    def __init__(self, process: ProcessTrace) -> None:
+        self._process = process
+        self._differing: list[np.ndarray] = []
+        self.first: dict[str, Visible] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more can be learnt that a report shows."""
+        return "loss" in self.first and "parameter" in self.first
+
+    def add(self, group: Group) -> None:
+        """Look at one more group of the first process, from the first divergence on."""
+        paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
+        differs = group.flags.outputs & paired
+        self._differing.append(group.keys[differs | ((group.pairing.first >= 0) & ~paired)])
+        rows = group.pairing.first[paired]
+        roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
+        positions = np.flatnonzero(paired)
+        for role in _SINKS:
+            for at in np.flatnonzero(roles == role):
+                self._look(group, int(rows[at]), role, bool(differs[positions[at]]))
+
+    def _look(self, group: Group, row: int, role: Role, differs: bool) -> None:
+        step = int(group.first.columns["step"][row])
+        names = self._process.names
+        if role is Role.STATE:
+            self._look_at_state(group, row, step)
+            return
+        if not differs:
+            return
+        if role is Role.LOSS:
+            self._note("loss", step, "loss")
+        elif role is Role.CHECKPOINT:
+            self._note("checkpoint", step, "saved tensor")
+        elif role is Role.HELD:
+            sort = _HELD_OPS.get(names.text(Table.OP, int(group.first.columns["op"][row])) or "", "parameter")
+            name = names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row]))
+            self._note(sort, step, f"{sort} {name}")
+        else:
+            self._note_escape(group, row, step)
+
+    def _note_escape(self, group: Group, row: int, step: int) -> None:
+        if "escape" in self.first:
+            return
+        names = self._process.names
+        stack = names.stack(int(group.first.columns["stack"][row]))
+        op = (names.text(Table.OP, int(group.first.columns["op"][row])) or "").partition("::")[2]
+        what = {"_local_scalar_dense": "item"}.get(op.partition(".")[0], op.partition(".")[0])
+        where = f" at {stack[0].file}:{stack[0].line}" if stack else ""
+        self._note("escape", step, f"value read by {what}(){where}" if what != "print" else f"printed tensor{where}")
+
+    def _look_at_state(self, group: Group, row: int, step: int) -> None:
+        if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
+            return
+        inputs = group.first.children["inputs"]
+        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
+        differing = np.concatenate(self._differing) if self._differing else np.zeros(0, dtype=np.int64)
+        hit = np.flatnonzero(np.isin(group.producers_first[start:end], differing))
+        if not len(hit):
+            return
+        text = self._process.names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row])) or "[]"
+        held: list[list[str]] = json.loads(text) if text.startswith("[[") else []
+        for at in hit:
+            if at < len(held) and held[at][0] not in self.first and self._output_differs(group, start + int(at)):
+                self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
+
+    def _output_differs(self, group: Group, at: int) -> bool:
+        """Whether the very output that is held was digested at all."""
+        number = int(group.producers_first[at])
+        chunk, row = self._process.record(number)
+        outputs = chunk.children["outputs"]
+        index = int(outputs.starts[row]) + int(group.first.children["inputs"].columns["output"][at])
+        return index < int(outputs.starts[row + 1]) and outputs.columns["digest"][index].tobytes() != NO_DIGEST
+
+    def _note(self, sort: str, step: int, what: str) -> None:
+        self.first.setdefault(sort, Visible(step, what))
+
+    def earliest(self) -> Visible | None:
+        """What a person would see first: the loss or what is kept; else a value that was read or saved."""
+        main = [self.first[sort] for sort in ("loss", "parameter", "buffer") if sort in self.first]
+        rest = [self.first[sort] for sort in ("escape", "checkpoint", "gradient", "optimizer state") if sort in self.first]
+        chosen = main or rest
+        return min(chosen, key=lambda visible: visible.step) if chosen else None

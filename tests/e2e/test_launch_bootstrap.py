@@ -1,0 +1,291 @@
+"""What wakes up inside the program's processes, in real processes with a tiny framework."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from determinism.launch.child_environment import child_environment
+from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.unrecorded import not_recorded_reasons, unrecorded_reason
+
+RECORDER = """
+    import json, os, pathlib
+    class Session:
+        def __init__(self, folder, configuration):
+            self.folder = folder
+            self.write("started", level=configuration.level)
+        def write(self, event, **facts):
+            (self.folder / f"{event}-{os.getpid()}.json").write_text(json.dumps(facts))
+        def close(self):
+            self.write("closed")
+        def forked(self):
+            self.write("forked")
+    def start(folder, configuration):
+        (folder / "process.json").write_text("{}")
+        return Session(folder, configuration)
+"""
+
+# Stands where a user's own sitecustomize would, so that every test also shows that this is run.
+HIDDEN = """
+    import sys
+    sys.hidden_ran = __name__, __file__
+    from determinism.launch import child
+    child.start({"tinyframe": "tiny_recording"})
+"""
+
+
+class Stage:
+    """A folder of modules on PYTHONPATH, and a trace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.modules = folder / "modules"
+        self.trace = folder / "trace"
+        (self.trace / "processes").mkdir(parents=True)
+        self.modules.mkdir()
+        self.add("tinyframe", "value = 3\n")
+        self.add("tiny_recording", RECORDER)
+        self.add("sitecustomize", HIDDEN)
+
+    def add(self, name: str, text: str) -> None:
+        (self.modules / f"{name}.py").write_text(textwrap.dedent(text))
+
+    def environ(self, **extra: str) -> dict[str, str]:
+        base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.modules), **extra}
+        return child_environment(base, RecordingConfiguration(self.trace, "module"))
+
+    def run(self, code: str, *options: str, **extra: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *options, "-c", textwrap.dedent(code)],
+            env=self.environ(**extra), capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert done.returncode == 0
+        return done.stdout
+
+    def events(self, key: str) -> list[str]:
+        return sorted(path.name.partition("-")[0] for path in (self.trace / "processes" / key).glob("*-*.json"))
+
+    def keys(self) -> list[str]:
+        return sorted(path.name for path in (self.trace / "processes").iterdir())
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_recorder_starts_with_the_framework_and_is_closed_at_exit(stage: Stage) -> None:
+    assert stage.run("import tinyframe; print(tinyframe.value)") == "3\n"
+    assert stage.keys() == ["main"]
+    assert stage.events("main") == ["closed", "started"]
+    (started,) = (stage.trace / "processes" / "main").glob("started-*")
+    assert json.loads(started.read_text()) == {"level": "module"}
+    assert unrecorded_reason(stage.trace) is None
+
+
+def test_process_without_the_framework_claims_nothing(stage: Stage) -> None:
+    stage.run("import json")
+    assert stage.keys() == []
+    reason = unrecorded_reason(stage.trace)
+    assert reason is not None
+    assert "none that recording could reach imported torch" in reason
+
+
+def test_hidden_sitecustomize_runs_as_itself(stage: Stage) -> None:
+    printed = stage.run("import sys, sitecustomize; print(sys.hidden_ran, sitecustomize.__file__)")
+    path = str(stage.modules / "sitecustomize.py")
+    assert printed == f"{('sitecustomize', path)} {path}\n"
+
+
+def test_without_a_hidden_sitecustomize_there_is_none(stage: Stage) -> None:
+    (stage.modules / "sitecustomize.py").unlink()
+    printed = stage.run("""
+        import importlib.util, sys
+        print("sitecustomize" in sys.modules, importlib.util.find_spec("sitecustomize"))
+    """)
+    assert printed == "False None\n"
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('mine')", "import a_module_that_is_missing", "1 +"])
+def test_broken_hidden_sitecustomize_breaks_as_ever(stage: Stage, text: str) -> None:
+    stage.add("sitecustomize", text)
+    plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}
+    command = [sys.executable, "-c", "print(1)"]
+    expected = subprocess.run(command, env=plain, capture_output=True, check=False)
+    found = subprocess.run(command, env=stage.environ(), capture_output=True, check=False)
+    assert expected.stderr != b""
+    assert (found.stdout, found.stderr, found.returncode) == (expected.stdout, expected.stderr, expected.returncode)
+
+
+def test_usercustomize_keeps_working(stage: Stage, tmp_path: Path) -> None:
+    stage.add("usercustomize", "import sys; sys.user_ran = True\n")
+    code = "import site, sys; print(site.ENABLE_USER_SITE, getattr(sys, 'user_ran', False))"
+    python = getattr(sys, "_base_executable", sys.executable)
+    environ = stage.environ(HOME=str(tmp_path))
+    done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == done.stdout.split()[1]
+
+
+def test_module_search_path_is_the_programs_own(stage: Stage) -> None:
+    code = "import sys, os; print(sys.path, [type(f).__name__ for f in sys.meta_path][-3:], os.environ['PYTHONPATH'])"
+    found_path, *rest = stage.run(code).rpartition("] [")
+    plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}
+    (stage.modules / "sitecustomize.py").unlink()
+    expected = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True).stdout
+    assert found_path == expected.rpartition("] [")[0]
+    assert rest[-1].strip().endswith(f"launch/bootstrap:{stage.modules}")
+
+
+def test_without_the_request_only_the_chain_runs(stage: Stage) -> None:
+    environ = stage.environ()
+    del environ["DETERMINISM_RECORDING"]
+    code = "import sys, tinyframe; print(hasattr(sys, 'hidden_ran'))"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert stage.keys() == []
+
+
+def test_request_that_cannot_be_read_disturbs_nothing(stage: Stage) -> None:
+    for text in ("", "{", "[]", '{"trace_folder": 3}', '{"trace_folder": "/nowhere", "unknown": 1}'):
+        environ = {**stage.environ(), "DETERMINISM_RECORDING": text}
+        done = subprocess.run(
+            [sys.executable, "-c", "import tinyframe"], env=environ, capture_output=True, text=True, check=True
+        )
+        assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_children_are_recorded_under_their_parents_key(stage: Stage) -> None:
+    stage.run("""
+        import subprocess, sys
+        import tinyframe
+        child = "import tinyframe"
+        grandchild = f"import tinyframe, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+        subprocess.run([sys.executable, "-c", child])
+        subprocess.run([sys.executable, "-c", grandchild])
+    """)
+    assert stage.keys() == ["main", "main.1", "main.2", "main.2.1"]
+
+
+def test_siblings_of_an_unrecorded_parent(stage: Stage) -> None:
+    stage.run("""
+        import subprocess, sys
+        for _ in range(2):
+            subprocess.run([sys.executable, "-c", "import tinyframe"])
+    """)
+    assert stage.keys() == ["main", "main-2"]
+
+
+def test_forked_child_is_told(stage: Stage) -> None:
+    stage.run("""
+        import os
+        import tinyframe
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+    """)
+    assert stage.events("main") == ["closed", "forked", "started"]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_multiprocessing_children(stage: Stage, method: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(f"""
+        import multiprocessing, tinyframe
+        def work(): pass
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("{method}").Process(target=work)
+            process.start(); process.join(); print(process.exitcode)
+    """)
+    )
+    done = subprocess.run([sys.executable, program], env=stage.environ(), capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert stage.keys()[0] == "main"
+    assert stage.keys()[1:] == ["main.1"]
+
+
+def test_failing_recorder_becomes_a_note(stage: Stage) -> None:
+    stage.add("tiny_recording", "raise OSError('the recorder is broken')\n")
+    assert stage.run("import tinyframe; print(tinyframe.value)") == "3\n"
+    assert stage.keys() == []
+    reason = unrecorded_reason(stage.trace)
+    assert reason is not None
+    assert "OSError: the recorder is broken" in reason
+
+
+def test_session_that_fails_at_the_end_is_silent(stage: Stage) -> None:
+    stage.add("tiny_recording", RECORDER + "    Session.close = Session.forked = lambda self: 1 / 0\n")
+    stage.run("import os, tinyframe\nif os.fork() == 0: os._exit(0)\nos.wait()")
+    reasons = not_recorded_reasons(stage.trace)
+    assert len(reasons) == 2
+    assert all("ZeroDivisionError" in reason for reason in reasons)
+
+
+def test_unsupported_version_of_torch_becomes_a_note(stage: Stage) -> None:
+    stage.add("torch", "__version__ = '2.5.1+cpu'\n")
+    stage.run("import torch")
+    (reason,) = not_recorded_reasons(stage.trace)
+    assert reason.startswith("torch 2.5.1+cpu is installed for")
+    assert "2.6 up to, not including, 3.0" in reason
+
+
+def test_interpreter_without_packages_or_package(stage: Stage, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    code = "import tinyframe, sys, determinism.launch; print(tinyframe.value, any('src' in p for p in sys.path))"
+    done = subprocess.run([python, "-c", code], env=stage.environ(), capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("3 False\n", "")
+    (reason,) = not_recorded_reasons(stage.trace)
+    assert reason.startswith(f"{python} lacks pyarrow and xxhash")
+    assert reason.endswith(f"{python} -m pip install pyarrow xxhash")
+
+
+def test_own_copy_of_the_package_is_used_whatever_the_path_holds(stage: Stage) -> None:
+    stage.add("determinism", "raise RuntimeError('another copy')\n")
+    stage.run("import tinyframe")
+    assert stage.keys() == ["main"]
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_hidden_process_runs_unrecorded_and_its_children_recorded(stage: Stage, option: str) -> None:
+    stage.run("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import tinyframe'])", option)
+    assert stage.keys() == ["main"]
+
+
+def test_start_imports_nothing_heavy(stage: Stage) -> None:
+    (stage.modules / "sitecustomize.py").unlink()
+    code = "import sys; print(*sorted(sys.modules))"
+    plain = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}
+    before = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True).stdout
+    added = set(stage.run(code).split()) - set(before.split())
+    assert not {"numpy", "pyarrow", "torch", "json", "typing", "dataclasses", "pathlib", "re", "inspect"} & added
+    assert {name for name in added if not name.startswith("determinism")} <= {"__future__", "importlib", "importlib._bootstrap",
+        "importlib._bootstrap_external", "importlib.machinery", "warnings", "_warnings"}  # fmt: skip
+
+
+def test_interrupted_program_ends_as_ever(stage: Stage) -> None:
+    code = "import tinyframe, time; print(1, flush=True); time.sleep(30)"
+    process = subprocess.Popen([sys.executable, "-c", code], env=stage.environ(), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+    assert time.monotonic() - started < 5
+    process.stdout.close()
+    assert stage.events("main") == ["started"]
+
+
+def test_torchruns_agent_is_not_recorded(stage: Stage, tmp_path: Path) -> None:
+    agent = tmp_path / "bin" / "torchrun"
+    agent.parent.mkdir()
+    agent.write_text("import tinyframe, subprocess, sys; subprocess.run([sys.executable, '-c', 'import tinyframe'])")
+    subprocess.run([sys.executable, agent], env=stage.environ(), check=True)
+    assert stage.keys() == ["main"]

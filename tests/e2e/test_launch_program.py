@@ -1,0 +1,384 @@
+"""Running real programs: exit statuses, output, terminals, input, signals."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from determinism.errors import LaunchError
+from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.program import ProgramExit, run_program
+from determinism.launch.standard_input import StandardInput
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> RecordingConfiguration:
+    (tmp_path / "trace" / "processes").mkdir(parents=True)
+    return RecordingConfiguration(tmp_path / "trace")
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "stopped_by"),
+    [
+        (["true"], 0, None),
+        (["sh", "-c", "exit 7"], 7, None),
+        (python("raise SystemExit(3)"), 3, None),
+        (python("1 / 0"), 1, None),
+        (["sh", "-c", "kill -KILL $$"], -9, "SIGKILL"),
+        (["sh", "-c", "kill -ABRT $$"], -6, "SIGABRT"),
+        (["sh", "-c", "sh -c 'kill -SEGV $$'; exit $?"], 139, None),
+    ],
+)
+def test_exit_status_passes_through(
+    command: list[str], status: int, stopped_by: str | None, configuration: RecordingConfiguration, tmp_path: Path
+) -> None:
+    found = run_program(command, configuration=configuration, log=tmp_path / "log")
+    assert (found.exit_status, found.stopped_by) == (status, stopped_by)
+    assert 0 < found.seconds < 10
+
+
+def test_output_goes_to_the_log_in_order(configuration: RecordingConfiguration, tmp_path: Path, capfd) -> None:
+    command = ["sh", "-c", "echo one; echo two >&2; echo three"]
+    run_program(command, configuration=configuration, log=tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "one\ntwo\nthree\n"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_output_passes_through_without_a_log(configuration: RecordingConfiguration, capfd) -> None:
+    run_program(["sh", "-c", "echo one; echo two >&2"], configuration=configuration)
+    assert capfd.readouterr() == ("one\n", "two\n")
+
+
+def test_environment_folder_and_descriptors(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    code = f"""
+        import os
+        os.write({write_end}, b"through")
+        print(os.getcwd(), os.environ["MINE"], os.environ["PYTHONPATH"].split(os.pathsep)[1:], "HOME" in os.environ)
+    """
+    environment = {"PATH": os.environ["PATH"], "MINE": "kept", "PYTHONPATH": "/one:/two"}
+    run_program(
+        python(code), configuration=configuration, log=tmp_path / "log", cwd=tmp_path, environment=environment
+    )
+    assert (tmp_path / "log").read_text() == f"{tmp_path} kept ['/one', '/two'] False\n"
+    assert os.read(read_end, 100) == b"through"
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_command_that_cannot_be_started(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="'no-such-command' could not be started") as caught:
+        run_program(["no-such-command"], configuration=configuration)
+    assert caught.value.identifier == "command-unstartable"
+    text = tmp_path / "text"
+    text.write_text("hello")
+    text.chmod(0o755)
+    with pytest.raises(LaunchError, match="Exec format error"):
+        run_program([str(text)], configuration=configuration)
+
+
+def test_progress_comes_from_the_spools_and_stays_after_the_end(
+    configuration: RecordingConfiguration, tmp_path: Path
+) -> None:
+    code = f"""
+        import pathlib, sys, time
+        sys.path.insert(0, {str(Path(__file__).parents[2] / "src")!r})
+        from determinism.trace.spool import Spool
+        for name, records in (("main", 5), ("main.1", 7)):
+            folder = pathlib.Path({str(configuration.trace_folder)!r}, "processes", name)
+            folder.mkdir()
+            spool = Spool(folder / "records.spool", 64, 64)
+            step = next(s for s in spool.layout if s.column.name == "step")
+            spool.view(step)[records - 1] = records
+            spool.commit(records)
+        time.sleep(0.3)
+        for path in pathlib.Path({str(configuration.trace_folder)!r}).glob("*/*/records.spool"): path.unlink()
+    """
+    seen: list[tuple[int, int]] = []
+    run_program(
+        python(code), configuration=configuration, log=tmp_path / "log", on_progress=lambda *now: seen.append(now)
+    )
+    assert (tmp_path / "log").read_text() == ""
+    assert seen[0] == (0, -1)
+    assert seen[-1] == (12, 7)
+
+
+def test_no_program_stays_behind_when_watching_breaks_off(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    def break_off(records: int, step: int) -> None:
+        raise RuntimeError("no progress")
+
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="no progress"):
+        run_program(["sleep", "30"], configuration=configuration, log=tmp_path / "log", on_progress=break_off)
+    assert time.monotonic() - started < 5
+
+
+READ_ALL = python("import sys; text = sys.stdin.read(); print(len(text), text[:5])")
+
+
+def runs(command: list[str], stdin: StandardInput, configuration: RecordingConfiguration, folder: Path) -> Iterator[str]:
+    for index in range(3):
+        log = folder / f"log{index}"
+        assert run_program(command, configuration=configuration, log=log, stdin=stdin).exit_status == 0
+        yield log.read_text()
+
+
+def test_file_as_input_is_read_from_the_same_offset(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("skip me: " + "x" * 100_000)
+    with (tmp_path / "input").open() as file:
+        os.lseek(file.fileno(), 9, os.SEEK_SET)
+        with StandardInput(file.fileno()) as stdin:
+            assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["100000 xxxxx\n"] * 3
+
+
+def test_pipe_as_input_is_fed_to_every_run(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+
+    def write() -> None:
+        with open(write_end, "wb") as file:
+            for _ in range(30):
+                file.write(b"y" * 10_000)
+                time.sleep(0.001)
+
+    threading.Thread(target=write).start()
+    with StandardInput(read_end) as stdin:
+        assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["300000 yyyyy\n"] * 3
+    os.close(read_end)
+
+
+def test_pipe_that_stays_open_and_is_not_read(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"nobody reads this")
+    with StandardInput(read_end) as stdin:
+        started = time.monotonic()
+        assert list(runs(["true"], stdin, configuration, tmp_path)) == [""] * 3
+        assert time.monotonic() - started < 5
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_pipe_without_end_is_taken_only_as_far_as_it_is_read(
+    configuration: RecordingConfiguration, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        assert endless.stdout is not None
+        with StandardInput(endless.stdout.fileno()) as stdin:
+            found = list(runs(["sh", "-c", "head -c 200000 | wc -c"], stdin, configuration, tmp_path))
+            assert os.fstat(stdin._spool.fileno()).st_size < 1_000_000
+        endless.kill()
+    assert [text.strip() for text in found] == ["200000"] * 3
+
+
+def test_later_run_that_reads_further_than_the_first(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"one\ntwo\n")
+    with StandardInput(read_end) as stdin:
+        run_program(["sh", "-c", "read a; echo $a"], configuration=configuration, log=tmp_path / "first", stdin=stdin)
+        os.write(write_end, b"three\n")
+        os.close(write_end)
+        run_program(["cat"], configuration=configuration, log=tmp_path / "second", stdin=stdin)
+    os.close(read_end)
+    assert (tmp_path / "first").read_text() == "one\n"
+    assert (tmp_path / "second").read_text() == "one\ntwo\nthree\n"
+
+
+def test_device_and_closed_input(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+    with open(os.devnull) as null, StandardInput(null.fileno()) as stdin:
+        assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["0 \n"] * 3
+    driver = f"""
+        from pathlib import Path
+        from determinism.launch.configuration import RecordingConfiguration
+        from determinism.launch.program import run_program
+        from determinism.launch.standard_input import StandardInput
+        with StandardInput() as stdin:
+            print(run_program(["true"], configuration=RecordingConfiguration(Path({str(tmp_path)!r})), stdin=stdin).exit_status)
+    """
+    found = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *python(driver)], capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("0\n", "")
+
+
+DRIVER = """
+    import json, os, sys
+    from pathlib import Path
+    from determinism.launch import interruption
+    from determinism.launch.configuration import RecordingConfiguration
+    from determinism.launch.program import Interrupted, run_program
+    interruption.GRACE_SECONDS = 1.0
+    request = json.loads(sys.argv[1])
+    if "terminal" in request:
+        terminal = os.open(request["terminal"], os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(terminal, stream)
+    log = Path(request["log"]) if request["log"] else None
+    try:
+        end = run_program(request["command"], configuration=RecordingConfiguration(Path(request["trace"])), log=log)
+        document = {"interrupted": None, "exit": vars(end)}
+    except Interrupted as interrupted:
+        document = {"interrupted": interrupted.message, "exit": vars(interrupted.program_exit)}
+    Path(request["result"]).write_text(json.dumps(document))
+"""
+
+
+class Driver:
+    """Runs a program under recording from a process that can be interrupted, on a terminal if wanted."""
+
+    def __init__(self, folder: Path, command: list[str], *, log: bool, terminal: bool) -> None:
+        self.folder = folder
+        request = {"command": command, "trace": str(folder / "trace"), "result": str(folder / "result"),
+                   "log": str(folder / "log") if log else None}  # fmt: skip
+        self.master = -1
+        if terminal:
+            self.master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+            request["terminal"] = os.ttyname(slave)
+        self.process = subprocess.Popen([*python(DRIVER), json.dumps(request)], start_new_session=True)
+        self.screen = b""
+
+    def wait_for(self, path: Path) -> None:
+        for _ in range(500):
+            if path.exists():
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"{path} did not appear")
+
+    def end(self) -> dict:
+        while self.master >= 0:
+            try:
+                data = os.read(self.master, 10_000)
+            except OSError:
+                break
+            self.screen += data
+            if self.process.poll() is not None and not data:
+                break
+            if (self.folder / "result").exists():
+                self.process.wait(10)
+                break
+        assert self.process.wait(20) == 0
+        if self.master >= 0:
+            os.close(self.master)
+        document = json.loads((self.folder / "result").read_text())
+        document["exit"] = ProgramExit(**document["exit"])
+        return document
+
+
+LOOK = python("""
+    import os, sys
+    size = os.get_terminal_size() if sys.stdout.isatty() else None
+    print(sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), size and tuple(size))
+    print("error", file=sys.stderr)
+""")
+
+
+def test_terminal_stays_a_terminal(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, LOOK, log=False, terminal=True)
+    assert driver.end()["exit"].exit_status == 0
+    assert driver.screen == b"True True True (77, 33)\r\nerror\r\n"
+
+
+def test_logged_run_sees_a_terminal_of_the_same_size(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, LOOK, log=True, terminal=True)
+    assert driver.process.wait(20) == 0
+    assert (tmp_path / "log").read_bytes() == b"True True True (77, 33)\nerror\n"
+
+
+def test_logged_run_loses_no_output(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, python("print('x' * 99, *range(100_000), sep='\\n')"), log=True, terminal=True)
+    assert driver.process.wait(20) == 0
+    assert (tmp_path / "log").read_text().splitlines()[1:] == [str(number) for number in range(100_000)]
+
+
+def sleeper(folder: Path, on_interrupt: str) -> list[str]:
+    """A program that sleeps, and notes every SIGINT it gets."""
+    return python(f"""
+        import pathlib, signal, sys, time
+        count = 0
+        def interrupted(number, frame):
+            global count
+            count += 1
+            pathlib.Path({str(folder / "interrupts")!r}).write_text(str(count))
+            {on_interrupt}
+        signal.signal(signal.SIGINT, interrupted)
+        pathlib.Path({str(folder / "ready")!r}).touch()
+        end = time.monotonic() + 30
+        while time.monotonic() < end: time.sleep(0.05)
+    """)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_ctrl_c_on_the_terminal_reaches_the_program_once(tmp_path: Path, log: bool) -> None:
+    driver = Driver(tmp_path, sleeper(tmp_path, "time.sleep(0.6); sys.exit(5)"), log=log, terminal=True)
+    driver.wait_for(tmp_path / "ready")
+    os.write(driver.master, b"\x03")
+    document = driver.end()
+    assert (tmp_path / "interrupts").read_text() == "1"
+    assert document["interrupted"].startswith("SIGINT came in, so the program was stopped")
+    assert (document["exit"].exit_status, document["exit"].stopped_by) == (5, "SIGINT")
+
+
+def test_second_ctrl_c_ends_a_program_that_goes_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, sleeper(tmp_path, "pass"), log=True, terminal=True)
+    driver.wait_for(tmp_path / "ready")
+    os.write(driver.master, b"\x03")
+    driver.wait_for(tmp_path / "interrupts")
+    time.sleep(0.2)
+    started = time.monotonic()
+    os.write(driver.master, b"\x03")
+    document = driver.end()
+    assert time.monotonic() - started < 0.8
+    assert document["exit"].exit_status == -signal.SIGTERM
+
+
+def test_interrupt_that_only_this_process_got_is_forwarded(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False)
+    driver.wait_for(tmp_path / "ready")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.end()["exit"].exit_status == 6
+    assert (tmp_path / "interrupts").read_text() == "1"
+
+
+def test_interrupt_of_the_whole_group_is_not_doubled(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False)
+    driver.wait_for(tmp_path / "ready")
+    os.killpg(driver.process.pid, signal.SIGINT)
+    assert driver.end()["exit"].exit_status == 6
+    assert (tmp_path / "interrupts").read_text() == "1"
+
+
+def test_stubborn_program_is_killed(tmp_path: Path) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    driver = Driver(tmp_path, sleeper(tmp_path, code), log=True, terminal=False)
+    driver.wait_for(tmp_path / "ready")
+    driver.process.send_signal(signal.SIGINT)
+    document = driver.end()
+    assert document["exit"].exit_status == -signal.SIGKILL
+    assert document["exit"].seconds < 6
+
+
+def test_termination_reaches_what_a_shell_started(tmp_path: Path) -> None:
+    inner = tmp_path / "inner.py"
+    inner.write_text(sleeper(tmp_path, "sys.exit(0)")[-1])
+    command = ["sh", "-c", f"{sys.executable} {inner}; echo $? > {tmp_path}/status; exit 4"]
+    driver = Driver(tmp_path, command, log=True, terminal=False)
+    driver.wait_for(tmp_path / "ready")
+    driver.process.send_signal(signal.SIGTERM)
+    document = driver.end()
+    assert document["exit"].stopped_by == "SIGTERM"
+    found = subprocess.run(["pgrep", "-f", str(inner)], capture_output=True, text=True)
+    assert found.stdout == ""

@@ -1,0 +1,112 @@
+"""A recorded run leaves a whole trace, however it ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from determinism.errors import TraceError
+from determinism.launch.record import record_program
+from determinism.launch.unrecorded import unrecorded_reason
+
+CLAIMING = """
+    import json, os, pathlib, sys
+    trace = pathlib.Path(json.loads(os.environ["DETERMINISM_RECORDING"])["trace_folder"])
+    (trace / "processes" / "main").mkdir()
+    def describe(**facts): (trace / "processes" / "main" / "process.json").write_text(json.dumps(facts))
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(CLAIMING) + textwrap.dedent(code)]
+
+
+def manifest(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def test_manifest_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "trace"
+    command = python("describe(environment={'torch': '2.13.0'}); sys.exit(3)")
+    result = record_program(command, folder, level="module", steps=4, log=tmp_path / "log")
+    assert (result.exit_status, result.stopped_by, result.folder) == (3, None, folder)
+    found = manifest(folder)
+    assert found["format"] == "determinism.trace/1"
+    assert found["command"] == command
+    assert found["cwd"] == os.getcwd()
+    assert (found["exit_status"], found["stopped_by"], found["complete"]) == (3, None, True)
+    assert found["seconds"] == result.seconds
+    assert found["environment"] == {"main": {"torch": "2.13.0"}}
+    assert (found["level"], found["steps"]) == ("module", 4)
+    assert found["created"] < time.time()
+    assert unrecorded_reason(folder) is None
+
+
+def test_program_that_was_killed(tmp_path: Path) -> None:
+    result = record_program(python("describe(); os.kill(os.getpid(), 9)"), tmp_path / "trace")
+    assert (result.exit_status, result.stopped_by) == (-9, "SIGKILL")
+    assert manifest(tmp_path / "trace")["stopped_by"] == "SIGKILL"
+
+
+def test_program_that_did_its_steps(tmp_path: Path) -> None:
+    command = python("describe(stopped_by='steps'); os.kill(os.getpid(), 15)")
+    result = record_program(command, tmp_path / "trace", steps=1)
+    assert (result.exit_status, result.stopped_by) == (-15, "steps")
+
+
+def test_description_that_is_cut_does_not_hinder(tmp_path: Path) -> None:
+    command = python("(trace / 'processes' / 'main' / 'process.json').write_text('{\"envi')")
+    assert record_program(command, tmp_path / "trace").exit_status == 0
+    assert manifest(tmp_path / "trace")["environment"] == {}
+
+
+def test_output_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TraceError, match="already exists and is not empty") as caught:
+        record_program(["true"], tmp_path)
+    assert caught.value.identifier == "output-exists"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_log_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file or directory"):
+        record_program(["true"], tmp_path / "trace", log=tmp_path / "nowhere" / "log")
+
+
+def test_trace_that_vanished(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="could not be finished"):
+        record_program(["rm", "-r", str(tmp_path / "trace")], tmp_path / "trace")
+
+
+def test_nothing_recorded(tmp_path: Path) -> None:
+    record_program([sys.executable, "-c", "import json"], tmp_path / "trace")
+    reason = unrecorded_reason(tmp_path / "trace")
+    assert reason is not None
+    assert reason.startswith("No process of the program recorded anything")
+
+
+def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
+    driver = f"""
+        import sys
+        from pathlib import Path
+        from determinism.launch.program import Interrupted
+        from determinism.launch.record import record_program
+        try:
+            record_program(["sh", "-c", "echo ready; exec sleep 30"], Path({str(tmp_path / "trace")!r}))
+        except Interrupted as interrupted:
+            print(interrupted.message)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(driver)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0].startswith("SIGINT came in")
+    found = manifest(tmp_path / "trace")
+    assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "SIGINT", True)

@@ -1,0 +1,25 @@
+"""What the terminal report of a comparison looks like, as text."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from determinism.compare.result import Comparison
+from determinism.report.terminal import render
+
+
+def lines_of(comparison: Comparison, width: int = 200, **options: Any) -> list[str]:
+    """The lines of the report."""
+    file = io.StringIO()
+    render(comparison, Console(file=file, width=width, **options))
+    text = file.getvalue()
+    assert text.endswith("\n")
+    return text[:-1].split("\n")
+
+
+def text_of(comparison: Comparison) -> str:
+    """The report without its layout."""
+    return " ".join(" ".join(lines_of(comparison)).split())

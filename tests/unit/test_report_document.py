@@ -1,0 +1,166 @@
+"""The JSON document: what is in it, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy
+import pytest
+
+from determinism.errors import UsageError
+from determinism.report.document import document, write_document
+from tests.builders import (
+    WEIRD,
+    make_comparison,
+    make_crowded,
+    make_different,
+    make_divergence,
+    make_frame,
+    make_inconclusive,
+    make_output,
+    make_run,
+)
+
+SHORT_KEYS = ["kind", "process", "step", "phase", "op", "module", "site"]
+
+
+def test_the_document_of_two_equal_runs() -> None:
+    assert document(make_comparison()) == {
+        "schema": "determinism.report/1",
+        "verdict": "same",
+        "trouble": [],
+        "runs": [
+            {
+                "command": ["python", "train.py"],
+                "exit_status": 0,
+                "stopped_by": None,
+                "seconds": 12.5,
+                "trace": f"/home/ada/project/.determinism/2026-01-05T10-20-30/run-{number}",
+            }
+            for number in (1, 2)
+        ],
+        "recorded": {"records": 1234, "steps": 10, "processes": 1, "blind_spots": []},
+        "first_divergence": None,
+        "divergences": [],
+        "first_visible": None,
+        "absorbed": False,
+        "dead_differences": {"count": 0, "first": []},
+        "causes": [],
+        "fixes": [],
+        "environment": [],
+    }
+
+
+def test_the_first_divergence() -> None:
+    first = document(make_different())["first_divergence"]
+    stack = [
+        {"file": "/home/ada/project/train.py", "line": 41, "function": "train_step", "code": "loss.backward()"},
+        {"file": "/home/ada/project/train.py", "line": 63, "function": "main", "code": "train_step(batch)"},
+    ]
+    assert first == {
+        "kind": "op",
+        "process": "main",
+        "step": 3,
+        "phase": "backward",
+        "op": "aten.embedding_dense_backward.default",
+        "module": "encoder.embedding",
+        "site": None,
+        "forward_site": {
+            "file": "/home/ada/project/train.py",
+            "line": 17,
+            "function": "forward",
+            "code": "x = self.embedding(tokens)",
+        },
+        "stack": stack,
+        "inputs_equal": True,
+        "outputs": [
+            {
+                "dtype": "float32",
+                "shape": [1024, 512],
+                "device": "cuda:0",
+                "elements": 524_288,
+                "elements_different": 37,
+                "max_ulp": 3,
+                "max_abs": 1.1920929e-07,
+                "repeats": 100,
+                "distinct": 37,
+            }
+        ],
+    }
+
+
+def test_everything_beside_the_first_divergence() -> None:
+    found = document(make_crowded("text", "/data/train.py"))
+    assert [list(divergence) for divergence in found["divergences"]] == [SHORT_KEYS] * 6
+    assert found["divergences"][0]["site"]["line"] == 3
+    assert found["first_visible"] == {"step": 4, "what": "text"}
+    assert found["absorbed"] is True
+    assert found["dead_differences"]["count"] == 12_345
+    assert [list(dead) for dead in found["dead_differences"]["first"]] == [["step", "phase", "op", "site"]] * 5
+    assert found["recorded"]["blind_spots"][8] == {"id": "text", "what": "text", "reason": "text", "count": 8000}
+    assert found["trouble"] == [{"id": "text", "message": "text"}] * 3
+    assert found["environment"] == [{"name": "text", "first": "text", "second": "text"}] * 9
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), numpy.float32("nan")])
+def test_numbers_that_json_lacks_become_null(number: float) -> None:
+    first = make_divergence(outputs=(make_output(max_abs=number),))
+    found = document(make_different(first_divergence=first, runs=[make_run(seconds=number)]))
+    assert found["first_divergence"]["outputs"][0]["max_abs"] is None
+    assert found["runs"][0]["seconds"] is None
+
+
+def test_numbers_from_numpy_become_plain() -> None:
+    output = make_output(shape=(numpy.int64(2),), max_ulp=numpy.uint64(2**64 - 1), max_abs=numpy.float32(0.5))
+    found = document(make_different(first_divergence=make_divergence(outputs=(output,))))
+    [plain] = found["first_divergence"]["outputs"]
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["shape"], plain["max_ulp"], plain["max_abs"]) == ([2], 2**64 - 1, 0.5)
+
+
+def test_strings_keep_everything_but_surrogates() -> None:
+    first = make_divergence(site=make_frame(file="/data/caf\udce9.py", code=WEIRD))
+    site = document(make_different(first_divergence=first))["first_divergence"]["site"]
+    assert site["file"] == "/data/caf\\udce9.py"
+    assert site["code"] == WEIRD.replace("\udce9", "\\udce9")
+
+
+@pytest.mark.parametrize("name", ["missing/report.json", "file/report.json", ".", "null\0byte.json"])
+def test_a_report_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))) as caught:
+        write_document(tmp_path / name, make_comparison())
+    assert caught.value.identifier == "report-unwritable"
+    assert "--json" in caught.value.message
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old " * 10_000)
+    write_document(path, make_inconclusive("It was interrupted."))
+    assert json.loads(path.read_text())["trouble"] == [{"id": "trouble-0", "message": "It was interrupted."}]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    write_document(link, make_comparison())
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["verdict"] == "same"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_document(path, make_comparison())
+        assert json.loads(os.read(reader, 1 << 16))["verdict"] == "same"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()

@@ -1,0 +1,133 @@
+"""The story of the terminal report: what differs first, where, and what became of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determinism.compare.result import Visible
+from determinism.types import Kind
+from tests.builders import (
+    make_different,
+    make_divergence,
+    make_frame,
+    make_output,
+    make_run,
+    make_varied,
+)
+from tests.rendered import lines_of, text_of
+
+VARIED = dict(make_varied())
+
+
+def text_of_first(**changes: Any) -> str:
+    return text_of(make_different(first_divergence=make_divergence(**changes)))
+
+
+def test_each_kind_has_its_sentence() -> None:
+    sentences = {lines_of(VARIED[kind.value])[2] for kind in Kind}
+    assert len(sentences) == len(Kind)
+    assert all(f"{kind}: " in lines_of(VARIED[kind.value])[2] for kind in Kind)
+
+
+def test_a_kind_that_is_not_known() -> None:
+    first = make_divergence(kind=None, inputs_equal=None)
+    assert "rerun with --level op" in text_of(make_different(first_divergence=first, level="step"))
+    text = text_of(make_different(first_divergence=first))
+    assert "not established" in text
+    assert "--level" not in text
+
+
+def test_inputs() -> None:
+    unchecked = "It was not checked whether the inputs were equal; rerun with --explain"
+    text = text_of_first(inputs_equal=None)
+    assert unchecked in text
+    assert "from equal inputs" not in text
+    assert "inputs not equal" in text_of_first(inputs_equal=False)
+    assert unchecked not in text_of_first(inputs_equal=None, kind=Kind.STRUCTURE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"elements_different": None}, "524,288 elements, how many differ is not known, by at most 3 ulp"),
+        ({"elements_different": 1, "elements": 1, "shape": ()}, "float32 [] on cuda:0: 1 of 1 element differs, by"),
+        ({"max_ulp": None}, "elements differ, by at most 1.19e-07 in value"),
+        ({"max_abs": float("nan")}, "elements differ, by at most 3 ulp the op"),
+        ({"max_abs": None, "max_ulp": None}, "37 of 524,288 elements differ the op gave"),
+        ({"distinct": 1, "repeats": 1}, "the op gave 1 distinct result in 1 repeat on equal inputs"),
+    ],
+)
+def test_outputs(changes: dict[str, Any], expected: str) -> None:
+    assert expected in text_of_first(outputs=(make_output(**changes),))
+
+
+def test_repeats_that_were_not_made() -> None:
+    assert "repeat" not in text_of_first(outputs=(make_output(repeats=None),))
+
+
+def test_paths_below_the_current_folder_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = make_frame(file=str(tmp_path / "source" / "train.py"))
+    outside = make_frame(file=str(tmp_path.parent / "other.py"))
+    text = text_of_first(site=inside, forward_site=outside)
+    assert "site source/train.py:41 in train_step loss.backward()" in text
+    assert f"forward site {tmp_path.parent / 'other.py'}:41" in text
+
+
+def test_a_current_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "/home/ada/project/train.py:17" in text_of(make_different())
+
+
+def test_a_long_path_keeps_its_end() -> None:
+    text = "".join(line.strip() for line in lines_of(VARIED["long"], 80))
+    assert "..." in text
+    assert "/long/long:1 in word word" in text
+
+
+def test_a_site_and_its_callers() -> None:
+    stack = tuple(make_frame(line, function=f"caller_{line}") for line in range(1, 9))
+    text = text_of_first(site=stack[0], stack=stack)
+    assert "site /home/ada/project/train.py:1 in caller_1 loss.backward()" in text
+    assert "called by /home/ada/project/train.py:2 in caller_2" in text
+    assert "caller_5" in text
+    assert "caller_6" not in text
+
+
+def test_no_site() -> None:
+    assert "No line of the program's own code is known" in text_of_first(site=None, forward_site=None)
+
+
+def test_the_outermost_module_and_none() -> None:
+    assert "module the outermost module" in text_of_first(module="")
+    assert "module" not in text_of_first(module=None)
+
+
+@pytest.mark.parametrize(
+    ("runs", "records_of", "expected"),
+    [
+        (2, 0, "run 2 departs from run 1"),
+        (2, 1, "run 2 departs from run 1"),
+        (3, 0, "the runs depart from each other"),
+        (3, 2, "run 3 departs from run 1"),
+    ],
+)
+def test_which_run_departs(runs: int, records_of: int, expected: str) -> None:
+    first = make_divergence(records_of=records_of, phase="other")
+    comparison = make_different(first_divergence=first, runs=[make_run(number) for number in range(runs)])
+    assert lines_of(comparison)[0] == f"Different: {expected} at step 3"
+
+
+def test_consequences() -> None:
+    infected = [Visible(number, f"parameter {number}") for number in range(9)]
+    text = text_of(make_different(first_visible=infected[0], infected=infected, absorbed=True))
+    assert "visible first at step 0: parameter 0" in text
+    assert "reached parameter 1 (step 1), parameter 2 (step 2)" in text
+    assert "parameter 6 (step 6) and 2 more" in text
+    assert "absorbed The difference was read and then vanished" in text
