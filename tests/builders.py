@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.compare.result import (
+from determinism.comparison.result import (
     BlindSpot,
     Comparison,
     DeadDifference,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from determinism.compare.result import Comparison
+from determinism.comparison.result import Comparison
 from determinism.report.terminal import render
 
 

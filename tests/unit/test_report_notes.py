@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from determinism.compare.result import BlindSpot, DeadDifference, Trouble
+from determinism.comparison.result import BlindSpot, DeadDifference, Trouble
 from determinism.types import Kind, Verdict
 from tests.builders import (
     make_comparison,

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from determinism.compare.result import BlindSpot, Recorded
+from determinism.comparison.result import BlindSpot, Recorded
 from determinism.report.terminal import render
 from tests.builders import (
     WEIRD,

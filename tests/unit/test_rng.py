@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
-import numpy.random  # noqa: F401  NumPy loads it at first use
+import numpy.random  # NumPy loads it at first use
 
 from determinism import rng
 

@@ -28,7 +28,8 @@ class StandardInput:
         Raises:
             LaunchError: What comes through a pipe cannot be kept.
         """
-        self.descriptor = descriptor
+        self._descriptor = descriptor
+        self._closed = False
         self._offset: int | None = None
         self._spool: BinaryIO | None = None
         self._ended = False
@@ -36,6 +37,7 @@ class StandardInput:
         try:
             mode = os.fstat(descriptor).st_mode
         except OSError:
+            self._closed = True
             return
         if stat.S_ISREG(mode):
             self._offset = os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -62,10 +64,10 @@ class StandardInput:
         if self._spool is not None:
             if self._lost is not None:
                 raise _not_kept(self._lost)
-            return InputOfRun(self.descriptor, self)
+            return InputOfRun(self._descriptor, self)
         if self._offset is not None:
-            os.lseek(self.descriptor, self._offset, os.SEEK_SET)
-        return InputOfRun(self.descriptor, None)
+            os.lseek(self._descriptor, self._offset, os.SEEK_SET)
+        return InputOfRun(None if self._closed else self._descriptor, None)
 
     def read(self, position: int) -> bytes | None:
         """What follows `position`: b"" at the end of the input, None if nothing has arrived in a while."""
@@ -73,10 +75,10 @@ class StandardInput:
         kept = os.pread(self._spool.fileno(), _CHUNK_BYTES, position) if self._lost is None else b""
         if kept or self._ended:
             return kept
-        if not _ready(self.descriptor, select.POLLIN):
+        if not _ready(self._descriptor, select.POLLIN):
             return None
         try:
-            data = os.read(self.descriptor, _CHUNK_BYTES)
+            data = os.read(self._descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return None
         self._ended = not data
@@ -91,7 +93,7 @@ class StandardInput:
 class InputOfRun:
     """The standard input of one run; a context that ends with the run."""
 
-    def __init__(self, inherited: int, source: StandardInput | None) -> None:
+    def __init__(self, inherited: int | None, source: StandardInput | None) -> None:
         self.descriptor = inherited
         self._source = source
         self._stop = threading.Event()

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from determinism.compare.result import Comparison, DeadDifference, Divergence, OutputDifference, Recorded, RunSummary
+from determinism.comparison.result import Comparison, DeadDifference, Divergence, OutputDifference, Recorded, RunSummary
 from determinism.errors import UsageError
 from determinism.trace.files import write_json
 from determinism.trace.names import Frame

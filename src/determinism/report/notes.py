@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from determinism.compare.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison, RunSummary
 from determinism.report.entry import Entry, Weight
 from determinism.report.places import line_text, path_text
 from determinism.report.wording import counted, dead_phrase, listed, prose, stop_phrase

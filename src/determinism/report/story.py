@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from determinism.compare.result import Comparison, Divergence, OutputDifference
+from determinism.comparison.result import Comparison, Divergence, OutputDifference
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text
 from determinism.report.wording import counted, kind_sentence, prose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from determinism.compare.result import Comparison
+from determinism.comparison.result import Comparison
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.layout import laid_out
 from determinism.report.notes import note_entries

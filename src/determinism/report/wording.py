@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from determinism.compare.result import Comparison, Divergence
+from determinism.comparison.result import Comparison, Divergence
 from determinism.types import Kind, Level
 
 _PHASES = {

@@ -71,9 +71,9 @@ class SlotContents:
                 continue
 
 
-def slot_names(kind: type[Any]) -> list[str]:
+def slot_names(kind: type[Any]) -> tuple[str, ...]:
     """The names in the `__slots__` of a class and its bases, mangled where they are private."""
-    return list(copyreg._slotnames(kind))  # type: ignore[attr-defined]
+    return tuple(copyreg._slotnames(kind))  # type: ignore[attr-defined]
 
 
 def _slot_member(kind: type[Any], name: str) -> Any:

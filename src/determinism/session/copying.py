@@ -65,6 +65,7 @@ _STATELESS_NAMES = frozenset(
         *("pyarrow.lib.Scalar", "pyarrow.lib.Schema", "pyarrow.lib._Tabular"),
         *("jax.Array", "triton.runtime.jit.KernelInterface", "numpy.generic", "numpy.dtype", "numpy.ufunc"),
         *("rich.console.Console", "torch._ops.OperatorBase", "torch._ops.OpOverloadPacket"),
+        *("torch.library.Library", "_json.Scanner", "_json.Encoder", "_collections._tuplegetter"),
     }
 )
 

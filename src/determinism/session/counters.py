@@ -8,7 +8,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-_REPEATABLE: tuple[type[Any], ...] = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(iter(b"")))
+_REPEATABLE: tuple[type[Any], ...] = (
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter("")),
+    type(iter(b"")),
+)
 
 
 def is_counter(thing: object) -> bool:

@@ -50,7 +50,7 @@ class Session:
         self.writer = ProcessWriter(folder, description=description, max_bytes=options.max_disk)
         self.recorder = Recorder(self.writer, tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
         self.recorder.step_ended = self._step_ended
-        if options.capture is not None:
+        if options.capture is not None and options.capture["process"] == folder.name:
             self.recorder.capture = Capture(options.capture, folder, self.finish_program)
         self._undo: list[Callable[[], None]] = []
         self._install()
@@ -119,6 +119,12 @@ class Session:
         given, made = ([v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
         name = f"module::{type(module).__name__}"
         self.recorder.quietly(self.recorder.event, Role.MODULE, name, made, given=given, values=True)
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned: its tensors leave the framework."""
+        tensors = [v for v in data_loading.leaves(value) if isinstance(v, torch.Tensor)]
+        if tensors:
+            self.recorder.quietly(self.recorder.event, Role.ESCAPE, "determinism::return", tensors, values=True)
 
     def finish_program(self, reason: str) -> None:
         """End the trace and the program with it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from determinism.compare.canonical import Canonical, Numbers
+from determinism.comparison.canonical import Canonical, Numbers
 from determinism.trace.chunk import Array, Children, Chunk
 
 

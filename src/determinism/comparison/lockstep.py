@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from determinism.compare.align import Pairing, align
-from determinism.compare.canonical import Canonical
-from determinism.compare.differences import Flags, compare_rows, producers, same_structure
+from determinism.comparison.align import Pairing, align
+from determinism.comparison.canonical import Canonical
+from determinism.comparison.differences import Flags, compare_rows, producers, same_structure
 from determinism.trace.chunk import Array, Chunk, cut
 from determinism.trace.reader import ProcessTrace, RecordReader
 

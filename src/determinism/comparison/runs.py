@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
-from determinism.compare.process import ProcessComparison, compare_processes
-from determinism.compare.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.process import ProcessComparison, compare_processes
+from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
 from determinism.errors import UsageError
-from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.reader import ProcessTrace, Trace, open_trace
 from determinism.types import Kind, Verdict
+
+
+def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
+    """Compare two or more traces on disk.
+
+    Args:
+        *traces: The folders that `determinism record` or `determinism.record` wrote.
+        strict: Dead differences make runs different too.
+        allow_failure: Equal runs that failed in the same way are the same.
+
+    Raises:
+        UsageError: There are fewer than two, or their levels of recording differ.
+        TraceError: A trace cannot be read.
+    """
+    return compare_runs([open_trace(Path(t)) for t in traces], strict=strict, allow_failure=allow_failure)
 
 
 def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from determinism.compare.regions import leaves_uncovered
+from determinism.comparison.regions import leaves_uncovered
 from determinism.trace.chunk import Chunk
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace

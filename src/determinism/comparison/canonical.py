@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.trace.chunk import Array
-from determinism.trace.names import Names
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 
@@ -30,18 +29,23 @@ class Canonical:
         """Match the names of both.
 
         Stacks match by file, line and function, with files below the working directory named relative to it. If most
-        stacks differ, the two runs ran different versions of a program: then lines are left out.
+        stacks differ, the runs ran different versions of a program: then lines, and at last files, are left out.
         """
         self.ops = _match(first.names.texts(Table.OP), second.names.texts(Table.OP))
         self.modules = _match(first.names.texts(Table.MODULE), second.names.texts(Table.MODULE))
         self.arguments = _match(first.names.texts(Table.ARGUMENTS), second.names.texts(Table.ARGUMENTS))
         self.layouts = _match(first.names.texts(Table.LAYOUT), second.names.texts(Table.LAYOUT))
-        with_lines = [_stack_texts(process, lines=True) for process in (first, second)]
-        common = len(set(with_lines[0]) & set(with_lines[1]))
-        self.has_lines = common >= _SHARE_OF_COMMON_STACKS * min(len(set(texts)) for texts in with_lines)
-        if not self.has_lines:
-            with_lines = [_stack_texts(process, lines=False) for process in (first, second)]
-        self.stacks = _match(*with_lines)
+        self.stacks = _match_stacks(first, second)
+
+
+def _match_stacks(first: ProcessTrace, second: ProcessTrace) -> Numbers:
+    for has_files, has_lines in ((True, True), (True, False), (False, False)):
+        texts = [_stack_texts(process, files=has_files, lines=has_lines) for process in (first, second)]
+        distinct = [set(part) for part in texts]
+        common = len(distinct[0] & distinct[1])
+        if common >= _SHARE_OF_COMMON_STACKS * min(len(part) for part in distinct):
+            break
+    return _match(*texts)
 
 
 def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
@@ -53,11 +57,10 @@ def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
     return Numbers(of(first), of(second))
 
 
-def _stack_texts(process: ProcessTrace, *, lines: bool) -> list[str]:
-    names: Names = process.names
-    folder = str(process.description.get("environment", {}).get("working directory", ""))
-    place = _relative(folder)
-    frames = [f"{place(f.file)}:{f.line if lines else ''}:{f.function}" for f in names.frames]
+def _stack_texts(process: ProcessTrace, *, files: bool, lines: bool) -> list[str]:
+    names = process.names
+    place = _relative(str(process.description.get("environment", {}).get("working directory", "")))
+    frames = [f"{place(f.file) if files else ''}:{f.line if lines else ''}:{f.function}" for f in names.frames]
     return ["\n".join(frames[number] for number in stack) for stack in names.stack_frames]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from determinism.compare.canonical import Canonical
-from determinism.compare.flow import Flow, Root
-from determinism.compare.kind import detail_of, inputs_equal, kind_of
-from determinism.compare.lockstep import Lockstep
-from determinism.compare.origins import Entry
-from determinism.compare.result import DeadDifference, Divergence, OutputDifference, Visible
-from determinism.compare.visible import SORTS, VisibleDifferences
+from determinism.comparison.canonical import Canonical
+from determinism.comparison.flow import Flow, Root
+from determinism.comparison.kind import detail_of, inputs_equal, kind_of
+from determinism.comparison.lockstep import Lockstep
+from determinism.comparison.origins import Entry
+from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
+from determinism.comparison.visible import SORTS, VisibleDifferences
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Level, Phase

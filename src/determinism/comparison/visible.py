@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
-from determinism.compare.lockstep import Group
-from determinism.compare.result import Visible
+from determinism.comparison.lockstep import Group
+from determinism.comparison.result import Visible
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Role

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.compare.lockstep import Group, Lockstep
-from determinism.compare.origins import Entry, Input, Origins, entry
-from determinism.compare.readers import Readers
-from determinism.compare.regions import covers_storage, overlap
+from determinism.comparison.lockstep import Group, Lockstep
+from determinism.comparison.origins import Entry, Input, Origins, entry
+from determinism.comparison.readers import Readers
+from determinism.comparison.regions import covers_storage, overlap
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Access, Role

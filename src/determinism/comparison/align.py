@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.compare.canonical import Canonical
-from determinism.compare.differences import same_structure
+from determinism.comparison.canonical import Canonical
+from determinism.comparison.differences import same_structure
 from determinism.trace.chunk import Array, Chunk
 
 

@@ -1,0 +1,41 @@
+"""Framework Determinism: makes deep-learning runs bit-exact from run to run, and finds out why they are not.
+
+Importing this package imports no framework; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from determinism.comparison.result import Comparison as Comparison
+    from determinism.comparison.runs import compare as compare
+    from determinism.errors import DeterminismError as DeterminismError
+    from determinism.session.active import step as step
+    from determinism.session.function_check import check as check
+    from determinism.session.recording import record as record
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Comparison": "determinism.comparison.result",
+    "DeterminismError": "determinism.errors",
+    "check": "determinism.session.function_check",
+    "compare": "determinism.comparison.runs",
+    "record": "determinism.session.recording",
+    "step": "determinism.session.active",
+}
+
+__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "step"]  # noqa: F822
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(place), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,5 @@
+"""`python -m determinism`."""
+
+from determinism.cli import main
+
+main()

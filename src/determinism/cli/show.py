@@ -1,0 +1,31 @@
+"""`determinism show`: tell what a trace holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--step", type=click.IntRange(min=0), metavar="K", help="List the records of one step.")
+@click.option("--records", type=click.IntRange(min=1), metavar="N", help="List at most N records.")
+@click.argument("trace", type=click.Path(path_type=Path), metavar="DIR")
+def show(trace: Path, step: int | None, records: int | None) -> None:
+    """Tell what a trace holds: the run, its processes, steps, phases and ops."""
+    from rich.console import Console
+
+    from determinism.cli.ending import fail
+    from determinism.errors import DeterminismError
+    from determinism.report.contents import render_records, render_trace
+    from determinism.trace.reader import open_trace
+
+    console = Console(highlight=False)
+    try:
+        opened = open_trace(trace)
+        if step is None and records is None:
+            render_trace(opened, console)
+        else:
+            render_records(opened, console, step=step, limit=records)
+    except DeterminismError as error:
+        fail(error, None)

@@ -1,0 +1,1 @@
+"""From a divergence to what caused it, by evidence from further runs."""

@@ -1,0 +1,1 @@
+"""Recording and checking from inside a program."""

@@ -1,0 +1,74 @@
+"""The recording that this process is under, whoever began it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from determinism.errors import UsageError
+from determinism.types import RecordingOptions
+
+
+class RecordingSession(Protocol):
+    """What a framework's recorder gives."""
+
+    def step(self) -> None:
+        """A step ends here."""
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned a value."""
+
+    def close(self) -> None:
+        """Finish the files."""
+
+    def leave(self) -> None:
+        """Finish the files and stop seeing ops in this thread."""
+
+    def forked(self) -> None:
+        """This process is a forked child."""
+
+
+class Recorder(Protocol):
+    """A framework's module `recording`."""
+
+    def start(self, folder: Path, options: RecordingOptions) -> RecordingSession:
+        """Begin to record this process."""
+
+
+_sessions: list[RecordingSession] = []
+
+
+def add(session: RecordingSession) -> None:
+    """A recording began.
+
+    Raises:
+        UsageError: This process is being recorded already.
+    """
+    if _sessions:
+        raise UsageError(
+            "already-recording",
+            "This process is being recorded already, so a second recording cannot begin. Leave out "
+            "`determinism.record` under `determinism check`, and do not nest it.",
+        )
+    _sessions.append(session)
+
+
+def remove(session: RecordingSession) -> None:
+    """A recording ended."""
+    if session in _sessions:
+        _sessions.remove(session)
+
+
+def is_recording() -> bool:
+    """Whether this process is being recorded."""
+    return bool(_sessions)
+
+
+def step() -> None:
+    """Say that a step of the program ends here.
+
+    From the first call on only these calls count as the ends of steps, no longer those of optimizers. Without a
+    recording it does nothing.
+    """
+    for session in _sessions:
+        session.step()

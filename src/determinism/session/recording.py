@@ -1,0 +1,74 @@
+"""Records a part of the running program: `with determinism.record(path)`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from determinism.errors import UsageError
+from determinism.frameworks.registry import RECORDERS
+from determinism.session import active
+from determinism.trace.manifest import create_trace, write_manifest
+from determinism.trace.schema import PROCESSES_FOLDER
+from determinism.types import Level
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be recorded."""
+
+    level: str = Level.OP.value
+    steps: int | None = None
+    max_disk: int | None = None
+    paranoid: bool = False
+    capture: dict[str, Any] | None = None
+
+
+@contextmanager
+def record(
+    path: str | os.PathLike[str], *, level: str = "op", max_disk: int | None = None, paranoid: bool = False
+) -> Iterator[active.RecordingSession]:
+    """Record every op that this thread runs inside the `with` block.
+
+    Args:
+        path: The trace to make; a folder that does not exist or is empty.
+        level: `op`, `module` or `step`.
+        max_disk: Bytes that the trace never grows past.
+        paranoid: Digest every input of every op, also those whose producer was recorded.
+
+    Raises:
+        UsageError: No supported framework is imported, the level does not exist, or a recording is running.
+        TraceError: The folder cannot be used.
+    """
+    if level not in set(Level):
+        raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")
+    framework = next((name for name in RECORDERS if name in sys.modules), None)
+    if framework is None:
+        raise UsageError(
+            "no-framework",
+            f"None of {', '.join(RECORDERS)} is imported, so there is nothing to record. Import the framework first.",
+        )
+    if active.is_recording():
+        raise UsageError("already-recording", "This process is being recorded already; a second recording cannot begin.")
+    folder = Path(path).absolute()
+    facts = {"created": time.time(), "command": [sys.executable, *sys.argv], "cwd": os.getcwd(), "level": level}
+    create_trace(folder, **facts)
+    process_folder = folder / PROCESSES_FOLDER / "main"
+    process_folder.mkdir()
+    recorder: active.Recorder = import_module(RECORDERS[framework])
+    session = recorder.start(process_folder, Options(level=level, max_disk=max_disk, paranoid=paranoid))
+    active.add(session)
+    try:
+        yield session
+    finally:
+        active.remove(session)
+        session.leave()
+        seconds = time.time() - float(str(facts["created"]))
+        write_manifest(folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True})
