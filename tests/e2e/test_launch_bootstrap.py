@@ -1,5 +1,6 @@
 """What wakes up inside the program's processes, in real processes with a tiny framework."""
 
+import ast
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.child_environment import child_environment
+from determinism.launch.child_environment import BOOTSTRAP_FOLDER, child_environment
 from determinism.launch.configuration import RecordingConfiguration
 from determinism.launch.unrecorded import not_recorded_reasons, unrecorded_reason
 
@@ -292,3 +293,23 @@ def test_torchruns_agent_is_not_recorded(stage: Stage, tmp_path: Path) -> None:
     agent.write_text("import tinyframe, subprocess, sys; subprocess.run([sys.executable, '-c', 'import tinyframe'])")
     subprocess.run([sys.executable, agent], env=stage.environ(), check=True)
     assert stage.keys() == ["main"]
+
+
+def test_interpreter_that_is_too_old_notes_it_silently(stage: Stage) -> None:
+    for name in ("notes.py", "bootstrap/sitecustomize.py"):
+        ast.parse((BOOTSTRAP_FOLDER.parent / name).read_text(), feature_version=(3, 8))
+    (stage.modules / "sitecustomize.py").write_text("import sys; sys.hidden_ran = True\n")
+    # Stands in for an old interpreter, which this machine need not have.
+    stage.run(
+        f"""
+        import sys
+        sys.version_info = (3, 8, 10)
+        sys.path.insert(0, {str(BOOTSTRAP_FOLDER)!r})
+        import sitecustomize
+        assert sys.hidden_ran
+        assert "determinism" not in sys.modules
+        """,
+        "-S",
+    )
+    (reason,) = not_recorded_reasons(stage.trace)
+    assert "is Python 3.8; recording needs 3.11 or newer" in reason

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.errors import TraceError
+from determinism.errors import LaunchError, TraceError
 from determinism.launch.record import record_program
 from determinism.launch.unrecorded import unrecorded_reason
 
@@ -55,7 +55,7 @@ def test_program_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_program_that_did_its_steps(tmp_path: Path) -> None:
-    command = python("describe(stopped_by='steps'); os.kill(os.getpid(), 15)")
+    command = python("describe(finished='steps'); os.kill(os.getpid(), 15)")
     result = record_program(command, tmp_path / "trace", steps=1)
     assert (result.exit_status, result.stopped_by) == (-15, "steps")
 
@@ -82,6 +82,12 @@ def test_log_that_cannot_be_written(tmp_path: Path) -> None:
 def test_trace_that_vanished(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="could not be finished"):
         record_program(["rm", "-r", str(tmp_path / "trace")], tmp_path / "trace")
+
+
+def test_command_that_cannot_be_started_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="could not be started"):
+        record_program(["no-such-command"], tmp_path / "trace")
+    assert not (tmp_path / "trace").exists()
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:

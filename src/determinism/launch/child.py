@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from determinism.frameworks.registry import RECORDERS
 from determinism.launch.import_hook import after_import
 from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
 
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
-
-RECORDERS = {"torch": "determinism.frameworks.torch.recording"}
-"""Per framework the module with `start(folder, configuration)`, which returns a session."""
 
 _SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {"torch": ((2, 6), (3, 0))}
 
@@ -85,6 +83,7 @@ def _start_recorder(recorder: str) -> None:
 
     from determinism.launch.configuration import RecordingConfiguration
     from determinism.launch.process_key import PROCESS_VARIABLE, claim_process_folder
+    from determinism.session import active
 
     configuration = RecordingConfiguration.from_environment(os.environ)
     if configuration is None:
@@ -93,6 +92,7 @@ def _start_recorder(recorder: str) -> None:
     folder = claim_process_folder(configuration.trace_folder, os.environ.get(PROCESS_VARIABLE))
     os.environ[PROCESS_VARIABLE] = folder.name
     session = start_session(folder, configuration)
+    active.add(session)
     atexit.register(_quietly(session.close))
     os.register_at_fork(after_in_child=_quietly(session.forked))
 

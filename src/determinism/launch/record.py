@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from determinism.errors import TraceError
+from determinism.errors import LaunchError, TraceError
 from determinism.launch.configuration import RecordingConfiguration
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, run_program
 from determinism.launch.standard_input import StandardInput
@@ -82,6 +83,10 @@ def record_program(
     except Interrupted as interrupted:
         _finish(folder, facts, interrupted.program_exit)
         raise
+    except LaunchError:
+        # Nothing was started; a trace of nothing would only be in the way of the next try.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     except OSError as error:
         raise _unwritable(folder, error) from None
     return _finish(folder, facts, program_exit)
@@ -90,7 +95,7 @@ def record_program(
 def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> RunResult:
     processes = _descriptions(folder)
     stopped_by = program_exit.stopped_by
-    if any(description.get("stopped_by") == "steps" for description in processes.values()):
+    if any(description.get("finished") == "steps" for description in processes.values()):
         stopped_by = "steps"
     ending = {
         "exit_status": program_exit.exit_status,

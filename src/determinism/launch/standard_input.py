@@ -7,6 +7,7 @@ import select
 import stat
 import tempfile
 import threading
+from contextlib import suppress
 from typing import BinaryIO, Self
 
 from determinism.errors import LaunchError
@@ -53,7 +54,9 @@ class StandardInput:
 
     def __exit__(self, *exception: object) -> None:
         if self._spool is not None:
-            self._spool.close()
+            with suppress(OSError):
+                # What a full disk did not take is tried again here; it is not needed any more.
+                self._spool.close()
 
     def for_run(self) -> InputOfRun:
         """The input of the next run, from the beginning.
@@ -96,11 +99,13 @@ class InputOfRun:
     def __init__(self, inherited: int | None, source: StandardInput | None) -> None:
         self.descriptor = inherited
         self._source = source
+        self._read_end = self._write_end = -1
         self._stop = threading.Event()
 
     def __enter__(self) -> Self:
         if self._source is not None:
-            self.descriptor, self._write_end = os.pipe()
+            self._read_end, self._write_end = os.pipe()
+            self.descriptor = self._read_end
             os.set_blocking(self._write_end, False)
             self._thread = threading.Thread(target=self._feed, args=(self._source,), name="standard input", daemon=True)
         return self
@@ -108,7 +113,7 @@ class InputOfRun:
     def started(self) -> None:
         """The program has the descriptor now."""
         if self._source is not None:
-            os.close(self.descriptor)
+            os.close(self._read_end)
             self._thread.start()
 
     def __exit__(self, *exception: object) -> None:
@@ -118,7 +123,7 @@ class InputOfRun:
         if self._thread.ident is not None:
             self._thread.join()
         else:
-            os.close(self.descriptor)
+            os.close(self._read_end)
             os.close(self._write_end)
 
     def _feed(self, source: StandardInput) -> None:

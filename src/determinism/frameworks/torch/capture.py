@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.edges import written_tensors
 from determinism.frameworks.torch.generators import generator_of
 from determinism.frameworks.torch.op_traits import OpTraits
 from determinism.frameworks.torch.recorder import Recorder
@@ -41,9 +42,9 @@ class Capture:
         wanted = self._request
         if traits.name != wanted["op"] or recorder.progress.step != wanted["step"]:
             return
-        phase, module, _, _ = recorder.place()
+        phase, link = recorder.place()
         number = -1 if wanted["module"] is None else recorder.modules.number(wanted["module"])
-        if phase.label != wanted["phase"] or module != number:
+        if phase.label != wanted["phase"] or link.module != number:
             return
         self._seen += 1
         if self._seen <= wanted["occurrence"]:
@@ -69,7 +70,7 @@ class Capture:
                 generator.set_state(state)
             copies_args, copies_kwargs = _copied(args), _copied(kwargs)
             result = func(*copies_args, **copies_kwargs)
-            outputs = _results(traits, copies_args, copies_kwargs, result)
+            outputs = written_tensors(traits, copies_args, copies_kwargs, result)
             if not first:
                 first = [output.clone() for output in outputs]
                 seen = [set() for _ in outputs]
@@ -88,7 +89,7 @@ def changed_inputs(recorder: Recorder, args: Any, kwargs: Any) -> list[int]:
     """Positions of the inputs whose memory no longer holds what the last recorded write left there."""
     changed = []
     for position, tensor in enumerate(_tensors((args, tuple(kwargs.values())))):
-        state = recorder.storages.known(tensor) if tensor.layout is torch.strided else None
+        state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
         if state is None or state.view is None or not any(state.digest):
             continue
         size, stride, offset, dtype = state.view
@@ -118,15 +119,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_copied(item) for item in value]
     return value
-
-
-def _results(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
-    targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in traits.written
-               if isinstance(at, str) or at < len(args)]  # fmt: skip
-    found: dict[int, torch.Tensor] = {}
-    for tensor in _tensors([*targets, result]):
-        found.setdefault(id(tensor), tensor)
-    return list(found.values())
 
 
 def _note_worst(worst: dict[str, Any], found: dict[str, Any]) -> None:

@@ -48,10 +48,11 @@ def _record_batch(recorder: Recorder, batch: Any) -> None:
         values=True,
         plain_values=[b"".join(_plain_digest(value) for value in others)] if others else [],
     )
+    storages = recorder.edges.storages
     for position, tensor in enumerate(tensors):
-        state = recorder.storages.state(tensor)
+        state = storages.state(tensor)
         if tensor.nbytes == state.size:
-            recorder.wrote(tensor, record, position)
+            state.record, state.output = record, position
 
 
 def leaves(value: Any) -> Iterator[Any]:

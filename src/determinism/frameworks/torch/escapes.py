@@ -42,7 +42,7 @@ def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
     if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
         recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
-        recorder.storages.state(tensor).is_foreign = True
+        recorder.edges.storages.state(tensor).is_foreign = True
 
 
 def _pickled(recorder: Recorder, tensor: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_STRIDED = torch.strided
+
 
 class LayoutTable:
     """Numbers dtype, shape, strides, offset, device and storage size."""
@@ -15,19 +17,32 @@ class LayoutTable:
     def __init__(self, add: Callable[[str], int]) -> None:
         """Take the function that writes a text and gives its number."""
         self._add = add
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._on_processor: dict[tuple[Any, ...], int] = {}
+        self._elsewhere: dict[tuple[Any, ...], int] = {}
         self.value_number = add(json.dumps(["value"]))
         """Stands for a value that is no tensor."""
 
     def number(self, tensor: torch.Tensor, storage_bytes: int) -> int:
         """The number of a tensor's layout."""
-        if tensor.layout is torch.strided:
-            key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.device, storage_bytes)
+        if tensor.is_cpu and tensor.layout is _STRIDED:
+            # Making a device object costs as much as the rest of the key.
+            key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage_bytes)
+            number = self._on_processor.get(key)
+            if number is None:
+                number = self._on_processor[key] = self._new("cpu", *key)
+            return number
+        return self._number_elsewhere(tensor, storage_bytes)
+
+    def _number_elsewhere(self, tensor: torch.Tensor, storage_bytes: int) -> int:
+        if tensor.layout is _STRIDED:
+            view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage_bytes)
         else:
-            key = (tensor.dtype, tensor.shape, (), 0, tensor.device, 0)
-        number = self._numbers.get(key)
+            view = (tensor.dtype, tensor.shape, (), 0, 0)
+        key = (tensor.device, view)
+        number = self._elsewhere.get(key)
         if number is None:
-            dtype, shape, strides, offset, device, size = key
-            text = json.dumps([str(dtype).removeprefix("torch."), list(shape), list(strides), offset, str(device), size])
-            number = self._numbers[key] = self._add(text)
+            number = self._elsewhere[key] = self._new(str(tensor.device), *view)
         return number
+
+    def _new(self, device: str, dtype: Any, shape: Any, strides: Any, offset: int, size: int) -> int:
+        return self._add(json.dumps([str(dtype).removeprefix("torch."), list(shape), list(strides), offset, device, size]))

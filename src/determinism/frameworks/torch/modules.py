@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -15,6 +15,19 @@ from determinism.types import Phase
 NO_MODULE = -1
 
 
+class Call(NamedTuple):
+    """One call of a module that has not returned."""
+
+    module: torch.nn.Module
+    path: int
+    """Number of its path."""
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+
 class ModulePaths:
     """Follows module calls through global hooks."""
 
@@ -22,26 +35,21 @@ class ModulePaths:
         """Take the function that writes a path and gives its number."""
         self._add = add
         self._numbers: dict[str, int] = {}
-        self._local = threading.local()
+        self._local = _Calls()
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], dict[int, str]]] = {}
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
 
-    def calls(self) -> list[tuple[torch.nn.Module, int]]:
-        """The modules that this thread is in, outermost first, each with the number of its path."""
-        try:
-            return self._local.calls  # type: ignore[no-any-return]
-        except AttributeError:
-            calls: list[tuple[torch.nn.Module, int]] = []
-            self._local.calls = calls
-            return calls
+    def calls(self) -> list[Call]:
+        """The calls that this thread is in, outermost first."""
+        return self._local.calls
 
     def enter(self, module: torch.nn.Module) -> None:
         """A module is called."""
         calls = self.calls()
-        root = calls[0][0] if calls else module
+        root = calls[0].module if calls else module
         if not calls:
             self._add_root(module)
-        calls.append((module, self.number(self._path(root, module))))
+        calls.append(Call(module, self.number(self._path(root, module))))
 
     def _add_root(self, module: torch.nn.Module) -> None:
         known = self._roots.get(id(module))
@@ -56,7 +64,7 @@ class ModulePaths:
         """A module returned or raised; calls that never reported their end go with it."""
         calls = self.calls()
         for index in range(len(calls) - 1, -1, -1):
-            if calls[index][0] is module:
+            if calls[index].module is module:
                 del calls[index:]
                 return
 

@@ -126,3 +126,22 @@ def traits_of(op: Any) -> OpTraits:
         workspaces=WORKSPACE_OUTPUTS.get(schema.name, frozenset()),
         argument_names=tuple(a.name for a in arguments),
     )
+
+
+HIGHER_ORDER = OpTraits(
+    name="higher-order operator",
+    is_ignored=True,
+    is_view=False,
+    is_uninitialized=False,
+    draws=False,
+    has_unvalued_inputs=False,
+    written=(),
+    reads_written=False,
+    keeps_unwritten=False,
+    accumulate_at=None,
+    hidden_written=(),
+    hidden_flag=0,
+    workspaces=frozenset(),
+    argument_names=(),
+)
+"""An operator that takes functions: not recorded itself, as the ops inside it are."""

@@ -13,36 +13,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.arguments import ArgumentTable
+from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
+from determinism.frameworks.torch.forward_links import NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
 from determinism.frameworks.torch.layouts import LayoutTable
 from determinism.frameworks.torch.modules import NO_MODULE, ModulePaths
-from determinism.frameworks.torch.op_traits import OpTraits, traits_of
+from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
 from determinism.frameworks.torch.progress import Progress
-from determinism.frameworks.torch.storages import EXTERNAL, StorageTable
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.sites import NO_STACK, SiteTable
 from determinism.trace.schema import Table
 from determinism.trace.writer import ProcessWriter
-from determinism.types import NO_DIGEST, Access, Phase, Role
+from determinism.types import Phase, Role
 
 _current_node = torch._C._current_autograd_node
-_sequence_number = torch.autograd._get_sequence_nr
 _no_dispatch = torch._C._disabled_torch_dispatch_impl
-_MAX_LINKS = 200_000
-_READ = int(Access.READ)
-_CARRY = int(Access.CARRY)
+_frame = sys._getframe
+_BACKWARD = Phase.BACKWARD
+_FORWARD = Phase.FORWARD
 
 
 class _ThreadState(threading.local):
-    """What belongs to one thread: its number, and which record made which node of the autograd graph."""
-
     def __init__(self) -> None:
         self.number = -1
-        self.last_sequence = -1
-        self.links: dict[int, tuple[int, int, int]] = {}
-        self.older_links: dict[int, tuple[int, int, int]] = {}
-        self.busy = False
+        self.is_busy = False
+        """Something of ours runs outside an op; its ops are not the program's."""
 
 
 class Recorder(TorchDispatchMode):
@@ -64,19 +60,19 @@ class Recorder(TorchDispatchMode):
         self.is_active = True
         self.capture: Callable[[Recorder, OpTraits, Any, Any, Any], None] | None = None
         """Looks at every op before it runs; set in a confirming run."""
-        self.storages = StorageTable()
+        self.is_saving = 0
+        """How many calls of `torch.save` are running."""
         self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
         self.arguments = ArgumentTable(lambda t: writer.name(Table.ARGUMENTS, t))
         self.layouts = LayoutTable(lambda t: writer.name(Table.LAYOUT, t))
         self.modules = ModulePaths(lambda t: writer.name(Table.MODULE, t))
         self.held = HeldTensors(self.modules)
+        self.edges = Edges(self.layouts, self._leaf_read, paranoid=paranoid)
         self.progress = Progress(self._step_ended)
         self.step_ended: Callable[[str], None] = lambda counted_by: None
-        self.is_saving = 0
-        """How many calls of `torch.save` are running."""
-        self._paranoid = paranoid
         self._traits: dict[Any, tuple[OpTraits, int]] = {}
         self._op_numbers: dict[str, int] = {}
+        self._links = ForwardLinks()
         self._thread = _ThreadState()
         self._num_threads = 0
 
@@ -86,46 +82,44 @@ class Recorder(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         for kind in types:
             if kind.__torch_dispatch__ is not _no_dispatch:
                 # Wrapper subclasses come again as their inner tensors.
                 return NotImplemented
-        if not self.is_active or self._thread.busy:
+        if not self.is_active or self._thread.is_busy:
             return func(*args, **kwargs)
-        known = self._traits.get(func)
-        if known is None:
-            known = self._learn(func)
-        traits, op = known
+        traits, op = self._traits.get(func) or self._learn(func)
         if traits.is_ignored:
             return func(*args, **kwargs)
         if traits.is_view:
             result = func(*args, **kwargs)
-            self._link_view()
+            if sequence_number() != self._links.last:
+                self._link_view()
             return result
-        if self.capture is not None:
-            self._guarded(self.capture, self, traits, func, args, kwargs)
-        before = self._guarded(self._before, traits, args, kwargs)
+        try:
+            if self.capture is not None:
+                self.capture(self, traits, func, args, kwargs)
+            looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
+            generator = self._generator_before(args, kwargs) if traits.draws else None
+        except Exception as error:
+            self._failed(traits.name, error)
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if before is not None:
-            self._guarded(self._after, traits, op, args, kwargs, before, result)
+        try:
+            self._after(traits, op, args, kwargs, looked, generator, result)
+        except Exception as error:
+            self._failed(traits.name, error)
         return result
 
-    def _guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """Never let a failure of ours reach the program: it becomes a blind spot."""
-        try:
-            return action(*arguments)
-        except Exception as error:
-            name = next((a.name for a in arguments if isinstance(a, OpTraits)), action.__name__)
-            self.writer.blind_spot("handler-failed", name, f"{type(error).__name__}: {error}"[:300])
-            return None
+    def _failed(self, what: str, error: Exception) -> None:
+        """A failure of ours never reaches the program: it becomes a blind spot."""
+        self.writer.blind_spot("handler-failed", what, f"{type(error).__name__}: {error}"[:300])
 
     def _learn(self, func: Any) -> tuple[OpTraits, int]:
-        if not hasattr(func, "_schema"):
-            # A higher-order operator (cond, flex_attention): its inner ops are recorded.
-            traits = OpTraits(str(func), True, False, False, False, False, (), False, False, None, (), 0, frozenset(), ())
-        else:
-            traits = traits_of(func)
+        # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
+        traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
         known = self._traits[func] = (traits, self.op_number(traits.name))
         return known
 
@@ -136,61 +130,9 @@ class Recorder(TorchDispatchMode):
             number = self._op_numbers[name] = self.writer.name(Table.OP, name)
         return number
 
-    # What is looked at before the op runs
-
-    def _before(self, traits: OpTraits, args: Any, kwargs: Any) -> tuple[list[int], list[tuple[int, bytes]], Any]:
-        inputs: list[int] = []
-        digests: list[tuple[int, bytes]] = []
-        if not traits.has_unvalued_inputs:
-            written = traits.written
-            for position, value in enumerate(args):
-                if position in written:
-                    self._look_at_target(traits, value, args, inputs, digests)
-                elif isinstance(value, torch.Tensor):
-                    self._look_at(value, inputs, digests)
-                elif type(value) is list or type(value) is tuple:
-                    self._look_at_list(value, inputs, digests)
-            for name, value in kwargs.items():
-                if name in written:
-                    self._look_at_target(traits, value, args, inputs, digests)
-                elif isinstance(value, torch.Tensor):
-                    self._look_at(value, inputs, digests)
-                elif type(value) is list or type(value) is tuple:
-                    self._look_at_list(value, inputs, digests)
-        generator = None
-        if traits.draws and (source := generator_of(args, kwargs)) is not None:
-            generator = (source, state_digest(source))
-        return inputs, digests, generator
-
-    def _look_at_list(self, values: Any, inputs: list[int], digests: list[tuple[int, bytes]]) -> None:
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                self._look_at(value, inputs, digests)
-
-    def _look_at_target(self, traits: OpTraits, value: Any, args: Any, inputs: list[int], digests: Any) -> None:
-        reads = traits.reads_written
-        if traits.accumulate_at is not None and len(args) > traits.accumulate_at:
-            reads = bool(args[traits.accumulate_at])
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            if reads:
-                self._look_at(tensor, inputs, digests)
-            elif traits.keeps_unwritten or tensor.nbytes != self.storages.state(tensor).size:
-                self._look_at(tensor, inputs, digests, _CARRY)
-
-    def _look_at(self, tensor: torch.Tensor, inputs: list[int], digests: list[tuple[int, bytes]], access: int = _READ) -> None:
-        """Add the edge from a tensor to the record that wrote its memory."""
-        if tensor.layout is not torch.strided:
-            digests.append((len(inputs) // 4, digest_tensor(tensor)))
-            inputs += (EXTERNAL, 0, access, self.layouts.number(tensor, 0))
-            return
-        state = self.storages.state(tensor)
-        if (state.record == EXTERNAL or state.is_foreign or self._paranoid) and access == _READ:
-            digests.append((len(inputs) // 4, digest_tensor(tensor)))
-        inputs += (state.record, state.output, access, self.layouts.number(tensor, state.size))
-        if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
-            self._leaf_read(tensor)
+    def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
+        generator = generator_of(args, kwargs)
+        return None if generator is None else (generator, state_digest(generator))
 
     def _leaf_read(self, tensor: torch.Tensor) -> None:
         if self.progress.phase is Phase.INIT and not self.progress.optimizer_depth:
@@ -198,119 +140,67 @@ class Recorder(TorchDispatchMode):
         if not isinstance(tensor, torch.nn.Parameter):
             self.held.add_leaf(tensor, lambda: f"tensor of shape {tuple(tensor.shape)}")
 
-    # What is written down after the op ran
-
-    def _after(self, traits: OpTraits, op: int, args: Any, kwargs: Any, before: Any, result: Any) -> None:
-        inputs, digests, generator = before
-        drawn = [generator[1]] if generator is not None and state_digest(generator[0]) != generator[1] else []
+    def _after(self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any) -> None:
+        written = written_tensors(traits, args, kwargs, result)
         role = Role.OP
-        written = list(self._written(traits, args, kwargs, result))
-        outputs: list[tuple[int, bytes]] = []
-        for position, tensor in enumerate(written):
-            size = self.storages.state(tensor).size if tensor.layout is torch.strided else 0
-            is_value = not (traits.is_uninitialized or position in traits.workspaces)
-            outputs.append((self.layouts.number(tensor, size), digest_tensor(tensor) if is_value else NO_DIGEST))
-        if not written:
-            if result is None:
-                return
+        if written:
+            outputs = self.edges.outputs(traits, written)
+        elif result is None:
+            return
+        else:
             role = Role.ESCAPE
-            outputs.append((self.layouts.value_number, digest_text(repr(result))))
+            outputs = [(self.layouts.value_number, digest_text(repr(result)))]
+        drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
         arguments = self.arguments.number(op, traits.argument_names, args, kwargs)
-        record = self._append(role, op, arguments, inputs, digests, outputs, drawn)
-        for position, tensor in enumerate(written):
-            if tensor.layout is torch.strided:
-                self.wrote(tensor, record, position)
-                if self.capture is not None:
-                    self.remember(tensor, outputs[position][1])
+        record = self._append(role, op, arguments, looked, outputs, drawn)
+        self.edges.wrote(written, record)
+        if self.capture is not None:
+            self.edges.remember(written, outputs)
 
-    def wrote(self, tensor: torch.Tensor, record: int, output: int) -> None:
-        """From now on a tensor's memory is what a record wrote."""
-        state = self.storages.state(tensor)
-        state.record, state.output = record, output
-
-    def remember(self, tensor: torch.Tensor, digest: bytes) -> None:
-        """Keep what a write left, so that a later look can tell whether somebody else changed it."""
-        state = self.storages.state(tensor)
-        state.digest = digest
-        state.view = (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)
-
-    def _written(self, traits: OpTraits, args: Any, kwargs: Any, result: Any) -> Iterator[torch.Tensor]:
-        """The tensors that the op wrote, then those it made."""
-        seen: set[int] = set()
-        targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in traits.written
-                   if isinstance(at, str) or at < len(args)]  # fmt: skip
-        if traits.hidden_written and len(args) > traits.hidden_flag and args[traits.hidden_flag]:
-            targets += [args[at] for at in traits.hidden_written]
-        for value in (*targets, result):
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield tensor
-
-    def _append(self, role: Role, op: int, arguments: int, inputs: Any, digests: Any, outputs: Any, drawn: Sequence[bytes]) -> int:
-        thread = self._thread
-        if thread.number < 0:
-            self._number_thread()
-        phase, module, forward, forward_stack = self.place()
-        stack = self.sites.stack(sys._getframe(3))
-        cells = (thread.number, self.progress.step, phase, role, op, module, stack, forward, forward_stack, arguments)
-        record = self.writer.append(cells, inputs, digests, outputs, drawn)
-        sequence = _sequence_number()
-        if sequence != thread.last_sequence:
-            self._link(thread, sequence, (record, stack, module))
+    def _append(
+        self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
+    ) -> int:
+        thread = self._thread.number
+        if thread < 0:
+            thread = self._number_thread()
+        phase, link = self.place()
+        stack = self.sites.stack(_frame(3))
+        cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
+        record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
+        sequence = sequence_number()
+        if sequence != self._links.last:
+            self._links.add(sequence, Link(record, stack, link.module))
         return record
 
-    def place(self) -> tuple[Phase, int, int, int]:
-        """Phase, module, and for a backward op the record and stack of its forward op."""
+    def place(self) -> tuple[Phase, Link]:
+        """The phase; for a backward op its forward op and that op's module, else the module being called."""
         node = _current_node()
         if node is not None:
-            forward, forward_stack, module = self.forward_of(node)
-            return Phase.BACKWARD, module, forward, forward_stack
+            return _BACKWARD, self._links.of(node._sequence_nr())
         calls = self.modules.calls()
         if calls:
-            return Phase.FORWARD, calls[-1][1], -1, NO_STACK
-        phase = Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase
-        return phase, NO_MODULE, -1, NO_STACK
+            return _FORWARD, Link(-1, NO_STACK, calls[-1].path)
+        return (Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase), NOWHERE
 
-    def _number_thread(self) -> None:
-        self._thread.number = self._num_threads
+    def _number_thread(self) -> int:
+        number = self._thread.number = self._num_threads
         self._num_threads += 1
-
-    # From a node of the autograd graph to the record that made it
-
-    def _link(self, thread: _ThreadState, sequence: int, made_by: tuple[int, int, int]) -> None:
-        # At dispatch the counter already stands one behind the node that this op belongs to.
-        thread.last_sequence = sequence
-        thread.links.setdefault(sequence - 1, made_by)
-        if len(thread.links) >= _MAX_LINKS:
-            thread.older_links, thread.links = thread.links, {}
+        return number
 
     def _link_view(self) -> None:
-        thread = self._thread
-        sequence = _sequence_number()
-        if sequence != thread.last_sequence:
-            calls = self.modules.calls()
-            module = calls[-1][1] if calls else NO_MODULE
-            self._link(thread, sequence, (-1, self.sites.stack(sys._getframe(2)), module))
-
-    def forward_of(self, node: Any) -> tuple[int, int, int]:
-        """Record, stack and module of the forward op that a node belongs to; -1 each where it is not known."""
-        sequence = node._sequence_nr()
-        thread = self._thread
-        return thread.links.get(sequence) or thread.older_links.get(sequence) or (-1, NO_STACK, NO_MODULE)
+        calls = self.modules.calls()
+        module = calls[-1].path if calls else NO_MODULE
+        self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2)), module))
 
     def _step_ended(self, counted_by: str) -> None:
         self.step_ended(counted_by)
-        thread = self._thread
-        thread.older_links, thread.links = thread.links, {}
-
-    # Records that are no ops
+        self._links.age()
 
     def event(
         self,
         role: Role,
         name: str,
-        tensors: list[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
         *,
         text: str = "",
         given: Sequence[torch.Tensor] = (),
@@ -332,21 +222,16 @@ class Recorder(TorchDispatchMode):
             generators: Digests of the states of generators.
             phase: Instead of the current phase.
         """
-        inputs: list[int] = []
-        digests: list[tuple[int, bytes]] = []
-        outputs = []
+        looked = Looked()
         for tensor in given:
-            digests.append((len(inputs) // 4, digest_tensor(tensor)))
-            inputs += (EXTERNAL, 0, _READ, self.layouts.number(tensor, 0))
-        for tensor in tensors:
-            if self.tracks_ops:
-                self._look_at(tensor, inputs, digests)
-            if values:
-                outputs.append((self.layouts.number(tensor, 0), digest_tensor(tensor)))
+            self.edges.look_at_value(tensor, looked)
+        for tensor in tensors if self.tracks_ops else ():
+            self.edges.look_at(tensor, looked)
+        outputs = [(self.layouts.number(tensor, 0), digest_tensor(tensor)) for tensor in tensors] if values else []
         outputs += [(self.layouts.value_number, digest_bytes(value)) for value in plain_values]
         arguments = self.arguments.text_number(text) if text else -1
         with self.in_phase(phase or self.progress.phase):
-            return self._append(role, self.op_number(name), arguments, inputs, digests, outputs, generators)
+            return self._append(role, self.op_number(name), arguments, looked, outputs, generators)
 
     @contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:
@@ -359,13 +244,13 @@ class Recorder(TorchDispatchMode):
 
     def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
-        if not self.is_active or self._thread.busy:
+        if not self.is_active or self._thread.is_busy:
             return None
-        self._thread.busy = True
+        self._thread.is_busy = True
         try:
             return action(*arguments, **keywords)
         except Exception as error:
-            self.writer.blind_spot("handler-failed", action.__qualname__, f"{type(error).__name__}: {error}"[:300])
+            self._failed(getattr(action, "__qualname__", repr(action)), error)
             return None
         finally:
-            self._thread.busy = False
+            self._thread.is_busy = False

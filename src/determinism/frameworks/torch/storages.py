@@ -14,7 +14,8 @@ EXTERNAL = -1
 _storage_of = torch._C.TensorBase.untyped_storage
 _expired = torch.UntypedStorage._expired
 _free_weak_reference = torch.UntypedStorage._free_weak_ref
-_FIRST_SWEEP = 4096
+_NEW_BETWEEN_SWEEPS = 256
+"""A weak reference keeps the storage object's few bytes; too many of them would scatter the allocator's free memory."""
 
 
 class StorageState:
@@ -43,7 +44,7 @@ class StorageTable:
 
     def __init__(self) -> None:
         self._states: dict[int, StorageState] = {}
-        self._sweep_at = _FIRST_SWEEP
+        self._sweep_at = _NEW_BETWEEN_SWEEPS
 
     def state(self, tensor: torch.Tensor) -> StorageState:
         """The state of a tensor's storage; a storage met for the first time is external."""
@@ -67,4 +68,4 @@ class StorageTable:
         gone = [key for key, state in self._states.items() if _expired(state.reference)]
         for key in gone:
             _free_weak_reference(self._states.pop(key).reference)
-        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._states))
+        self._sweep_at = len(self._states) + max(_NEW_BETWEEN_SWEEPS, len(self._states) // 2)

@@ -1,0 +1,51 @@
+# Everything that is done with this project, from a clean clone: `make help` lists it.
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+INSTALLED := $(VENV)/.installed
+OLDEST_PYTHON := 3.11
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
+# How many processes run the tests at once.
+WORKERS ?= 2
+
+.PHONY: help install lint types layers tests test demo clean
+
+help:  ## List what can be made.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+install: $(INSTALLED)  ## Make .venv and install the package, PyTorch and the tools for testing into it.
+
+$(VENV)/bin/python:
+	@set -e; for name in $(if $(PYTHON),$(PYTHON),$(CANDIDATES)); do \
+		if "$$name" -c 'import sys, venv; sys.exit(sys.version_info < tuple(map(int, "$(OLDEST_PYTHON)".split("."))))' 2>/dev/null; then \
+			echo "Making $(VENV) with $$name ($$("$$name" -V))"; exec "$$name" -m venv $(VENV); fi; done; \
+	echo "Python $(OLDEST_PYTHON) or newer is needed, with its venv module; none of these is one: $(if $(PYTHON),$(PYTHON),$(CANDIDATES))." >&2; \
+	echo "Install it, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1
+
+$(INSTALLED): $(VENV)/bin/python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks
+	@touch $@
+
+lint: $(INSTALLED)  ## Look for mistakes in the code.
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)  ## Check the types.
+	$(BIN)/mypy
+
+layers: $(INSTALLED)  ## Check who imports whom.
+	$(BIN)/lint-imports --no-logo
+
+tests: $(INSTALLED)  ## Run the tests alone.
+	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
+
+test: lint types layers tests  ## Run every check and every test.
+
+demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
+	@rm -f .determinism/demo.json
+	@PATH="$(BIN):$$PATH" determinism check --json .determinism/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
+	@$(BIN)/python examples/digits/expected.py .determinism/demo.json
+
+clean:  ## Remove what was made.
+	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

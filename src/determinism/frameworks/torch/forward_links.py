@@ -1,0 +1,55 @@
+"""From a node of the autograd graph to the forward op that made it.
+
+The counter of nodes is per thread. At dispatch it already stands one behind the node that the op belongs to. The first
+record that sees the counter move owns the node: later records of the same value are parts of the same op.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import torch
+
+from determinism.frameworks.torch.modules import NO_MODULE
+from determinism.sites import NO_STACK
+
+_MOST_LINKS = 200_000
+sequence_number = torch.autograd._get_sequence_nr
+
+
+class Link(NamedTuple):
+    """The forward side of a node."""
+
+    record: int
+    """Number of the record; -1 for a view, which has none."""
+    stack: int
+    module: int
+
+
+NOWHERE = Link(-1, NO_STACK, NO_MODULE)
+
+
+class ForwardLinks(threading.local):
+    """The links of one thread. Two generations are kept, so that memory stays bounded over steps."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        """The counter when a link was last made."""
+        self._new: dict[int, Link] = {}
+        self._old: dict[int, Link] = {}
+
+    def add(self, sequence: int, link: Link) -> None:
+        """The counter moved to `sequence` during the op of this link."""
+        self.last = sequence
+        self._new.setdefault(sequence - 1, link)
+        if len(self._new) >= _MOST_LINKS:
+            self.age()
+
+    def of(self, sequence: int) -> Link:
+        """The link of a node."""
+        return self._new.get(sequence) or self._old.get(sequence) or NOWHERE
+
+    def age(self) -> None:
+        """A step ended: forget what is older than the step before."""
+        self._old, self._new = self._new, {}

@@ -1,0 +1,80 @@
+"""Frameworks are asked for, not discovered, and what was not run is counted aloud.
+
+`DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Without it nothing in
+`FRAMEWORK_FOLDERS` is collected; with it, a framework that cannot be imported fails the session.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
+FRAMEWORKS = ("torch",)
+FRAMEWORK_FOLDERS = ("adapters", "e2e")
+NO_GPU = "no GPU was found"
+
+_TESTS = Path(__file__).parent
+
+
+def requested_frameworks() -> list[str]:
+    """The frameworks that are asked for."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in requested_frameworks():
+        if name not in FRAMEWORKS:
+            raise pytest.UsageError(f"{VARIABLE} asks for {name!r}; there are tests for {', '.join(FRAMEWORKS)}.")
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
+
+
+def needs_framework(path: Path) -> bool:
+    """Whether the tests of a file or folder need a framework."""
+    return path.is_relative_to(_TESTS) and path.relative_to(_TESTS).parts[:1] in [(name,) for name in FRAMEWORK_FOLDERS]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if needs_framework(collection_path) and not requested_frameworks() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if marked and not _has_gpu():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def _has_gpu() -> bool:
+    return "torch" in requested_frameworks() and bool(import_module("torch").cuda.is_available())
+
+
+def uncollected() -> tuple[int, int]:
+    """How many test functions, in how many files, need a framework."""
+    files = [path for folder in FRAMEWORK_FOLDERS for path in sorted((_TESTS / folder).rglob("test_*.py"))]
+    return sum(len(list(_functions(path))) for path in files), len(files)
+
+
+def _functions(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.name
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not requested_frameworks():
+        functions, files = uncollected()
+        terminalreporter.write_line(
+            f"NOT RUN: {functions} test functions in {files} files, which need a framework; {VARIABLE}=torch runs them."
+        )
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "gpu" in report.keywords]
+    if skipped:
+        terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that need a GPU; {NO_GPU}.")

@@ -1,0 +1,138 @@
+"""Runs small PyTorch programs plainly and recorded, in this process, and compares what they did."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import determinism
+from determinism.comparison.result import Comparison
+from determinism.trace.chunk import join
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.schema import Table
+from determinism.types import Phase, Role
+
+Program = Callable[[], Any]
+
+_SIZES = [*range(64, 2048, 64), *(1 << power for power in range(11, 21))]
+
+
+def stir_memory() -> None:
+    """Fill memory that `empty` will get with bytes that no other run had, and free it."""
+    noise = os.urandom(_SIZES[-1])
+    blocks = [torch.frombuffer(bytearray(noise[:size]), dtype=torch.uint8).clone() for size in _SIZES for _ in range(6)]
+    del blocks
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The elements of a tensor, with every bit."""
+    tensor = tensor.detach()
+    if tensor.is_meta or (tensor.layout is torch.strided and not tensor.numel()):
+        return repr(tuple(tensor.shape)).encode()
+    if tensor.is_nested:
+        return b"".join(bits(part) for part in tensor.unbind())
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _fingerprint(result: Any) -> str:
+    """Stands for all bits of a result, and for the states of the generators now."""
+    parts = [bits(tensor) for tensor in tensors_in(result)]
+    states = [torch.get_rng_state().numpy().tobytes(), repr(random.getstate()).encode()]
+    return hashlib.sha256(b"|".join(parts + states)).hexdigest()
+
+
+def plain(program: Program) -> str:
+    """Run a program without recording it."""
+    stir_memory()
+    return _fingerprint(program())
+
+
+def recorded(program: Program, folder: Path) -> str:
+    """Run a program under recording; what it returns counts as read."""
+    stir_memory()
+    with determinism.record(folder) as session:
+        result = program()
+        session.returned(result)
+    return _fingerprint(result)
+
+
+def compare_program(program: Program, folder: Path, *, strict: bool = False) -> Comparison:
+    """Record a program twice and compare."""
+    traces = [folder / "first", folder / "second"]
+    for trace in traces:
+        recorded(program, trace)
+    return determinism.compare(*traces, strict=strict)
+
+
+def check_deterministic(program: Program, folder: Path) -> Comparison:
+    """Compare two recorded runs of a program, after seeing that it is deterministic and that recording changes nothing."""
+    results = [plain(program) for _ in range(2)]
+    assert results[0] == results[1], "the program itself is not deterministic"
+    traces = [folder / "first", folder / "second"]
+    results += [recorded(program, trace) for trace in traces]
+    assert set(results) == {results[0]}, "recording changed the result"
+    comparison = determinism.compare(*traces)
+    assert [spot for spot in comparison.recorded.blind_spots if spot.identifier == "handler-failed"] == []
+    return comparison
+
+
+class Row:
+    """One record, with names for its cells."""
+
+    def __init__(self, process: ProcessTrace, chunk: Any, at: int) -> None:
+        names = process.names
+        cells = {name: int(column[at]) for name, column in chunk.columns.items()}
+        self.number = chunk.first + at
+        self.op = (names.text(Table.OP, cells["op"]) or "").removeprefix("aten::").removesuffix(".default")
+        self.module = names.text(Table.MODULE, cells["module"])
+        self.arguments = names.text(Table.ARGUMENTS, cells["arguments"]) or ""
+        self.role = Role(cells["role"])
+        self.phase = Phase(cells["phase"])
+        self.step = cells["step"]
+        self.thread = cells["thread"]
+        self.stack: tuple[Frame, ...] = names.stack(cells["stack"])
+        self.forward_stack: tuple[Frame, ...] = names.stack(cells["forward_stack"])
+        self.forward = self.number - cells["forward"] if cells["forward"] else None
+        inputs = chunk.children["inputs"]
+        first, last = int(inputs.starts[at]), int(inputs.starts[at + 1])
+        distances = inputs.columns["producer"][first:last]
+        self.producers = [self.number - int(distance) if distance else None for distance in distances]
+        self.accesses = [int(access) for access in inputs.columns["access"][first:last]]
+        outputs = chunk.children["outputs"]
+        self.digests = [outputs.columns["digest"][i].tobytes() for i in range(outputs.starts[at], outputs.starts[at + 1])]
+
+
+def rows(folder: Path) -> list[Row]:
+    """Every record of the only process of a trace."""
+    process = open_trace(folder).processes[0]
+    chunk = join(list(process.chunks()))
+    return [Row(process, chunk, at) for at in range(chunk.rows)]
+
+
+def record_rows(program: Program, folder: Path) -> list[Row]:
+    """Record a program once and give its records."""
+    recorded(program, folder)
+    return rows(folder)
