@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test demo clean
+.PHONY: help install lint types layers tests test demo docs clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,6 +45,9 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 	@rm -f .determinism/demo.json
 	@PATH="$(BIN):$$PATH" determinism check --json .determinism/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py .determinism/demo.json
+
+docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md.
+	$(BIN)/python tests/architecture/command_line_page.py
 
 clean:  ## Remove what was made.
 	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

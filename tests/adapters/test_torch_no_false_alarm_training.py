@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -334,7 +335,7 @@ def hooks() -> Any:
 def parametrizations() -> Any:
     torch.manual_seed(0)
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))
-    nn.utils.prune.l1_unstructured(net[1], "bias", 0.5)
+    prune.l1_unstructured(net[1], "bias", 0.5)
     return train(net, batches(), lambda x, y: F.cross_entropy(net(x), y))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from determinism.trace.chunk import Array
+from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 
@@ -39,8 +40,12 @@ class Canonical:
 
 
 def _match_stacks(first: ProcessTrace, second: ProcessTrace) -> Numbers:
+    files = [{place for _, place in _places(process)} for process in (first, second)]
+    # Code in a temporary folder has another file name in every run.
+    common_files = files[0] & files[1]
     for has_files, has_lines in ((True, True), (True, False), (False, False)):
-        texts = [_stack_texts(process, files=has_files, lines=has_lines) for process in (first, second)]
+        known = common_files if has_files else set()
+        texts = [_stack_texts(process, files=known, lines=has_lines) for process in (first, second)]
         distinct = [set(part) for part in texts]
         common = len(distinct[0] & distinct[1])
         if common >= _SHARE_OF_COMMON_STACKS * min(len(part) for part in distinct):
@@ -57,13 +62,17 @@ def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
     return Numbers(of(first), of(second))
 
 
-def _stack_texts(process: ProcessTrace, *, files: bool, lines: bool) -> list[str]:
-    names = process.names
-    place = _relative(str(process.description.get("environment", {}).get("working directory", "")))
-    frames = [f"{place(f.file) if files else ''}:{f.line if lines else ''}:{f.function}" for f in names.frames]
-    return ["\n".join(frames[number] for number in stack) for stack in names.stack_frames]
+def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
+    """Each frame with its file, relative to the working directory if it lies below."""
+    folder = str(process.description.get("environment", {}).get("working directory", ""))
+    prefix = os.path.join(folder, "") if folder else ""
+    for frame in process.names.frames:
+        yield frame, frame.file.removeprefix(prefix)
 
 
-def _relative(folder: str) -> Callable[[str], str]:
-    prefix = os.path.join(folder, "")
-    return lambda file: file.removeprefix(prefix) if folder else file
+def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool) -> list[str]:
+    frames = [
+        f"{place if place in files else ''}:{frame.line if lines else ''}:{frame.function}"
+        for frame, place in _places(process)
+    ]
+    return ["\n".join(frames[number] for number in stack) for stack in process.names.stack_frames]

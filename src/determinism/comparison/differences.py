@@ -106,10 +106,31 @@ def compare_rows(
                 both("inputs", "layout", canonical.layouts),
             ],
         ),
-        digests=children("input_digests", [both("input_digests", "position"), both("input_digests", "digest")]),
+        digests=_digests_differ(first, second, rows_first, rows_second),
         arguments=arguments,
         generators=children("generators", [both("generators", "digest")]),
     )
+
+
+def _digests_differ(first: Chunk, second: Chunk, rows_first: Array, rows_second: Array) -> Array:
+    """Whether an input that both runs digested differs.
+
+    A digest that only one run has says nothing: there the memory had been handed out, for logging say, and in the other
+    run it had not. If it was changed as well, repeating the op shows that.
+    """
+    left, right = first.children["input_digests"], second.children["input_digests"]
+    columns = [(left.columns[name], right.columns[name]) for name in ("position", "digest")]
+    differs = ragged_differs(left, right, rows_first, rows_second, columns)
+    for at in np.flatnonzero(differs):
+        held = [
+            {
+                int(side.columns["position"][i]): side.columns["digest"][i].tobytes()
+                for i in range(int(side.starts[rows[at]]), int(side.starts[rows[at] + 1]))
+            }
+            for side, rows in ((left, rows_first), (right, rows_second))
+        ]
+        differs[at] = any(held[0][position] != held[1][position] for position in held[0].keys() & held[1].keys())
+    return differs
 
 
 def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:

@@ -12,7 +12,8 @@ from determinism.comparison.align import Pairing, align
 from determinism.comparison.canonical import Canonical
 from determinism.comparison.differences import Flags, compare_rows, producers, same_structure
 from determinism.trace.chunk import Array, Chunk, cut
-from determinism.trace.reader import ProcessTrace, RecordReader
+from determinism.trace.portions import RecordReader
+from determinism.trace.reader import ProcessTrace
 
 _PORTION = 1 << 16
 _LARGEST_GROUP = 1 << 21

@@ -68,9 +68,15 @@ def batch_from_cells(rows: int, layout: list[Section], cells: Callable[[Section,
 
 
 def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
-    """The records that a process left in its spool."""
+    """The records that a process left in its spool.
+
+    Raises:
+        ValueError: Its numbers lead out of it.
+    """
 
     def cells(section: Section, count: int) -> bytes:
+        if count > section.capacity:
+            raise ValueError(f"{count} cells of {section.column.name} in room for {section.capacity}")
         return content.data[section.offset : section.offset + section.column.width * count]
 
     return batch_from_cells(content.rows, content.layout, cells)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import operator
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from determinism.errors import TraceError
 from determinism.trace.schema import NAMES_FILE, NONE, PENDING_NAMES_FILE, Table
+
+_Parsed = TypeVar("_Parsed")
+_Row = tuple[Any, Any, Any]
+_TABLES = frozenset(table.value for table in Table)
 
 
 class Frame(NamedTuple):
@@ -45,12 +52,16 @@ class Names:
 
     def __init__(self, folder: Path) -> None:
         """Read them; what a killed process did not get into the stream is taken from its pending file."""
+        self._folder = folder
         self._texts: dict[Table, list[str]] = {table: [] for table in Table}
-        for row in (*_stream_rows(folder / NAMES_FILE), *_pending_rows(folder / PENDING_NAMES_FILE)):
-            table, number, text = row
-            texts = self._texts[Table(table)]
-            if number == len(texts):
-                texts.append(text)
+        for rows in (_stream_rows(folder / NAMES_FILE), _pending_rows(folder / PENDING_NAMES_FILE)):
+            for table, number, text in rows:
+                if not (isinstance(table, int) and table in _TABLES and isinstance(text, str)):
+                    # Damaged from here on; records that need what is missing are not read either.
+                    break
+                texts = self._texts[Table(table)]
+                if number == len(texts):
+                    texts.append(text)
 
     def texts(self, table: Table) -> list[str]:
         """Every row of a table, by number."""
@@ -63,13 +74,24 @@ class Names:
 
     @cached_property
     def frames(self) -> list[Frame]:
-        """The frames of user code."""
-        return [Frame(*json.loads(text)) for text in self._texts[Table.FRAME]]
+        """The frames of user code.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return [self._parsed(_parse_frame, text) for text in self._texts[Table.FRAME]]
 
     @cached_property
     def stack_frames(self) -> list[tuple[int, ...]]:
-        """Per stack the numbers of its frames, innermost first."""
-        return [tuple(json.loads(text)) for text in self._texts[Table.STACK]]
+        """Per stack the numbers of its frames, innermost first.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        stacks = [self._parsed(_parse_stack, text) for text in self._texts[Table.STACK]]
+        if any(not 0 <= number < len(self.frames) for stack in stacks for number in stack):
+            raise _damaged(self._folder, "a stack names a frame that is not there")
+        return stacks
 
     def stack(self, number: int) -> tuple[Frame, ...]:
         """The frames of one stack, innermost first; empty for `NONE`."""
@@ -78,40 +100,76 @@ class Names:
         return tuple(self.frames[frame] for frame in self.stack_frames[number])
 
     def layout(self, number: int) -> Layout | None:
-        """One layout; None for `NONE` and for values that are no tensors."""
+        """One layout; None for `NONE` and for values that are no tensors.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
         text = self.text(Table.LAYOUT, number)
-        return None if text is None else parse_layout(text)
+        return None if text is None else self._parsed(parse_layout, text)
+
+    def _parsed(self, parse: Callable[[str], _Parsed], text: str) -> _Parsed:
+        try:
+            return parse(text)
+        except (ValueError, TypeError, RecursionError):
+            raise _damaged(self._folder, f"{text[:60]!r} is no such entry") from None
+
+
+def _damaged(folder: Path, found: str) -> TraceError:
+    return TraceError(
+        "trace-damaged",
+        f"The names in {folder} cannot be read ({found}), so this trace is damaged. Record the run again.",
+    )
+
+
+def _parse_frame(text: str) -> Frame:
+    file, line, function, code = json.loads(text)
+    if not (isinstance(line, int) and all(isinstance(part, str) for part in (file, function, code))):
+        raise TypeError(text)
+    return Frame(file, line, function, code)
+
+
+def _parse_stack(text: str) -> tuple[int, ...]:
+    return tuple(operator.index(number) for number in json.loads(text))
 
 
 @lru_cache(maxsize=4096)
 def parse_layout(text: str) -> Layout | None:
-    """Read the text of a layout."""
+    """Read the text of a layout.
+
+    Raises:
+        ValueError: It is none.
+        TypeError: It is none.
+    """
     fields: list[Any] = json.loads(text)
     if len(fields) != 6:
         return None
     dtype, shape, strides, offset, device, storage_bytes = fields
-    return Layout(dtype, tuple(shape), tuple(strides), offset, device, storage_bytes)
+    if not (isinstance(dtype, str) and isinstance(device, str)):
+        raise TypeError(text)
+    sizes = (tuple(map(operator.index, shape)), tuple(map(operator.index, strides)))
+    return Layout(dtype, *sizes, operator.index(offset), device, operator.index(storage_bytes))
 
 
-def _stream_rows(path: Path) -> list[tuple[int, int, str]]:
-    rows: list[tuple[int, int, str]] = []
+def _stream_rows(path: Path) -> Iterator[_Row]:
     try:
         with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as stream:
             for batch in stream:
-                rows.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    except (pa.ArrowInvalid, OSError, EOFError):
+                batch.validate(full=True)
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    except (pa.ArrowException, OSError, EOFError, ValueError):
         # The process was killed while it wrote: the whole batches count, the pending file has the rest.
-        pass
-    return rows
+        return
 
 
-def _pending_rows(path: Path) -> list[tuple[int, int, str]]:
+def _pending_rows(path: Path) -> Iterator[_Row]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:
-        return []
-    rows = []
+        return
     for line in lines[:-1]:
-        table, number, text = json.loads(line)
-        rows.append((table, number, text))
-    return rows
+        try:
+            table, number, text = json.loads(line)
+        except (ValueError, TypeError):
+            return
+        yield table, number, text

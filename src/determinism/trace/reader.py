@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -15,57 +14,80 @@ import pyarrow as pa
 from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import batch_from_spool
-from determinism.trace.chunk import Chunk, chunk_from_batch, cut, join
+from determinism.trace.chunk import Chunk, chunk_from_batch, cut
+from determinism.trace.description import read_description, read_manifest
 from determinism.trace.names import Names
+from determinism.trace.portions import RecordReader
+from determinism.trace.soundness import is_sound, is_whole
 from determinism.trace.spool import read_spool
+from determinism.trace.stream import BatchStream
 from determinism.types import Role
 
 
 class _Place(NamedTuple):
     first: int
     rows: int
-    offset: int
+    offset: int | None
 
 
 class ProcessTrace:
     """The records and names of one process of a run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, limit: int | None = None) -> None:
         """Open the folder of one process.
+
+        Args:
+            folder: Where it is.
+            limit: Give only so many of the first records.
 
         Raises:
             TraceError: It was written by a newer version, or `process.json` cannot be read.
         """
         self.folder = folder
         self.key = folder.name
-        self.description = _read_json(folder / schema.PROCESS_FILE)
-        _check_format(self.description, folder)
+        self.description = read_description(folder)
+        self._limit = limit
         self._places: list[_Place] = []
         self._cached: tuple[int, Chunk] | None = None
         self._tail: Chunk | None = None
-        self._source: Any = None
-        self._schema: Any = None
+        self._num_batches = 0
+        self._spool_stopped_by: str | None = None
         self.truncated = False
+        """Whether records that were written are missing; known when `chunks` has come to its end."""
+
+    @cached_property
+    def _stream(self) -> BatchStream:
+        return BatchStream(self.folder / schema.RECORDS_FILE)
 
     @cached_property
     def names(self) -> Names:
         """The tables of names."""
         return Names(self.folder)
 
+    def until(self, limit: int) -> ProcessTrace:
+        """The same process, as if it had made no more than this many records."""
+        return ProcessTrace(self.folder, limit=limit)
+
     def chunks(self) -> Iterator[Chunk]:
         """Every record in order, in the batches they were written in.
 
         A stream that breaks off gives its whole batches; then the spool of a killed process follows.
         """
-        if self.description.get("steps_by") is not None:
-            yield from self._stored_chunks()
-            return
+        counts_batches = self.description.get("steps_by") is None
         batches = self._num_batches = 0
         for chunk in self._stored_chunks():
-            # No step was counted: then batches count.
-            upto = batches + np.cumsum(chunk.columns["role"] == Role.BATCH)
-            batches = self._num_batches = int(upto[-1])
-            yield replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
+            if self._limit is not None and chunk.first >= self._limit:
+                return
+            if self._limit is not None and chunk.first + chunk.rows > self._limit:
+                chunk = cut(chunk, 0, self._limit - chunk.first)
+            if not chunk.rows:
+                continue
+            if counts_batches:
+                # No step was counted: then batches count.
+                upto = batches + np.cumsum(chunk.columns["role"] == Role.BATCH)
+                batches = self._num_batches = int(upto[-1])
+                chunk = replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
+            yield chunk
 
     @property
     def steps_by(self) -> str | None:
@@ -73,11 +95,20 @@ class ProcessTrace:
         found = self.description.get("steps_by")
         return None if found is None else str(found)
 
+    @property
+    def stopped_by(self) -> str | None:
+        """`disk-full` or `max-disk` where recording stopped before the process ended."""
+        if self._spool_stopped_by is None and not self.description.get("ended"):
+            content = read_spool(self.folder / schema.SPOOL_FILE)
+            self._spool_stopped_by = None if content is None else content.stopped_by
+        return self.description.get("stopped_by") or self._spool_stopped_by
+
     @cached_property
     def extent(self) -> tuple[int, int]:
         """How many records and steps there are; what a killed process could not count is counted here."""
-        if self.description.get("ended") and "records" in self.description:
-            return int(self.description["records"]), int(self.description["steps"])
+        promised = self._promised()
+        if promised is not None and self._limit is None:
+            return promised, int(self.description.get("steps") or 0)
         ops = self.names.texts(schema.Table.OP)
         step_op = ops.index(schema.STEP_OP) if schema.STEP_OP in ops else schema.NONE
         records = steps = 0
@@ -86,47 +117,61 @@ class ProcessTrace:
             steps += int((chunk.columns["op"] == step_op).sum())
         return records, steps if self.steps_by is not None else self._num_batches
 
-    _num_batches = 0
+    def _promised(self) -> int | None:
+        """How many records a process that could finish its trace said there are."""
+        if not self.description.get("ended") or self.stopped_by is not None:
+            return None
+        records = self.description.get("records")
+        return None if records is None else int(records)
 
     def _stored_chunks(self) -> Iterator[Chunk]:
-        self._open()
         self._places.clear()
+        self.truncated = False
         first = 0
-        offset = self._start
-        while (batch := self._read_batch(offset)) is not None:
-            chunk = chunk_from_batch(first, batch)
+        offset = self._stream.start
+        while (placed := self._stream.at(offset)) is not None:
+            chunk = self._sound(first, placed.batch)
+            if chunk is None:
+                break
             self._places.append(_Place(first, chunk.rows, offset))
-            offset = self._source.tell()
+            offset = placed.end
             first += chunk.rows
             yield chunk
+        self.truncated |= self._stream.is_broken
+        tail = self._left_in_spool(first)
+        if tail is not None:
+            self._tail = tail
+            first += tail.rows
+            yield tail
+        promised = self._promised()
+        self.truncated |= promised is not None and promised != first
+
+    def _left_in_spool(self, first: int) -> Chunk | None:
+        """What a killed process had not yet moved to the stream."""
         content = read_spool(self.folder / schema.SPOOL_FILE)
-        if content is not None and content.rows and content.first_record == first:
-            self._tail = chunk_from_batch(first, batch_from_spool(content))
-            yield self._tail
-
-    def _open(self) -> None:
-        if self._source is not None:
-            return
-        path = self.folder / schema.RECORDS_FILE
-        try:
-            self._source = pa.memory_map(str(path))
-            self._schema = pa.ipc.read_schema(self._source)
-        except (pa.ArrowInvalid, OSError, EOFError) as error:
-            raise TraceError(
-                "trace-truncated", f"{path} holds no readable stream of records ({error}). Record the run again."
-            ) from None
-        self._start = self._source.tell()
-
-    def _read_batch(self, offset: int) -> pa.RecordBatch | None:
-        self._source.seek(offset)
-        try:
-            message = pa.ipc.read_message(self._source)
-            return pa.ipc.read_record_batch(message, self._schema)
-        except EOFError:
+        if content is None:
+            self.truncated |= self._promised() is None
             return None
-        except (pa.ArrowInvalid, OSError):
+        if content.first_record + content.rows <= first:
+            return None
+        # The stream may end in half a batch: what that was is still here.
+        self.truncated = content.first_record != first
+        if self.truncated:
+            return None
+        try:
+            return self._sound(first, batch_from_spool(content))
+        except (ValueError, pa.ArrowException):
             self.truncated = True
             return None
+
+    def _sound(self, first: int, batch: pa.RecordBatch) -> Chunk | None:
+        """The records of a batch; None if they cannot be what was written."""
+        if is_whole(batch):
+            chunk = chunk_from_batch(first, batch)
+            if is_sound(chunk, self.names):
+                return chunk
+        self.truncated = True
+        return None
 
     def record(self, number: int) -> tuple[Chunk, int]:
         """The chunk that holds one record and its position there; `chunks` must have passed it."""
@@ -143,41 +188,15 @@ class ProcessTrace:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._places[middle].first <= number else (low, middle - 1)
         place = self._places[low]
-        batch = self._read_batch(place.offset)
-        assert batch is not None
-        chunk = chunk_from_batch(place.first, batch)
+        placed = self._stream.at(place.offset)
+        assert placed is not None
+        chunk = chunk_from_batch(place.first, placed.batch)
         self._cached = (low, chunk)
         return chunk
 
     def reader(self) -> RecordReader:
         """Read the records from the first on, in portions of any size."""
         return RecordReader(self.chunks())
-
-
-class RecordReader:
-    """Gives consecutive records in portions that the caller chooses."""
-
-    def __init__(self, chunks: Iterator[Chunk]) -> None:
-        self._chunks = chunks
-        self._held: list[Chunk] = []
-        self._rows = 0
-
-    def peek(self, rows: int) -> Chunk | None:
-        """Up to `rows` next records, without moving on; None at the end."""
-        while self._rows < rows and (chunk := next(self._chunks, None)) is not None:
-            self._held.append(chunk)
-            self._rows += chunk.rows
-        if not self._held:
-            return None
-        joined = join(self._held)
-        self._held = [joined]
-        return cut(joined, 0, min(rows, joined.rows))
-
-    def advance(self, rows: int) -> None:
-        """Move on by `rows` records that `peek` gave."""
-        joined = self._held[0]
-        self._rows -= rows
-        self._held = [cut(joined, rows, joined.rows)] if rows < joined.rows else []
 
 
 class Trace:
@@ -192,44 +211,46 @@ class Trace:
         """The processes that recorded, by key."""
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
-        return [ProcessTrace(folder) for folder in folders if (folder / schema.PROCESS_FILE).exists()]
+        return [ProcessTrace(folder) for folder in folders if _has_begun(folder)]
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a process recorded anything; one that was killed in its first moment did not.
+
+    Raises:
+        TraceError: It did, and does not say what.
+    """
+    if (folder / schema.PROCESS_FILE).exists():
+        return True
+    records = folder / schema.RECORDS_FILE
+    content = read_spool(folder / schema.SPOOL_FILE)
+    if (content is not None and content.rows) or (records.exists() and records.stat().st_size):
+        raise TraceError(
+            "trace-damaged",
+            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
+        )
+    return False
 
 
 def open_trace(folder: Path) -> Trace:
     """Open a trace.
 
     Raises:
-        TraceError: There is none, it is not ours, it is cut, or it was written by a newer version.
+        TraceError: There is none, it is not ours, it is damaged, or it was written by a newer version.
     """
     if not folder.is_dir():
-        raise TraceError("trace-missing", f"{folder} is not a folder. Give the folder that `determinism record -o` wrote.")
+        found = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise TraceError("trace-missing", f"{folder} {found}. Give the folder that `determinism record -o` wrote.")
     if not (folder / schema.MANIFEST_FILE).exists():
         raise TraceError(
             "trace-foreign",
-            f"{folder} holds no {schema.MANIFEST_FILE}, so it is not a trace. Give the folder that `determinism record -o` wrote.",
+            f"{folder} holds no {schema.MANIFEST_FILE}, so it is not a trace.{_traces_below(folder)}",
         )
-    manifest = _read_json(folder / schema.MANIFEST_FILE)
-    _check_format(manifest, folder)
-    return Trace(folder, manifest)
+    return Trace(folder, read_manifest(folder))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError("trace-foreign", f"{path} cannot be read as JSON ({error}), so this is not a whole trace.") from None
-    if not isinstance(document, dict):
-        raise TraceError("trace-foreign", f"{path} holds no JSON object, so this is not a trace.")
-    return document
-
-
-def _check_format(document: dict[str, Any], folder: Path) -> None:
-    found = str(document.get("format", ""))
-    name, _, version = found.partition("/")
-    if name != "determinism.trace" or not version.isdigit():
-        raise TraceError("trace-foreign", f"{folder} names the format {found!r}, so it is not a trace of this tool.")
-    if int(version) > schema.VERSION:
-        raise TraceError(
-            "trace-newer",
-            f"{folder} has the format {found!r}; this version reads up to {schema.FORMAT!r}. Update `determinism` to read it.",
-        )
+def _traces_below(folder: Path) -> str:
+    below = sorted(str(path.parent) for path in folder.glob(f"*/{schema.MANIFEST_FILE}"))
+    if below:
+        return f" It holds traces, though: give {' or '.join(below[:2])}."
+    return " Give the folder that `determinism record -o` wrote."

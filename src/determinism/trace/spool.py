@@ -19,7 +19,10 @@ _HEADER = struct.Struct("<8sIIQII")  # magic, version, rows, first record, recor
 _MAGIC = b"detspool"
 _ROWS_OFFSET = 12
 _FIRST_OFFSET = 16
+_STOP_OFFSET = 32
 HEADER_BYTES = 64
+_STOPS = ("", "disk-full", "max-disk")
+"""Why recording stopped. On a full disk this byte is all that can still be said, because it has its place already."""
 
 
 class Section(NamedTuple):
@@ -63,7 +66,7 @@ class Spool:
         self.child_capacity = child_capacity
         self.layout = sections(record_capacity, child_capacity)
         last = self.layout[-1]
-        size = last.offset + -(-last.column.width * last.capacity // 16) * 16
+        size = self.size = last.offset + -(-last.column.width * last.capacity // 16) * 16
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -86,6 +89,10 @@ class Spool:
         """Say that this many records are whole."""
         self._rows[0] = rows
 
+    def stop(self, reason: str) -> None:
+        """Say why nothing more will be recorded."""
+        self._map[_STOP_OFFSET] = _STOPS.index(reason)
+
     def restart(self, first_record: int) -> None:
         """Empty the spool; the next record is number `first_record`."""
         self._rows[0] = 0
@@ -100,6 +107,8 @@ class SpoolContent(NamedTuple):
     first_record: int
     layout: list[Section]
     data: bytes
+    stopped_by: str | None
+    """`disk-full` or `max-disk`."""
 
 
 def read_spool(path: Path) -> SpoolContent | None:
@@ -117,7 +126,8 @@ def read_spool(path: Path) -> SpoolContent | None:
     last = layout[-1]
     if len(data) < last.offset + last.column.width * last.capacity:
         return None
-    return SpoolContent(rows, first, layout, data)
+    stop = data[_STOP_OFFSET]
+    return SpoolContent(rows, first, layout, data, _STOPS[stop] or None if stop < len(_STOPS) else None)
 
 
 def read_progress(path: Path) -> tuple[int, int] | None:

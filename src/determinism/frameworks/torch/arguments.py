@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from determinism.digest import digest_text
+from determinism.frameworks.torch.op_traits import OpTraits
 
 _MAX_TEXT = 2000
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -23,17 +26,20 @@ def argument_key(op: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     Tensors and generators count by their place only: they are recorded on their own.
     """
     key: list[Any] = [op]
+    position = 0
     for value in args:
         kind = type(value)
-        if kind is torch.Tensor:
-            key.append(torch.Tensor)
-        elif kind is int:
-            key.append(value)
-        else:
+        if kind is not _Tensor and kind is not _Parameter:
+            key.append(position)
+            if kind is int:
+                key.append(value)
+            else:
+                _extend(key, value)
+        position += 1
+    if kwargs:
+        for name, value in kwargs.items():
+            key.append(name)
             _extend(key, value)
-    for name, value in kwargs.items():
-        key.append(name)
-        _extend(key, value)
     return tuple(key)
 
 
@@ -101,12 +107,12 @@ class ArgumentTable:
         self._add = add
         self._numbers: dict[tuple[Any, ...], int] = {}
 
-    def number(self, op: int, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def number(self, op: int, traits: OpTraits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The number of the text of these arguments; -1 if there are none."""
         key = argument_key(op, args, kwargs)
         number = self._numbers.get(key)
         if number is None:
-            text = argument_text(names, args, kwargs)
+            text = argument_text(traits.argument_names, args, kwargs)
             number = self._add(text) if text else -1
             if len(self._numbers) >= self._MAX_KEYS:
                 # Forgetting keeps memory bounded; the same text may then get a second number.

@@ -11,6 +11,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.types import Phase, Role
 
 Undo = Callable[[], None]
@@ -39,7 +40,7 @@ def install(recorder: Recorder, batch_yielded: Callable[[], None]) -> Undo:
 
 def _record_batch(recorder: Recorder, batch: Any) -> None:
     found = list(leaves(batch))
-    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
+    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
     others = [leaf for leaf in found if not isinstance(leaf, torch.Tensor)]
     record = recorder.event(
         Role.BATCH,

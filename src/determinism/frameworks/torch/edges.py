@@ -9,7 +9,7 @@ import torch
 
 from determinism.frameworks.torch.layouts import LayoutTable
 from determinism.frameworks.torch.op_traits import OpTraits
-from determinism.frameworks.torch.storages import EXTERNAL, StorageTable
+from determinism.frameworks.torch.storages import EXTERNAL, StorageState, StorageTable
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.types import NO_DIGEST, Access
 
@@ -51,6 +51,13 @@ class Edges:
         """Every tensor among the arguments of an op that is about to run."""
         looked = Looked()
         written = traits.written
+        if not written and not kwargs:
+            for value in args:
+                if isinstance(value, _Tensor):
+                    self.look_at(value, looked)
+                elif type(value) is list or type(value) is tuple:
+                    self._look_at_list(value, looked)
+            return looked
         for position, value in enumerate(args):
             if written and position in written:
                 self._look_at_target(traits, value, args, looked)
@@ -87,7 +94,7 @@ class Edges:
 
     def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = _READ) -> None:
         """Add the edge from a tensor to the record that wrote its memory."""
-        if tensor.layout is not _STRIDED:
+        if tensor.layout is not _STRIDED or tensor.is_nested:
             looked.digests.append((len(looked.edges) // 4, digest_tensor(tensor)))
             looked.edges += (EXTERNAL, 0, access, self._layouts.number(tensor, 0))
             return
@@ -104,30 +111,37 @@ class Edges:
         looked.digests.append((len(looked.edges) // 4, digest_tensor(tensor)))
         looked.edges += (EXTERNAL, 0, _READ, self._layouts.number(tensor, 0))
 
-    def outputs(self, traits: OpTraits, tensors: list[torch.Tensor]) -> list[tuple[int, bytes]]:
-        """Layout and digest of what an op wrote."""
-        made = []
+    def outputs(
+        self, traits: OpTraits, tensors: list[torch.Tensor]
+    ) -> tuple[list[tuple[int, bytes]], list[StorageState | None]]:
+        """Layout and digest of what an op wrote, and the states of the storages that it lies in."""
+        made, states = [], []
+        number = self._layouts.number
         for position, tensor in enumerate(tensors):
-            size = self.storages.state(tensor).size if tensor.layout is _STRIDED else 0
             if traits.is_uninitialized or position in traits.workspaces:
                 digest = NO_DIGEST
             else:
                 digest = digest_tensor(tensor)
-            made.append((self._layouts.number(tensor, size), digest))
-        return made
-
-    def wrote(self, tensors: list[torch.Tensor], record: int) -> None:
-        """From now on the memory of these tensors is what a record wrote."""
-        for position, tensor in enumerate(tensors):
-            if tensor.layout is _STRIDED:
+            if tensor.layout is _STRIDED and not tensor.is_nested:
                 state = self.storages.state(tensor)
+                states.append(state)
+                made.append((number(tensor, state.size), digest))
+            else:
+                states.append(None)
+                made.append((number(tensor, 0), digest))
+        return made, states
+
+    def wrote(self, states: list[StorageState | None], record: int) -> None:
+        """From now on these storages hold what a record wrote as its outputs."""
+        for position, state in enumerate(states):
+            if state is not None:
                 state.record = record
                 state.output = position
 
     def remember(self, tensors: list[torch.Tensor], outputs: list[tuple[int, bytes]]) -> None:
         """Keep what a write left, so that a later look can tell whether somebody else changed it."""
         for tensor, (_, digest) in zip(tensors, outputs, strict=True):
-            if tensor.layout is _STRIDED:
+            if tensor.layout is _STRIDED and not tensor.is_nested:
                 state = self.storages.state(tensor)
                 state.digest = digest
                 state.view = (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)
@@ -136,8 +150,11 @@ class Edges:
 def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:
     """The tensors that an op wrote, then those that it made, each once."""
     written = traits.written
-    if not written and not traits.hidden_written and isinstance(result, _Tensor):
-        return [result]
+    if isinstance(result, _Tensor):
+        if not written and not traits.hidden_written:
+            return [result]
+        if traits.returns_target:
+            return [args[0]]
     targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in written
                if isinstance(at, str) or at < len(args)]  # fmt: skip
     if traits.hidden_written and len(args) > traits.hidden_flag and args[traits.hidden_flag]:

@@ -13,6 +13,7 @@ import torch
 from torch import _tensor_str
 
 from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.types import Phase, Role
 
 _BY_VALUE = ("tolist",)
@@ -40,7 +41,7 @@ def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 
 
 def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
-    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+    if isinstance(tensor, torch.Tensor) and is_plain(tensor):
         recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
         recorder.edges.storages.state(tensor).is_foreign = True
 

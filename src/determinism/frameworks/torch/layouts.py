@@ -24,7 +24,7 @@ class LayoutTable:
 
     def number(self, tensor: torch.Tensor, storage_bytes: int) -> int:
         """The number of a tensor's layout."""
-        if tensor.is_cpu and tensor.layout is _STRIDED:
+        if tensor.is_cpu and tensor.layout is _STRIDED and not tensor.is_nested:
             # Making a device object costs as much as the rest of the key.
             key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage_bytes)
             number = self._on_processor.get(key)
@@ -34,7 +34,10 @@ class LayoutTable:
         return self._number_elsewhere(tensor, storage_bytes)
 
     def _number_elsewhere(self, tensor: torch.Tensor, storage_bytes: int) -> int:
-        if tensor.layout is _STRIDED:
+        if tensor.is_nested:
+            shape = tuple(size for part in tensor.unbind() for size in part.shape)
+            view = (tensor.dtype, shape, (), 0, 0)
+        elif tensor.layout is _STRIDED:
             view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage_bytes)
         else:
             view = (tensor.dtype, tensor.shape, (), 0, 0)

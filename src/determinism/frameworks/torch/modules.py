@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from determinism.frameworks.torch.compiler import leave_alone
 from determinism.types import Phase
 
 NO_MODULE = -1
@@ -29,7 +30,7 @@ class _Calls(threading.local):
 
 
 class ModulePaths:
-    """Follows module calls through global hooks."""
+    """Follows module calls."""
 
     def __init__(self, add: Callable[[str], int]) -> None:
         """Take the function that writes a path and gives its number."""
@@ -89,26 +90,43 @@ def install(
     paths: ModulePaths,
     set_phase: Callable[[Phase], None],
     returned: Callable[[torch.nn.Module, Any, Any], None] | None,
-) -> list[Any]:
-    """Hook every module call.
+) -> Callable[[], None]:
+    """Follow every module call.
+
+    `Module.__call__` is wrapped. Global hooks would do the same, but they take Dynamo off its usual way, make it warn
+    on the program's error stream, and cost more.
 
     Args:
         paths: What is kept up to date.
         set_phase: Called with `FORWARD` when an outermost module is called.
-        returned: Called with module, inputs and output when a module returns, before it is left.
+        returned: Called with module, arguments and output when a module returns, before it is left.
 
     Returns:
-        Handles with `remove()`.
+        What takes the wrapper off.
     """
+    original = torch.nn.Module.__call__
 
-    def before(module: torch.nn.Module, inputs: Any) -> None:
+    @functools.wraps(original)
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not paths.calls():
             set_phase(Phase.FORWARD)
         paths.enter(module)
+        try:
+            output = original(module, *args, **kwargs)
+            if returned is not None:
+                returned(module, (args, kwargs), output)
+            return output
+        finally:
+            paths.leave(module)
 
-    def after(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        if returned is not None and output is not None:
-            returned(module, inputs, output)
-        paths.leave(module)
+    leave_alone(call, with_callees=False)
+    for own in (ModulePaths.calls, ModulePaths.enter, ModulePaths.leave, set_phase, returned):
+        if own is not None:
+            leave_alone(getattr(own, "__func__", own))
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
-    return [register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)]
+    def undo() -> None:
+        if torch.nn.Module.__call__ is call:
+            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    return undo

@@ -55,6 +55,7 @@ _HIDDEN_WRITES = {
 
 WORKSPACE_OUTPUTS = {
     "aten::mkldnn_rnn_layer": frozenset({3}),
+    "aten::_ctc_loss": frozenset({1}),
     "aten::_cudnn_rnn": frozenset({4}),
     "aten::miopen_rnn": frozenset({4}),
     "aten::cudnn_batch_norm": frozenset({3}),
@@ -62,7 +63,7 @@ WORKSPACE_OUTPUTS = {
     "aten::_batch_norm_no_update": frozenset({3}),
 }
 """Outputs that hold scratch memory for the backward: their bytes differ in every run and mean nothing.
-`mkldnn_rnn_layer` was measured with torch 2.13 on the CPU; the others are documented as reserve spaces."""
+`mkldnn_rnn_layer` and `_ctc_loss` were measured with torch 2.13 on the CPU; the others are documented as reserve spaces."""
 
 
 class OpTraits(NamedTuple):
@@ -87,6 +88,8 @@ class OpTraits(NamedTuple):
     hidden_flag: int
     workspaces: frozenset[int]
     argument_names: tuple[str, ...]
+    returns_target: bool
+    """An in-place op: writes its first argument, and returns that."""
 
 
 def traits_of(op: Any) -> OpTraits:
@@ -125,6 +128,7 @@ def traits_of(op: Any) -> OpTraits:
         hidden_flag=flag,
         workspaces=WORKSPACE_OUTPUTS.get(schema.name, frozenset()),
         argument_names=tuple(a.name for a in arguments),
+        returns_target=written == [0] and len(schema.returns) == 1 and not hidden,
     )
 
 
@@ -143,5 +147,6 @@ HIGHER_ORDER = OpTraits(
     hidden_flag=0,
     workspaces=frozenset(),
     argument_names=(),
+    returns_target=False,
 )
 """An operator that takes functions: not recorded itself, as the ops inside it are."""

@@ -6,6 +6,7 @@ scaler skips that, or at `determinism.step()`, which from then on alone counts.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,27 +24,31 @@ class Progress:
         self.optimizer_depth = 0
         self.optimizer_calls = 0
         self.steps_by: str | None = None
-        self._first_optimizer: int | None = None
+        self._first_optimizer: Callable[[], Any] = lambda: None
         self._step_ended = step_ended
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer's `step` was called."""
         self.optimizer_depth += 1
         self.optimizer_calls += 1
-        if self._first_optimizer is None:
-            self._first_optimizer = id(optimizer)
+        self._take_as_first(optimizer)
+
+    def _take_as_first(self, optimizer: Any) -> None:
+        """The first optimizer counts steps; when it is gone (a second training begins), the next one does."""
+        if self._first_optimizer() is None:
+            self._first_optimizer = weakref.ref(optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer's `step` returned."""
         self.optimizer_depth = max(0, self.optimizer_depth - 1)
         self.phase = Phase.OTHER
-        if id(optimizer) == self._first_optimizer and self.steps_by != "determinism.step":
+        if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
 
     def optimizer_skipped(self, optimizer: Any) -> None:
         """A gradient scaler left out the `step` of an optimizer."""
-        if self._first_optimizer in (None, id(optimizer)) and self.steps_by != "determinism.step":
-            self._first_optimizer = id(optimizer)
+        self._take_as_first(optimizer)
+        if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
 
     def explicit(self) -> None:

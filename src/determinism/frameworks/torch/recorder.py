@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.arguments import ArgumentTable
+from determinism.frameworks.torch.compiler import unwrap_handler
 from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
 from determinism.frameworks.torch.forward_links import NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
@@ -32,6 +33,7 @@ _no_dispatch = torch._C._disabled_torch_dispatch_impl
 _frame = sys._getframe
 _BACKWARD = Phase.BACKWARD
 _FORWARD = Phase.FORWARD
+_OP = Role.OP
 
 
 class _ThreadState(threading.local):
@@ -142,18 +144,19 @@ class Recorder(TorchDispatchMode):
 
     def _after(self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any) -> None:
         written = written_tensors(traits, args, kwargs, result)
-        role = Role.OP
+        role = _OP
+        states: list[Any] = []
         if written:
-            outputs = self.edges.outputs(traits, written)
+            outputs, states = self.edges.outputs(traits, written)
         elif result is None:
             return
         else:
             role = Role.ESCAPE
             outputs = [(self.layouts.value_number, digest_text(repr(result)))]
         drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
-        arguments = self.arguments.number(op, traits.argument_names, args, kwargs)
+        arguments = self.arguments.number(op, traits, args, kwargs)
         record = self._append(role, op, arguments, looked, outputs, drawn)
-        self.edges.wrote(written, record)
+        self.edges.wrote(states, record)
         if self.capture is not None:
             self.edges.remember(written, outputs)
 
@@ -254,3 +257,6 @@ class Recorder(TorchDispatchMode):
             return None
         finally:
             self._thread.is_busy = False
+
+
+unwrap_handler(Recorder)

@@ -21,6 +21,7 @@ from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.types import Level, Phase, RecordingOptions, Role
 
 _HELD_OPS = {
@@ -60,8 +61,7 @@ class Session:
         self._undo += optimization.install(recorder, self._end_if_asked)
         self._undo.append(data_loading.install(recorder, self._batch_yielded))
         returned = self._module_returned if self.level is Level.MODULE else None
-        handles = modules.install(recorder.modules, self._set_phase, returned)
-        self._undo += [handle.remove for handle in handles]
+        self._undo.append(modules.install(recorder.modules, self._set_phase, returned))
         if self.level is Level.OP:
             self._undo += escapes.install(recorder)
             recorder.__enter__()
@@ -100,7 +100,7 @@ class Session:
 
     def _record_held(self, name: str) -> None:
         """At the end of a step: what the program keeps, and the states of the generators."""
-        held = [h for h in self.recorder.held.tensors() if h.tensor.layout is torch.strided and not h.tensor.is_meta]
+        held = [h for h in self.recorder.held.tensors() if is_plain(h.tensor)]
         states = [state_digest(torch.default_generator), *rng.state_digests().values()]
         if self.level is Level.OP:
             text = json.dumps([[h.kind, h.name] for h in held])

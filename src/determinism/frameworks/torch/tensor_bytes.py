@@ -11,6 +11,7 @@ from determinism.digest import digest_bytes, digest_many
 from determinism.types import NO_DIGEST
 
 _data_pointer = torch._C.TensorBase.data_ptr
+_storage_of = torch._C.TensorBase.untyped_storage
 _EMPTY = digest_bytes(b"")
 _buffer_types: dict[int, Any] = {}
 
@@ -24,6 +25,11 @@ def _digest_memory(address: int, length: int) -> bytes:
     return digest_bytes(kind.from_address(address))
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided view of one storage that holds data."""
+    return tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested)
+
+
 def digest_tensor(tensor: torch.Tensor) -> bytes:
     """Digest of the elements of a tensor, in the order of its indices, with every bit of them.
 
@@ -33,7 +39,7 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
     Returns:
         16 bytes; `NO_DIGEST` for tensors without data (meta).
     """
-    if tensor.layout is not torch.strided or tensor.is_quantized:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return _digest_parts(tensor)
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -44,15 +50,26 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
         if tensor.is_meta:
             return NO_DIGEST
         tensor = tensor.detach().cpu()
+    storage = _storage_of(tensor)
+    if storage.nbytes() < length or not _data_pointer(tensor):
+        return _digest_without_memory(tensor)
     if tensor.is_contiguous():
         return _digest_memory(_data_pointer(tensor), length)
-    storage = tensor.untyped_storage()
     if storage.nbytes() == length:
         return _digest_memory(storage.data_ptr(), length)
     return _digest_memory(_data_pointer(contiguous := tensor.detach().contiguous()), contiguous.nbytes)
 
 
+def _digest_without_memory(tensor: torch.Tensor) -> bytes:
+    """Zeros that have no memory yet (forward-mode differentiation makes them), or memory that was given back."""
+    if tensor._is_zerotensor():
+        return digest_tensor(tensor.clone())
+    raise ValueError(f"a tensor of {tensor.nbytes} bytes lies in a storage of {tensor.untyped_storage().nbytes()} bytes")
+
+
 def _digest_parts(tensor: torch.Tensor) -> bytes:
+    if tensor.is_nested:
+        return digest_many([digest_tensor(part) for part in tensor.unbind()])
     if tensor.is_quantized:
         return digest_many([digest_tensor(tensor.int_repr()), repr(tensor.qscheme()).encode()])
     if tensor.layout is torch.sparse_coo:
@@ -61,8 +78,6 @@ def _digest_parts(tensor: torch.Tensor) -> bytes:
         parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    elif tensor.layout is torch.jagged or tensor.is_nested:
-        parts = list(tensor.unbind())
     elif tensor.is_mkldnn:
         parts = [tensor.to_dense()]
     else:

@@ -1,0 +1,32 @@
+"""Writes what `--help` says into `docs/command-line.md`: `make docs`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from determinism.cli import command
+
+PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+BLOCK = re.compile(r"(?P<head>^## `determinism(?: (?P<name>[a-z]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)", re.DOTALL | re.MULTILINE)
+
+
+def help_text(name: str | None) -> str:
+    """What `determinism NAME --help` prints; `determinism --help` for None."""
+    settings = {"terminal_width": 100, "max_content_width": 100, "help_option_names": ["-h", "--help"]}
+    parent = click.Context(command, info_name="determinism", **settings)
+    if name is None:
+        return command.get_help(parent) + "\n"
+    subcommand = command.commands[name]
+    return subcommand.get_help(click.Context(subcommand, parent=parent, info_name=name, **settings)) + "\n"
+
+
+def written(page: str) -> str:
+    """The page with the blocks as they should be."""
+    return BLOCK.sub(lambda match: match["head"] + help_text(match["name"]) + match["end"], page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

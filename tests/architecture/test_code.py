@@ -1,0 +1,112 @@
+"""Rules that every file of the package keeps to: size, names, docstrings, and nothing of the machine it was made on."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import determinism
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "determinism"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+MOST_FILE_LINES = 300
+MOST_FUNCTION_LINES = 60
+LONG_FILES: dict[str, str] = {}
+"""Files that may be longer, each with the reason."""
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions that may be longer, each with the reason."""
+
+DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "shared", "base", "core"}
+"""Names under which anything could be put."""
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function in a file, nested ones too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def name_of(path: Path) -> str:
+    """The path of a file within the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def long_files() -> set[str]:
+    """Files with too many lines."""
+    return {name_of(path) for path in FILES if len(path.read_text().splitlines()) > MOST_FILE_LINES}
+
+
+def long_functions() -> set[str]:
+    """Functions with too many lines."""
+    return {
+        f"{name_of(path)}:{function.name}"
+        for path in FILES
+        for function in functions(ast.parse(path.read_text()))
+        if (function.end_lineno or 0) - function.lineno >= MOST_FUNCTION_LINES
+    }
+
+
+def test_there_are_files() -> None:
+    assert len(FILES) > 50
+
+
+def test_no_file_is_too_long() -> None:
+    assert long_files() == set(LONG_FILES)
+
+
+def test_no_function_is_too_long() -> None:
+    assert long_functions() == set(LONG_FUNCTIONS)
+
+
+def test_no_file_is_a_drawer() -> None:
+    assert [name_of(path) for path in FILES if {*Path(name_of(path)).with_suffix("").parts} & DRAWERS] == []
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    assert [name_of(path) for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+@pytest.mark.parametrize("name", determinism.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    thing = getattr(determinism, name)
+    text = inspect.getdoc(thing) or ""
+    pages = (ROOT / "README.md").read_text() + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+
+    assert text.partition("\n")[0].rstrip().endswith(".")
+    assert f"determinism.{name}" in pages
+    if inspect.isfunction(thing):
+        taken = list(inspect.signature(thing).parameters.values())
+        assert [parameter.name for parameter in taken if f"{parameter.name}:" not in text] == []
+
+
+def test_public_names_are_these() -> None:
+    assert sorted(determinism.__all__) == ["Comparison", "DeterminismError", "check", "compare", "record", "step"]
+
+
+def kept_files() -> list[Path]:
+    """Every file that belongs to the project; in a copy without git, every file that is not made."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    found = subprocess.run(listing, capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        return [ROOT / name for name in found.stdout.split("\0") if name and (ROOT / name).is_file()]
+    made = {".venv", ".determinism", "__pycache__", ".git"}
+    return [path for path in ROOT.rglob("*") if path.is_file() and not made & set(path.parts)]
+
+
+def test_nothing_names_the_machine_it_was_made_on() -> None:
+    places = [f"{place}/" for place in {ROOT, Path.home()} if len(place.parts) > 1]
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in kept_files()
+        if any(place in path.read_text(encoding="utf-8", errors="replace") for place in places)
+    ]
+
+    assert found == []

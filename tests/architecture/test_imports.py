@@ -1,0 +1,50 @@
+"""What is imported when nothing has been asked for yet: no framework, and nothing that is slow to load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "numpy", "pyarrow", "rich")
+
+_HELP = "from determinism.cli import command\ntry:\n    command({!r}, prog_name='determinism')\nexcept SystemExit: pass"
+
+
+def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
+    """Which heavy modules a piece of code imports, in a Python of its own."""
+    report = f"import sys, json; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=folder).stdout
+    found: list[str] = json.loads(output.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import determinism",
+        "import determinism; dir(determinism); determinism.DeterminismError",
+        "import determinism.frameworks.registry",
+        "import determinism.errors, determinism.types, determinism.environment, determinism.rng, determinism.sites",
+        "from determinism.launch import child",
+        *(_HELP.format(arguments) for arguments in (["--help"], ["--version"])),
+        *(_HELP.format([name, "--help"]) for name in ("check", "record", "compare", "show")),
+    ],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    assert heavy_imports(code) == []
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_an_import_would_be_noticed(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").touch()
+
+    assert heavy_imports(f"import sys; sys.path.insert(0, '.'); import {name}", tmp_path) == [name]
+
+
+def test_what_needs_the_trace_is_noticed() -> None:
+    assert "pyarrow" in heavy_imports("import determinism; determinism.compare")

@@ -1,0 +1,101 @@
+"""`docs/messages.md` has one section for each identifier that the code gives to an error, a trouble or a blind spot."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "messages.md"
+IDENTIFIER = re.compile(r"[a-z]+(-[a-z]+)*")
+
+CARRIERS = re.compile(r"(Trace|Launch|State|Usage|Determinism)Error|_?[Tt]rouble|blind_spot|_stop")
+"""Names of what is called with an identifier, as the first or second argument."""
+
+STOPS = {"interrupt", "max-disk", "disk-full"}
+"""What stopped a run becomes the identifier of a trouble as it is."""
+
+
+def called_name(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def derived(tree: ast.AST) -> set[str]:
+    """Names of the classes in a file that derive from an error of ours."""
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and CARRIERS.fullmatch(base.id) for base in node.bases)
+    }
+
+
+def identifiers(source: str) -> Iterator[str]:
+    """The identifiers that a piece of code gives out."""
+    tree = ast.parse(source)
+    has_own_error = bool(derived(tree))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = called_name(node)
+        if CARRIERS.fullmatch(name) or (has_own_error and name == "__init__"):
+            for argument in node.args[:2]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    if IDENTIFIER.fullmatch(argument.value):
+                        yield argument.value
+                    break
+
+
+def in_code() -> set[str]:
+    """Every identifier that the package gives out."""
+    return STOPS.union(*(identifiers(path.read_text()) for path in (ROOT / "src").rglob("*.py")))
+
+
+def sections() -> list[str]:
+    """The identifiers that have a section."""
+    return re.findall(r"^### `([^`]+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_identifier_has_a_section() -> None:
+    assert sorted(in_code() - set(sections())) == []
+
+
+def test_every_section_has_an_identifier() -> None:
+    assert sorted(set(sections()) - in_code()) == []
+
+
+def test_sections_are_there_once_and_in_order() -> None:
+    for group in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        found = re.findall(r"^### `([^`]+)`$", group, re.MULTILINE)
+        assert found == sorted(set(found))
+
+
+def test_every_section_says_when_and_what_to_do() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        body = section.partition("\n")[2].partition("\n## ")[0]
+        assert "**When:**" in body and "**What to do:**" in body, section.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("raise TraceError('one-two', 'text')", ["one-two"]),
+        ("_trouble(comparison, 'one', 'text')", ["one"]),
+        ("[Trouble('one', 'text')]", ["one"]),
+        ("writer.blind_spot('one', what, why)", ["one"]),
+        ("class Own(LaunchError):\n def __init__(self): super().__init__('one', 'text')", ["one"]),
+        ("raise ValueError('one')", []),
+        ("Trouble(error.identifier, error.message)", []),
+    ],
+)
+def test_identifiers_are_found(source: str, expected: list[str]) -> None:
+    assert list(identifiers(source)) == expected

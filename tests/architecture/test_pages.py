@@ -1,0 +1,126 @@
+"""The pages under docs/ and the README say what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from determinism.cli import command
+from determinism.report.document import SCHEMA, SCHEMA_FILE
+from determinism.trace import schema
+from determinism.types import Access, Kind, Level, Phase, Role
+from tests.architecture import command_line_page
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+
+
+def text_of(name: str) -> str:
+    """A page under docs/."""
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every call of the command that a page shows."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page.read_text(encoding="utf-8"), "(?:console|sh)"):
+            for line in block.splitlines():
+                words = line.removeprefix("$ ")
+                if words.startswith(("determinism ", ".venv/bin/determinism ")):
+                    found.append((page.name, words.partition(" #")[0].rstrip()))
+    return found
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(commands()) >= 6
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_every_command_shown_is_understood(page: str, line: str) -> None:
+    name, *arguments = shlex.split(line)[1:]
+
+    if name in ("--help", "--version"):
+        return
+    subcommand = command.commands[name]
+    parent = click.Context(command, info_name="determinism")
+    if arguments != ["--help"]:
+        subcommand.make_context(name, arguments, parent=parent)
+
+
+def test_command_line_page_is_current() -> None:
+    page = text_of("command-line.md")
+
+    assert command_line_page.written(page) == page, "make docs"
+    shown = {match["name"] for match in command_line_page.BLOCK.finditer(page)}
+    assert shown == {None, *command.commands}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_plain(page: Path) -> None:
+    assert "\N{EM DASH}" not in page.read_text(encoding="utf-8")
+
+
+def test_trace_format_page_names_every_file_table_and_column() -> None:
+    text = text_of("trace-format.md")
+    files = [value for name, value in vars(schema).items() if name.endswith(("_FILE", "_FOLDER"))]
+    columns = [column.name for column in schema.RECORD_COLUMNS]
+    for group, children in schema.CHILD_COLUMNS.items():
+        columns += [group, *(f"{group}.{column.name}" for column in children)]
+    names = [*files, *columns, schema.FORMAT, schema.STEP_OP, schema.END_OP]
+
+    assert len(files) >= 6
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("words", [schema.Table, Phase, Role, Access], ids=lambda words: words.__name__)
+def test_trace_format_page_has_every_number(words: type[schema.Table | Phase | Role | Access]) -> None:
+    text = text_of("trace-format.md")
+    assert [word for word in words if f"| {word.value} | `{word.name.lower()}` |" not in text] == []
+
+
+def test_trace_format_page_has_every_version() -> None:
+    text = text_of("trace-format.md")
+    assert [n for n in range(1, schema.VERSION + 1) if f"| {n} |" not in text.partition("## Versions")[2]] == []
+
+
+def test_report_page_names_every_key() -> None:
+    text = text_of("report.md")
+    document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    keys = {*document["properties"]}
+    for definition in document["$defs"].values():
+        keys |= {*definition.get("properties", {})}
+
+    assert SCHEMA in text
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
+
+
+def test_kinds_page_has_a_section_for_each_kind() -> None:
+    assert re.findall(r"^### `([a-z]+)`$", text_of("kinds.md"), re.MULTILINE) == [*Kind]
+
+
+def test_levels_are_described() -> None:
+    assert [level for level in Level if f"`{level}`" not in text_of("command-line.md")] == []

@@ -1,0 +1,63 @@
+"""Sums up 131,072 values at a few places with two threads, which add in the order in which they come."""
+
+import sys
+
+import torch
+from torch import Tensor, nn
+
+COUNT = 131_072
+PLACES = torch.arange(COUNT) * 7919 % 61
+
+
+class IndexPut(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.zeros(61).index_put_((PLACES,), values, accumulate=True)  # SITE index_put
+
+
+class Put(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.zeros(61).put_(PLACES, values, accumulate=True)  # SITE put
+
+
+class Index(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(61))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.table[PLACES] * values  # SITE index_backward
+
+
+class Take(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(61))
+
+    def forward(self, values: Tensor) -> Tensor:
+        taken = torch.take(self.table, PLACES)  # SITE take_backward
+        return taken * values
+
+
+class Net(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.layers = nn.ModuleDict({"sums": layer})
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layers["sums"](values * self.scale)
+
+
+LAYERS = {"index_put": IndexPut, "put": Put, "index_backward": Index, "take_backward": Take}
+
+torch.manual_seed(0)
+torch.set_num_threads(2)
+torch.use_deterministic_algorithms("fixed" in sys.argv)
+model = Net(LAYERS[sys.argv[1]]())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+values = torch.randn(COUNT)
+for _ in range(4):
+    optimizer.zero_grad()
+    loss = model(values).square().mean()
+    loss.backward()  # SITE backward
+    optimizer.step()
