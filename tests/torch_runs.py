@@ -54,7 +54,7 @@ def bits(tensor: torch.Tensor) -> bytes:
         tensor = tensor.to_dense()
     if tensor.is_quantized:
         tensor = tensor.int_repr()
-    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.clone().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _fingerprint(result: Any) -> str:

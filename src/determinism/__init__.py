@@ -27,7 +27,7 @@ _PLACES = {
     "step": "determinism.session.active",
 }
 
-__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "step"]  # noqa: F822
+__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "step"]
 
 
 def __getattr__(name: str) -> Any:

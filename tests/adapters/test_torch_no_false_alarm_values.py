@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,20 @@ def outputs_that_are_not_contiguous() -> Any:
     x = values(4, 5)
     like = torch.empty_strided((4, 5), (1, 4)).copy_(x)
     return like * 2, like.exp(), x.t() + 1, torch.einsum("ij,kj->ik", x, x).t(), x.expand(3, 4, 5).clone(), like.clone()[::2]
+
+
+@program
+def expanded_element_beside_unread_ones() -> Any:
+    """An expanded view can have as many bytes as its storage, and read one element of it."""
+    x = torch.tensor([time.time() % 1, 1.0, time.time() % 1, 2.0])
+    y = x.clone().as_strided((4,), (0,), 1)
+    return x[3].expand(4), x[3].expand(4).exp(), y.tolist(), y.sum()
+
+
+@program
+def expanded_values_from_outside() -> Any:
+    x = torch.frombuffer(bytearray(b"abcdefgh"), dtype=torch.float32)
+    return x[:1].expand(6) + 1, x.as_strided((5,), (0,)).cos(), x.unfold(0, 2, 1).expand(3, 1, 2).sum()
 
 
 @program

@@ -16,7 +16,7 @@ import determinism
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.trace.reader import open_trace
 from determinism.types import Access, Phase, Role, Verdict
-from tests.torch_runs import Row, record_rows, rows
+from tests.torch_runs import Row, record_rows, recorded, rows
 
 HERE = __file__
 
@@ -89,7 +89,7 @@ def test_storage_that_got_the_address_of_another_is_its_own(tmp_path: Path) -> N
 
 
 def test_sweep_of_dead_storages_keeps_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("determinism.frameworks.torch.storages._FIRST_SWEEP", 16)
+    monkeypatch.setattr("determinism.frameworks.torch.storages._NEW_BETWEEN_SWEEPS", 16)
 
     def function() -> Any:
         kept = torch.ones(3)
@@ -104,7 +104,7 @@ def test_sweep_of_dead_storages_keeps_the_living(tmp_path: Path, monkeypatch: py
 def test_views_share_the_producer(tmp_path: Path) -> None:
     def function() -> Any:
         x = torch.ones(4, 4)
-        x.t()[1:, ::2].view(-1, 1).squeeze().exp()
+        x.t()[1:, ::2].unsqueeze(0).squeeze().exp()
         x.detach().expand(2, 4, 4).sin()
 
     found = record_rows(function, tmp_path)
@@ -315,15 +315,13 @@ def test_inference_tensors_are_followed(tmp_path: Path) -> None:
         with torch.inference_mode():
             x = torch.ones(3)
             x.add_(1)
-            x[0] = 5
             x.exp()
 
     found = record_rows(function, tmp_path)
-    assert len(only(found, "exp").producers) == 1
-    assert only(found, "exp").producers[0] == only(found, "fill_").number or found[only(found, "exp").producers[0]].op == "copy_"
+    assert only(found, "exp").producers == [only(found, "add_.Tensor").number]
 
 
-@pytest.mark.parametrize("broken", ["_before", "_after", "place", "_append"])
+@pytest.mark.parametrize("broken", ["_after", "place", "_append", "_generator_before"])
 def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(Recorder, broken)
     calls = []
@@ -353,9 +351,10 @@ def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monke
     with determinism.record(tmp_path / "trace"):
         function()
     assert len(calls) >= 3
+    monkeypatch.undo()
     assert plain[:3] == plain[3:6] == plain[6:]
     spots = open_trace(tmp_path / "trace").processes[0].description["blind_spots"]
-    assert spots and all(spot["id"] == "handler-failed" and "ValueError: out of luck" in spot["reason"] for spot in spots)
+    assert {(spot["id"], spot["reason"]) for spot in spots} == {("handler-failed", "ValueError: out of luck")}
     assert sum(spot["count"] for spot in spots) >= len(calls) // 3
     rows(tmp_path / "trace")
 
@@ -394,9 +393,10 @@ def test_storage_resized_to_nothing(tmp_path: Path) -> None:
 def test_tensors_of_zeros_without_memory(tmp_path: Path) -> None:
     def function() -> Any:
         zeros = torch._efficientzerotensor((4,))
-        return zeros + torch.ones(4)
+        return zeros + torch.ones(4), zeros * 2, zeros.clone()
 
-    assert named(record_rows(function, tmp_path), "add")
+    recorded(function, tmp_path)
+    assert not open_trace(tmp_path).processes[0].description["blind_spots"]
 
 
 def test_control_flow_operators_run(tmp_path: Path) -> None:
@@ -407,17 +407,21 @@ def test_control_flow_operators_run(tmp_path: Path) -> None:
     assert record_rows(function, tmp_path)
 
 
+def _count_tensors() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
 def test_nothing_stays_behind(tmp_path: Path) -> None:
     places = [(torch.Tensor, "numpy"), (torch.Tensor, "tolist"), (torch.Tensor, "data_ptr"), (torch, "save"),
               (torch.Tensor, "__reduce_ex__"), (torch._tensor_str, "_str"), (torch.autograd, "_engine_run_backward"),
               (torch.amp.GradScaler, "step")]  # fmt: skip
     before = [inspect.getattr_static(owner, name) for owner, name in places]
-    tensors = sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
+    tensors = _count_tensors()
     record_rows(lambda: nn.Linear(3, 3)(torch.ones(3)).sum().backward(), tmp_path)
     assert [inspect.getattr_static(owner, name) for owner, name in places] == before
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     gc.collect()
-    assert sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects()) <= tensors + 1
+    assert _count_tensors() <= tensors + 1
 
 
 def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None:

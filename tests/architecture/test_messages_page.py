@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ IDENTIFIER = re.compile(r"[a-z]+(-[a-z]+)*")
 CARRIERS = re.compile(r"(Trace|Launch|State|Usage|Determinism)Error|_?[Tt]rouble|blind_spot|_stop")
 """Names of what is called with an identifier, as the first or second argument."""
 
-STOPS = {"interrupt", "max-disk", "disk-full"}
-"""What stopped a run becomes the identifier of a trouble as it is."""
+TABLE = re.compile(r"[A-Z_]*MESSAGES")
+"""Names of dictionaries from identifiers to messages."""
 
 
 def called_name(call: ast.Call) -> str:
@@ -43,20 +43,27 @@ def identifiers(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     has_own_error = bool(derived(tree))
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = called_name(node)
-        if CARRIERS.fullmatch(name) or (has_own_error and name == "__init__"):
-            for argument in node.args[:2]:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    if IDENTIFIER.fullmatch(argument.value):
-                        yield argument.value
-                    break
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            if any(isinstance(target, ast.Name) and TABLE.fullmatch(target.id) for target in node.targets):
+                yield from constants(node.value.keys)
+        elif isinstance(node, ast.Call):
+            name = called_name(node)
+            if CARRIERS.fullmatch(name) or (has_own_error and name == "__init__"):
+                yield from list(constants(node.args[:2]))[:2]
+
+
+def constants(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
+    """The identifiers among pieces of code; of a choice between two, both."""
+    for node in nodes:
+        if isinstance(node, ast.IfExp):
+            yield from constants((node.body, node.orelse))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IDENTIFIER.fullmatch(node.value):
+            yield node.value
 
 
 def in_code() -> set[str]:
     """Every identifier that the package gives out."""
-    return STOPS.union(*(identifiers(path.read_text()) for path in (ROOT / "src").rglob("*.py")))
+    return set().union(*(identifiers(path.read_text()) for path in (ROOT / "src").rglob("*.py")))
 
 
 def sections() -> list[str]:
@@ -88,11 +95,13 @@ def test_every_section_says_when_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("raise TraceError('one-two', 'text')", ["one-two"]),
-        ("_trouble(comparison, 'one', 'text')", ["one"]),
-        ("[Trouble('one', 'text')]", ["one"]),
+        ("raise TraceError('one-two', 'A text.')", ["one-two"]),
+        ("_trouble(comparison, 'one', 'A text.')", ["one"]),
+        ("[Trouble('one', 'A text.')]", ["one"]),
         ("writer.blind_spot('one', what, why)", ["one"]),
-        ("class Own(LaunchError):\n def __init__(self): super().__init__('one', 'text')", ["one"]),
+        ("class Own(LaunchError):\n def __init__(self): super().__init__('one', 'A text.')", ["one"]),
+        ("TraceError('one' if full else 'two', 'A text.')", ["one", "two"]),
+        ("_CUT_MESSAGES = {'one': 'A text.', 'two-three': 'A text.'}", ["one", "two-three"]),
         ("raise ValueError('one')", []),
         ("Trouble(error.identifier, error.message)", []),
     ],

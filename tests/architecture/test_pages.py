@@ -59,7 +59,7 @@ def test_every_command_shown_is_understood(page: str, line: str) -> None:
     if name in ("--help", "--version"):
         return
     subcommand = command.commands[name]
-    parent = click.Context(command, info_name="determinism")
+    parent = click.Context(command, info_name="determinism", **command.context_settings)
     if arguments != ["--help"]:
         subcommand.make_context(name, arguments, parent=parent)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -16,7 +18,10 @@ from determinism.cli.show import show
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="determinism")
 def command() -> None:
-    """Find out whether a deep-learning program is bit-exact from run to run, and why it is not."""
+    """Find out whether a deep-learning program is bit-exact from run to run, and why it is not.
+
+    Start with:  determinism check -- python train.py
+    """
 
 
 for subcommand in (check, record, compare, show):
@@ -26,7 +31,49 @@ for subcommand in (check, record, compare, show):
 def main() -> None:
     """Run the command line; the exit status is 0 same, 1 different, 2 trouble or inconclusive."""
     try:
-        command.main(prog_name="determinism")
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(2)
+        status = _run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Nobody reads the output any more, or its disk is full.
+        _silence(sys.stdout, 1)
+        if not isinstance(error, BrokenPipeError):
+            from determinism.cli.ending import say
+
+            say(f"The report cannot be printed ({error}). Give --json FILE to keep it.")
+        status = 2
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr, 2)
+    sys.exit(status)
+
+
+def _silence(stream: object, descriptor: int) -> None:
+    """What is left in a stream's buffer must not raise again when Python ends."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _run() -> int:
+    try:
+        return int(command.main(prog_name="determinism", standalone_mode=False) or 0)
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else 2 if ending.code else 0
+    except click.ClickException as error:
+        error.show()
+        _report_usage(error)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        return 2
+
+
+def _report_usage(error: click.ClickException) -> None:
+    """Write the report that a command with wrong options was asked for."""
+    context = getattr(error, "ctx", None)
+    json_file = context.params.get("json_file") if context is not None else None
+    if isinstance(json_file, Path):
+        from determinism.cli.ending import write_trouble
+
+        write_trouble("usage", error.format_message(), json_file)

@@ -9,17 +9,18 @@ import click
 from determinism.cli.options import verdict_options
 
 
-@click.command()
+@click.command(short_help="Compare runs that were recorded before.")
 @verdict_options
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
 def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, json_file: Path | None) -> None:
-    """Compare two or more recorded runs."""
-    from determinism.cli.ending import conclude, fail
-    from determinism.comparison.runs import compare as compare_traces
-    from determinism.errors import DeterminismError
+    """Compare two or more recorded runs, as `check` does.
 
-    try:
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    """
+    from determinism.cli.ending import conclude, reporting
+
+    with reporting(json_file):
+        from determinism.comparison.runs import compare as compare_traces
+
         comparison = compare_traces(*traces, strict=strict, allow_failure=allow_failure)
-    except DeterminismError as error:
-        fail(error, json_file)
     conclude(comparison, json_file)

@@ -16,7 +16,7 @@ PROGRAM_SETTINGS = {"ignore_unknown_options": False, "allow_interspersed_args": 
 """Everything from the program's name on belongs to the program."""
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of click have no type argument
     """A number of bytes, such as `500M` or `2GiB`."""
 
     name = "size"

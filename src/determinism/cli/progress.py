@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import TracebackType
 
 import click
 
+from determinism.cli.ending import say
 from determinism.launch.program import ProgressCallback
+from determinism.report.places import path_text
+
+_ERASE = "\r\x1b[2K"
 
 
 class ProgressLine:
@@ -18,8 +23,8 @@ class ProgressLine:
     """
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._status: object | None = None
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._is_shown = False
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -27,25 +32,37 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._clear()
+        self.clear()
 
-    def announce(self, title: str) -> ProgressCallback | None:
-        """A run begins; gives what is told its progress."""
-        self._clear()
-        passes_through = title.startswith("run 1 ") and (sys.stdout.isatty() or sys.stderr.isatty())
-        if not self._is_terminal or passes_through:
-            click.echo(f"determinism: {title}", err=True)
+    def announce(self, title: str, log: Path | None) -> ProgressCallback | None:
+        """A run begins; gives what is told its progress.
+
+        Args:
+            title: What the run is.
+            log: Where the program's output goes; None if it passes through.
+        """
+        self.clear()
+        if log is None or not self._is_terminal:
+            say(title if log is None else f"{title}, its output goes to {path_text(str(log))}")
             return None
 
         def show(records: int, step: int) -> None:
-            text = f"determinism: {title}, step {max(step, 0)}, {records:,} records"
-            click.echo(f"\r\x1b[2K{text}", err=True, nl=False)
-            self._status = text
+            at = f", step {step}" if step >= 0 else ""
+            self._print(f"{_ERASE}determinism: {title}{at}, {records:,} records")
+            self._is_shown = True
 
-        show(0, 0)
+        show(0, -1)
         return show
 
-    def _clear(self) -> None:
-        if self._status is not None:
-            click.echo("\r\x1b[2K", err=True, nl=False)
-            self._status = None
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            self._print(_ERASE)
+            self._is_shown = False
+
+    def _print(self, text: str) -> None:
+        try:
+            click.echo(text, err=True, nl=False)
+        except (OSError, ValueError):
+            # A terminal that is gone must not end the run.
+            self._is_terminal = False

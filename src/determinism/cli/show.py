@@ -7,25 +7,23 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Tell what a trace holds.")
 @click.option("--step", type=click.IntRange(min=0), metavar="K", help="List the records of one step.")
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="List at most N records.")
 @click.argument("trace", type=click.Path(path_type=Path), metavar="DIR")
 def show(trace: Path, step: int | None, records: int | None) -> None:
-    """Tell what a trace holds: the run, its processes, steps, phases and ops."""
+    """Tell what a trace holds: the run, and per process its steps, phases and most frequent ops."""
     from rich.console import Console
 
-    from determinism.cli.ending import fail
-    from determinism.errors import DeterminismError
-    from determinism.report.contents import render_records, render_trace
-    from determinism.trace.reader import open_trace
+    from determinism.cli.ending import reporting
 
     console = Console(highlight=False)
-    try:
+    with reporting():
+        from determinism.report.contents import render_records, render_trace
+        from determinism.trace.reader import open_trace
+
         opened = open_trace(trace)
         if step is None and records is None:
             render_trace(opened, console)
         else:
             render_records(opened, console, step=step, limit=records)
-    except DeterminismError as error:
-        fail(error, None)

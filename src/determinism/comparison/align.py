@@ -52,8 +52,8 @@ def _join(first: Array, second: Array) -> tuple[Array, Array]:
     _, code = np.unique(both, axis=0, return_inverse=True)
     code = code.reshape(-1)
     codes = (code[: len(first)], code[len(first) :])
-    labelled = [_with_occurrence(part) for part in codes]
-    _, at_first, at_second = np.intersect1d(*labelled, assume_unique=True, return_indices=True)
+    labelled = (_with_occurrence(codes[0]), _with_occurrence(codes[1]))
+    _, at_first, at_second = np.intersect1d(labelled[0], labelled[1], assume_unique=True, return_indices=True)
     order = np.argsort(at_first)
     return at_first[order], at_second[order]
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.lockstep import Group, Lockstep
-from determinism.comparison.origins import Entry, Input, Origins, entry
+from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
-from determinism.comparison.regions import covers_storage, overlap
+from determinism.comparison.regions import leaves_uncovered, overlap
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Access, Role
@@ -62,9 +62,12 @@ class Taint(NamedTuple):
     layout: Layout | None
     root: int
     """Index of the root; -1 for memory that nobody wrote."""
+    covers: tuple[Layout, ...] = ()
+    """Parts that were overwritten since."""
 
 
 _PENDING = -1
+_MOST_COVERS = 64
 
 
 class Incoming(NamedTuple):
@@ -183,7 +186,7 @@ class Flow:
                 for taint in self._taints.get((key, value.output), ()):
                     if value.access is Access.CARRY:
                         carried.add(taint)
-                    elif overlap(taint.layout, value.layout):
+                    elif overlap(taint.layout, value.layout, taint.covers):
                         read.add(taint.root)
         return Incoming(frozenset(read), tuple(carried))
 
@@ -253,24 +256,31 @@ class Flow:
             taints = {Taint(made.layout, root) for root in own}
             if pending and differs:
                 taints.add(Taint(made.layout, _PENDING))
+            chooses = chooses_elements(some)
             for taint in incoming.carried:
-                if self._survives(taint, made.layout, differs):
-                    taints.add(taint)
+                left = self._left(taint, made.layout, keeps=chooses and differs)
+                if left is not None:
+                    taints.add(left)
             if taints:
                 self._taints[(key, output)] = tuple(taints)
                 self._producers.add(key)
                 marked = True
         return marked
 
-    def _survives(self, taint: Taint, written: Layout | None, differs: bool) -> bool:
-        """Whether a difference is still in a storage after a write into part of it."""
+    def _left(self, taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
+        """What is left of a difference in a storage after a write into part of it.
+
+        Args:
+            taint: The difference.
+            written: The part.
+            keeps: Whether elements of the part were kept, and the part still differs.
+        """
         if taint.root != _PENDING and taint.root not in self._open:
-            return False
-        if written is None or taint.layout is None:
-            return differs
-        if covers_storage(written) or written == taint.layout:
-            return differs
-        return True
+            return None
+        if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
+            return taint
+        covers = (*taint.covers, written)
+        return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None
 
     def dead(self) -> tuple[int, list[Root]]:
         """How many roots nothing read, and the first of them."""

@@ -137,13 +137,13 @@ class Origins:
                 return False
             # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
             if made is not None and made.layout is not None:
-                if not (_chooses_elements(writer) and self._differs(at.producer, at.output)):
+                if not (chooses_elements(writer) and self._differs(at.producer, at.output)):
                     covers.append(made.layout)
             at = earlier
         return False
 
 
-def _chooses_elements(writer: Entry) -> bool:
+def chooses_elements(writer: Entry) -> bool:
     """Whether the op wrote only the elements that its arguments chose, within the view that it was given."""
     name = writer.op.partition(".")[0].removeprefix("aten::")
     return name in {

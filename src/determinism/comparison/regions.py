@@ -47,17 +47,20 @@ def _bounds(layout: Layout) -> tuple[int, int]:
     return layout.offset * width, (last + 1) * width
 
 
-def overlap(first: Layout | None, second: Layout | None) -> bool:
-    """Whether two views of one storage share an element; True where that cannot be told."""
+def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
+    """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
     if first is None or second is None:
         return True
     (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
     if high <= other_low or other_high <= low:
         return False
-    length = max(high, other_high)
+    length = max(high, other_high, *(_bounds(cover)[1] for cover in covers)) if covers else max(high, other_high)
     if length > _MOST_ELEMENTS:
         return True
-    return bool((_mask(first, length) & _mask(second, length)).any())
+    shared = _mask(first, length) & _mask(second, length)
+    for cover in covers:
+        shared &= ~_mask(cover, length)
+    return bool(shared.any())
 
 
 def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from determinism.comparison.process import ProcessComparison, compare_processes
-from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.endings import compare_as_far_as_recorded, conclude
+from determinism.comparison.process import ProcessComparison
+from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary
 from determinism.errors import UsageError
 from determinism.trace.reader import ProcessTrace, Trace, open_trace
 from determinism.types import Kind, Verdict
@@ -43,13 +44,14 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     if len(traces) < 2:
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; {len(traces)} given.")
     _check_levels(traces)
+    _check_steps(traces)
     comparison = Comparison(Verdict.SAME, [_summary(trace) for trace in traces], _recorded(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
     for other in traces[1:]:
         if _compare_pair(traces[0], other, comparison, strict=strict):
             break
     comparison.environment = _environment(traces)
-    _conclude(comparison, traces, allow_failure=allow_failure)
+    conclude(comparison, traces, allow_failure=allow_failure)
     return comparison
 
 
@@ -64,10 +66,22 @@ def _check_levels(traces: Sequence[Trace]) -> None:
             )
 
 
+def _check_steps(traces: Sequence[Trace]) -> None:
+    asked = [trace.manifest.get("steps") for trace in traces]
+    if len(set(asked)) > 1:
+        texts = ["all steps" if steps is None else f"--steps {steps}" for steps in asked]
+        raise UsageError(
+            "steps-differ",
+            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
+            "was told to leave out. Record both with the same --steps.",
+        )
+
+
 def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict: bool) -> bool:
     """Compare two runs into the result; returns whether they differ."""
     partners = {process.key: process for process in second.processes}
-    results = [compare_processes(p, partners[p.key]) for p in first.processes if p.key in partners]
+    pairs = [(process, partners[process.key]) for process in first.processes if process.key in partners]
+    results = [compare_as_far_as_recorded(mine, other, (first, second)) for mine, other in pairs]
     differing = [result for result in results if result.divergence is not None]
     comparison.dead_differences += sum(result.dead_differences for result in results)
     comparison.dead_first = [*comparison.dead_first, *(d for r in results for d in r.dead_first)][:5]
@@ -102,7 +116,7 @@ def _take(comparison: Comparison, differing: list[ProcessComparison]) -> None:
 
 
 def _missing_process(first: Trace, second: Trace, key: str) -> Divergence:
-    side, trace = next((i, t) for i, t in enumerate((first, second)) if any(p.key == key for p in t.processes))
+    side = next(i for i, trace in enumerate((first, second)) if any(p.key == key for p in trace.processes))
     return Divergence(
         Kind.STRUCTURE, key, 0, side, 0, "init", "determinism::process", None, None, None, (), None, (),
         f"Process {key!r} recorded in run {side + 1} only.",
@@ -121,7 +135,7 @@ def _summary(trace: Trace) -> RunSummary:
 
 
 def _stopped_by(trace: Trace) -> str | None:
-    return next((str(p.description["stopped_by"]) for p in trace.processes if p.description.get("stopped_by")), None)
+    return next((process.stopped_by for process in trace.processes if process.stopped_by is not None), None)
 
 
 def _recorded(traces: Sequence[Trace]) -> Recorded:
@@ -141,7 +155,7 @@ def _recorded(traces: Sequence[Trace]) -> Recorded:
 
 
 def _blind_spots(process: ProcessTrace) -> list[tuple[tuple[str, str, str], int]]:
-    return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in process.description.get("blind_spots", [])]
+    return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in process.description.get("blind_spots") or []]
 
 
 def _environment(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
@@ -149,7 +163,7 @@ def _environment(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
     for trace in (traces[0], traces[-1]):
         found: dict[str, str] = {}
         for process in trace.processes[:1]:
-            found = {**process.description.get("environment", {}), **process.description.get("settings", {})}
+            found = {**(process.description.get("environment") or {}), **(process.description.get("settings") or {})}
         facts.append(found)
     first, last = facts
     return [
@@ -157,50 +171,3 @@ def _environment(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
         for name in sorted({*first, *last})
         if first.get(name) != last.get(name)
     ]
-
-
-def _conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> None:
-    """What exit statuses and cut traces add to what the tensors say."""
-    if not any(trace.processes for trace in traces):
-        _trouble(comparison, "nothing-recorded", "No process of the runs recorded anything, so there is nothing to compare.")
-        return
-    if comparison.verdict is Verdict.DIFFERENT:
-        return
-    statuses = [run.exit_status for run in comparison.runs]
-    if len(set(statuses)) > 1:
-        comparison.verdict = Verdict.DIFFERENT
-        comparison.first_divergence = _ended_differently(traces, statuses)
-        return
-    stopped = next((run for run in comparison.runs if run.stopped_by in ("max-disk", "disk-full", "interrupt")), None)
-    if stopped is not None:
-        message = {
-            "max-disk": "The trace reached --max-disk, and what came after was not recorded. What was recorded is equal.",
-            "disk-full": "The disk was full, and what came after was not recorded. What was recorded is equal. "
-            "Make room, or give another place with --output.",
-            "interrupt": "A run was interrupted. What was recorded up to there is equal.",
-        }[str(stopped.stopped_by)]
-        _trouble(comparison, str(stopped.stopped_by), message)
-    elif statuses[0] not in (0, None) and not allow_failure:
-        _trouble(
-            comparison,
-            "runs-failed",
-            f"All runs ended with exit status {statuses[0]}. What they recorded up to there is equal, but a program that "
-            "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
-        )
-    elif not sum(process.extent[0] for process in traces[0].processes):
-        _trouble(comparison, "nothing-recorded", "The program imported a framework but ran no op, so there is nothing to compare.")
-
-
-def _trouble(comparison: Comparison, identifier: str, message: str) -> None:
-    comparison.verdict = Verdict.INCONCLUSIVE
-    comparison.trouble.append(Trouble(identifier, message))
-
-
-def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) -> Divergence:
-    process = traces[0].processes[0]
-    records, steps = process.extent
-    texts = ", ".join(f"run {i + 1}: {status}" for i, status in enumerate(statuses))
-    return Divergence(
-        Kind.STRUCTURE, process.key, max(records - 1, 0), 0, max(steps - 1, 0), "other", "determinism::exit", None, None,
-        None, (), None, (), f"All recorded tensors are equal, but the runs ended differently (exit status of {texts}).",
-    )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,26 @@ class RunResult:
     exit_status: int
     """Minus the signal's number if a signal ended it."""
     stopped_by: str | None
-    """A signal's name, or "steps" if the requested number of steps was reached."""
+    """A signal's name, "steps" if the requested number of steps was reached, "interrupt" if the user ended it."""
     seconds: float
     folder: Path
     """The trace."""
+
+
+class Unfinished(TraceError):
+    """The program has ended, but how it ended could not be written into its trace."""
+
+    def __init__(self, folder: Path, error: OSError, program_exit: ProgramExit) -> None:
+        """Make the message.
+
+        Args:
+            folder: The trace.
+            error: Why it could not be written.
+            program_exit: How the program ended.
+        """
+        cause = _unwritable(folder, error)
+        super().__init__(cause.identifier, f"{cause.message} The program ended with exit status {program_exit.exit_status}.")
+        self.program_exit = program_exit
 
 
 def record_program(
@@ -61,7 +78,7 @@ def record_program(
         environment: The environment it would have without recording; None for the current one.
 
     Raises:
-        TraceError: The trace cannot be written.
+        TraceError: The trace cannot be written; `Unfinished` if the program was run.
         LaunchError: The program cannot be started.
         Interrupted: The user ended it; the trace is whole up to there.
     """
@@ -81,7 +98,7 @@ def record_program(
             command, configuration=configuration, log=log, on_progress=on_progress, environment=environment, stdin=stdin
         )
     except Interrupted as interrupted:
-        _finish(folder, facts, interrupted.program_exit)
+        _finish(folder, facts, replace(interrupted.program_exit, stopped_by="interrupt"))
         raise
     except LaunchError:
         # Nothing was started; a trace of nothing would only be in the way of the next try.
@@ -107,7 +124,7 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
     try:
         write_manifest(folder, {**facts, **ending})
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise Unfinished(folder, error, program_exit) from None
     return RunResult(program_exit.exit_status, stopped_by, program_exit.seconds, folder)
 
 
@@ -126,8 +143,9 @@ def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _unwritable(folder: Path, error: OSError) -> TraceError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return TraceError(
-        "trace-unwritable",
+        "disk-full" if is_full else "trace-unwritable",
         f"The trace {folder} could not be finished ({error}). What was recorded until then stays readable. Make room "
         f"there, or give another folder with --output.",
     )

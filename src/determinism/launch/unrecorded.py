@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
+from determinism.errors import LaunchError
 from determinism.launch.notes import NOTE_PREFIX
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
+
+_LEAST_ROOM = 1 << 20
+"""Bytes that a trace needs to begin."""
 
 
 def not_recorded_reasons(folder: Path) -> list[str]:
@@ -23,6 +28,33 @@ def not_recorded_reasons(folder: Path) -> list[str]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return [reason for reason, _ in reasons.most_common()]
+
+
+def require_recorded(folder: Path, exit_status: int) -> None:
+    """See that a run recorded something.
+
+    Args:
+        folder: The trace.
+        exit_status: How the program ended.
+
+    Raises:
+        LaunchError: It did not.
+    """
+    reason = unrecorded_reason(folder)
+    if reason is None:
+        return
+    ended = f"The program ended with exit status {exit_status}."
+    try:
+        room = shutil.disk_usage(folder).free
+    except OSError:
+        room = _LEAST_ROOM
+    if room < _LEAST_ROOM:
+        raise LaunchError(
+            "disk-full",
+            f"No process of the program recorded anything: the disk with {folder} has {room:,} bytes left. {ended} Make "
+            "room, or give another place with --output.",
+        )
+    raise LaunchError("nothing-recorded", f"{reason} {ended}")
 
 
 def unrecorded_reason(folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from determinism.report.legible import legible
 from determinism.report.places import frame_text
+from determinism.report.wording import stop_phrase
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Phase, Role
@@ -29,20 +31,39 @@ def render_trace(trace: Trace, console: Console) -> None:
     manifest = trace.manifest
     console.print(Text(f"trace        {legible(str(trace.folder))}"))
     console.print(Text(f"command      {legible(' '.join(map(str, manifest.get('command', []))))}"))
-    ended = manifest.get("stopped_by") or manifest.get("exit_status")
-    console.print(Text(f"ended        {'not known' if ended is None else ended}, after {manifest.get('seconds') or 0:.1f} s"))
+    console.print(Text(f"ended        {legible(_ending(manifest))}"))
     if not trace.processes:
         console.print("No process recorded anything.")
     for process in trace.processes:
         _render_process(process, console)
 
 
+def _ending(manifest: dict[str, Any]) -> str:
+    if not manifest.get("complete"):
+        return "not known: it is still running, or its recording was ended from outside"
+    status, stopped_by = manifest.get("exit_status"), manifest.get("stopped_by")
+    known = [f"exit status {status}" if status is not None else "", stop_phrase(str(stopped_by)) if stopped_by else ""]
+    parts = [part for part in known if part] or ["when the recorded block was left"]
+    return f"{', '.join(parts)}, after {manifest.get('seconds') or 0:.1f} s"
+
+
+def _completeness(process: ProcessTrace) -> str | None:
+    """Why the trace lacks records; None if it has all."""
+    if process.stopped_by is not None:
+        return {"disk-full": "the disk was full", "max-disk": "the limit of --max-disk was reached"}.get(process.stopped_by)
+    if process.truncated:
+        return "its files are cut or damaged"
+    return None if process.description.get("ended") else "the process was killed; everything until then is here"
+
+
 def _render_process(process: ProcessTrace, console: Console) -> None:
-    records, steps = process.extent
+    _, steps = process.extent
+    records = 0
     size = sum(file.stat().st_size for file in process.folder.iterdir())
     phases: Counter[int] = Counter()
     ops: Counter[int] = Counter()
     for chunk in process.chunks():
+        records += chunk.rows
         for counter, name in ((phases, "phase"), (ops, "op")):
             values, counts = np.unique(chunk.columns[name], return_counts=True)
             counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -52,14 +73,15 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     console.print(Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)"))
     counted = process.steps_by or ("batches" if steps else "nothing")
     console.print(Text(f"steps by     {counted}"))
-    if process.truncated or not description.get("ended"):
-        console.print(Text("complete     no: the process ended before it could finish its trace"))
-    console.print(Text("phases       " + ", ".join(f"{Phase(p).label} {n:,}" for p, n in sorted(phases.items()))))
-    for spot in description.get("blind_spots", []):
+    lack = _completeness(process)
+    if lack is not None:
+        console.print(Text(f"complete     no: {lack}"))
+    console.print(Text("phases       " + (", ".join(f"{Phase(p).label} {n:,}" for p, n in sorted(phases.items())) or "none")))
+    for spot in description.get("blind_spots") or []:
         console.print(Text(legible(f"blind spot   {spot['what']}: {spot['reason']} ({spot['count']})")))
     grid = Grid(box=None, padding=(0, 2, 0, 0))
-    grid.add_column("count", justify="right")
-    grid.add_column("op")
+    grid.add_column("count", justify="right", header_style="dim")
+    grid.add_column("op", header_style="dim")
     for number, count in ops.most_common(_MOST_OPS):
         grid.add_row(f"{count:,}", Text(legible(process.names.text(Table.OP, number) or "?")))
     console.print(grid)
@@ -81,11 +103,15 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
     """
     for process in trace.processes:
         console.print(Text(f"process {legible(process.key)}"))
-        for line in islice(_record_lines(process, step), limit):
-            console.print(Text(legible(line)), soft_wrap=True)
+        number = 0
+        for number, line in enumerate(islice(_record_lines(process, step), limit), start=1):
+            console.print(Text(legible(line, console.encoding)), soft_wrap=True)
+        if not number:
+            _, steps = process.extent
+            console.print(Text(f"has no records{'' if step is None else f' of step {step}; its steps are 0 to {steps}'}"))
 
 
-def _record_lines(process: ProcessTrace, step: int | None) -> Any:
+def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:
     names = process.names
     for chunk in process.chunks():
         outputs = chunk.children["outputs"]

@@ -124,7 +124,7 @@ def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
         return
     folders = {os.path.dirname(trace) for trace in traces}
     names = [os.path.basename(trace) for trace in traces]
-    if len(traces) > 1 and len(folders) == 1 and all(names):
+    if len(traces) > 1 and len(folders) == 1 and all(folders) and all(names):
         shown, where = names, f" in {path_text(folders.pop())}"
     else:
         shown, where = [path_text(trace) for trace in traces], ""

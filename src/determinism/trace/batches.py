@@ -67,6 +67,14 @@ def batch_from_cells(rows: int, layout: list[Section], cells: Callable[[Section,
                            schema=RECORD_SCHEMA)
 
 
+def written_bytes(batch: pa.RecordBatch) -> int:
+    """How many bytes a batch takes in a stream of its own."""
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=WRITE_OPTIONS) as stream:
+        stream.write_batch(batch)
+    return int(sink.size())
+
+
 def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
     """The records that a process left in its spool.
 

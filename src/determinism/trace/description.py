@@ -36,7 +36,7 @@ def read_description(folder: Path) -> Document:
 
 def _read(path: Path, rules: dict[str, _Rule]) -> Document:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document: Document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = f"is empty or cut: {error}" if isinstance(error, ValueError) else f"cannot be read: {error}"
         raise TraceError("trace-damaged", f"{path} {reason}. So this trace is not whole. Record the run again.") from None

@@ -53,11 +53,23 @@ def sections(record_capacity: int, child_capacity: int) -> list[Section]:
     return laid_out
 
 
+def spool_bytes(record_capacity: int, child_capacity: int) -> int:
+    """How large a spool is."""
+    last = sections(record_capacity, child_capacity)[-1]
+    return last.offset + -(-last.column.width * last.capacity // 16) * 16
+
+
 class Spool:
     """The buffer of one process, with one memory view per column."""
 
-    def __init__(self, path: Path, record_capacity: int = 8192, child_capacity: int = 65536) -> None:
+    def __init__(self, path: Path, record_capacity: int, child_capacity: int, first_record: int = 0) -> None:
         """Create the file.
+
+        Args:
+            path: Where; a spool that lies there already is replaced.
+            record_capacity: Room for so many records.
+            child_capacity: Room for so many entries of each list.
+            first_record: Number of the next record.
 
         Raises:
             OSError: The disk has no room for it.
@@ -65,17 +77,22 @@ class Spool:
         self.record_capacity = record_capacity
         self.child_capacity = child_capacity
         self.layout = sections(record_capacity, child_capacity)
-        last = self.layout[-1]
-        size = self.size = last.offset + -(-last.column.width * last.capacity // 16) * 16
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        size = self.size = spool_bytes(record_capacity, child_capacity)
+        # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
+        part = path.with_name(f"{path.name}.part")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
             self._map = mmap.mmap(descriptor, size)
+            _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, 0, first_record, record_capacity, child_capacity)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         self.bytes = memoryview(self._map)
-        self.first_record = 0
-        _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, 0, 0, record_capacity, child_capacity)
+        self.first_record = first_record
         self._rows = self.bytes[_ROWS_OFFSET : _ROWS_OFFSET + 4].cast("I")
         self._first = self.bytes[_FIRST_OFFSET : _FIRST_OFFSET + 8].cast("Q")
 
@@ -83,7 +100,9 @@ class Spool:
         """The cells of one column; digests as bytes."""
         end = section.offset + section.column.width * section.capacity
         raw = self.bytes[section.offset : end]
-        return raw if section.column.code == "digest" else raw.cast(section.column.code)
+        if section.column.code == "digest":
+            return raw
+        return raw.cast("i") if section.column.code == "i" else raw.cast("b")
 
     def commit(self, rows: int) -> None:
         """Say that this many records are whole."""

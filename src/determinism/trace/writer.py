@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,12 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 from determinism.trace import schema
-from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA, WRITE_OPTIONS, batch_from_cells
-from determinism.trace.files import write_json
+from determinism.trace.batches import RECORD_SCHEMA, WRITE_OPTIONS, batch_from_cells, written_bytes
+from determinism.trace.names_writer import NamesWriter
+from determinism.trace.process_file import ProcessFile
 from determinism.trace.schema import Table
-from determinism.trace.spool import Section, Spool
+from determinism.trace.spool import Section, Spool, spool_bytes
 
 _ROWS_WORTH_A_BATCH = 2048
+_RECORD_CAPACITIES = (8192, 1024, 128)
+_ENTRIES_PER_RECORD = 8
+_DOCUMENT_BYTES = 16384
+"""What the manifest and `process.json` may take."""
+_HEADER_BYTES = 4096
+_LINE_BYTES = 64
 
 
 class ProcessWriter:
@@ -42,26 +47,35 @@ class ProcessWriter:
         self.folder = folder
         self.stopped_by: str | None = None
         self._max_bytes = max_bytes
-        self._description = description
-        self._blind_spots: dict[tuple[str, str, str], int] = {}
         self._lock = threading.RLock()
-        self._names: list[tuple[int, int, str]] = []
-        self._counts = [0] * len(Table)
-        self._records_file = (folder / schema.RECORDS_FILE).open("wb")
-        self._names_file = (folder / schema.NAMES_FILE).open("wb")
-        self._pending = (folder / schema.PENDING_NAMES_FILE).open("wb", buffering=0)
-        self._records: Any = pa.ipc.new_stream(self._records_file, RECORD_SCHEMA, options=WRITE_OPTIONS)
-        self._names_stream: Any = pa.ipc.new_stream(self._names_file, NAMES_SCHEMA, options=WRITE_OPTIONS)
-        self._records_file.flush()
-        self._names_file.flush()
+        self._process_file = ProcessFile(folder, description)
+        self._names = NamesWriter(folder)
+        self._file = (folder / schema.RECORDS_FILE).open("wb")
+        self._stream: Any = pa.ipc.new_stream(self._file, RECORD_SCHEMA, options=WRITE_OPTIONS)
         self._flushed = 0
         self._last_flush = time.monotonic()
-        self._open_spool(8192, 65536)
+        self._spool: Spool | None = None
+        self._record_capacity = self._child_capacity = 0
+        self._rows = self._inputs = self._digests = self._outputs = self._generators = 0
+        self._open_first_spool()
         self._write_description(ended=False)
 
+    def _open_first_spool(self) -> None:
+        """Make the largest spool that there is room for."""
+        for record_capacity in _RECORD_CAPACITIES:
+            try:
+                self._open_spool(record_capacity, _ENTRIES_PER_RECORD * record_capacity)
+                return
+            except OSError as error:
+                failure = error
+        self._stop("max-disk" if failure.errno is None else "disk-full", str(failure))
+
     def _open_spool(self, record_capacity: int, child_capacity: int) -> None:
-        self._spool = spool = Spool(self.folder / schema.SPOOL_FILE, record_capacity, child_capacity)
-        spool.restart(self._flushed)
+        size = spool_bytes(record_capacity, child_capacity)
+        if self._max_bytes is not None and self._bytes_written() + 2 * size > self._max_bytes:
+            raise OSError(f"{self._max_bytes} bytes leave no room for {size} bytes of records")
+        self._spool = spool = Spool(self.folder / schema.SPOOL_FILE, record_capacity, child_capacity, self._flushed)
+        self._record_capacity, self._child_capacity, self._commit = record_capacity, child_capacity, spool.commit
         columns = [spool.view(section) for section in spool.layout]
         records = len(schema.RECORD_COLUMNS)
         self._record_columns = columns[:records]
@@ -79,12 +93,12 @@ class ProcessWriter:
     def name(self, table: Table, text: str) -> int:
         """Add a row to a table of names and return its number."""
         with self._lock:
-            number = self._counts[table]
-            self._counts[table] = number + 1
-            self._names.append((int(table), number, text))
+            number = self._names.next_number(table)
+            if self._max_bytes is not None and self._bytes_on_disk() + len(text) + _LINE_BYTES > self._max_bytes:
+                self._stop_at_limit()
             if self.stopped_by is None:
                 try:
-                    self._pending.write(json.dumps([int(table), number, text]).encode() + b"\n")
+                    self._names.add(table, number, text)
                 except OSError as error:
                     self._stop("disk-full", str(error))
             return number
@@ -110,13 +124,14 @@ class ProcessWriter:
             The number of the record.
         """
         with self._lock:
-            if (
-                self._rows >= self._spool.record_capacity
-                or self._inputs + len(inputs) // 4 > self._spool.child_capacity
-                or self._outputs + len(outputs) > self._spool.child_capacity
-                or self._digests + len(input_digests) > self._spool.child_capacity
+            if self.stopped_by is None and (
+                self._rows >= self._record_capacity
+                or self._inputs + len(inputs) // 4 > self._child_capacity
+                or self._outputs + len(outputs) > self._child_capacity
+                or self._digests + len(input_digests) > self._child_capacity
+                or self._generators + len(generators) > self._child_capacity
             ):
-                self._make_room(max(len(inputs) // 4, len(outputs), len(input_digests)))
+                self._make_room(max(len(inputs) // 4, len(outputs), len(input_digests), len(generators)))
             row = self._rows
             number = self._flushed + row
             if self.stopped_by is not None:
@@ -140,7 +155,7 @@ class ProcessWriter:
                 self._generators = at + 1
             self._generator_ends[row] = self._generators
             self._rows = row + 1
-            self._spool.commit(row + 1)
+            self._commit(row + 1)
             return number
 
     def _append_inputs(self, number: int, inputs: Sequence[int], digests: Sequence[tuple[int, bytes]]) -> None:
@@ -164,11 +179,11 @@ class ProcessWriter:
 
     def _make_room(self, width: int) -> None:
         self.flush()
-        if width > self._spool.child_capacity and self.stopped_by is None:
+        if width > self._child_capacity and self.stopped_by is None:
             try:
-                self._open_spool(self._spool.record_capacity, 2 * width)
+                self._open_spool(self._record_capacity, 2 * width)
             except OSError as error:
-                self._stop("disk-full", str(error))
+                self._stop("max-disk" if error.errno is None else "disk-full", str(error))
 
     def boundary(self) -> None:
         """A step ended: write a batch if it is worth one."""
@@ -180,83 +195,86 @@ class ProcessWriter:
         with self._lock:
             if self.stopped_by is None:
                 try:
-                    self._write_names()
+                    self._names.flush(self._has_room_for)
                     self._write_records()
-                except OSError as error:
+                except (OSError, pa.ArrowException) as error:
                     self._stop("disk-full", str(error))
             self._flushed += self._rows
             self._rows = self._inputs = self._digests = self._outputs = self._generators = 0
             self._last_flush = time.monotonic()
-            if self.stopped_by is None:
+            if self.stopped_by is None and self._spool is not None:
                 self._spool.restart(self._flushed)
-                if self._max_bytes is not None and self._bytes_written() > self._max_bytes:
-                    self._stop("max-disk", f"the trace of this process reached {self._bytes_written()} bytes")
-
-    def _write_names(self) -> None:
-        if not self._names:
-            return
-        columns = [pa.array(values, field.type) for values, field in zip(zip(*self._names, strict=True), NAMES_SCHEMA, strict=True)]
-        self._names_stream.write_batch(pa.record_batch(columns, schema=NAMES_SCHEMA))
-        self._names_file.flush()
-        self._names.clear()
-        self._pending.truncate(0)
-        self._pending.seek(0)
 
     def _write_records(self) -> None:
-        if not self._rows:
-            return
         spool = self._spool
+        if not self._rows or spool is None or self.stopped_by is not None:
+            return
 
         def cells(section: Section, count: int) -> bytes:
             return bytes(spool.bytes[section.offset : section.offset + section.column.width * count])
 
-        self._records.write_batch(batch_from_cells(self._rows, spool.layout, cells))
-        self._records_file.flush()
+        batch = batch_from_cells(self._rows, spool.layout, cells)
+        if self._has_room_for(batch):
+            self._stream.write_batch(batch)
+            self._file.flush()
+
+    def _has_room_for(self, batch: pa.RecordBatch) -> bool:
+        """Whether a batch still fits; if not, what it holds stays where it is, and recording stops."""
+        if self._max_bytes is None:
+            return True
+        room = self._max_bytes - self._bytes_on_disk()
+        if batch.nbytes + _HEADER_BYTES > room and written_bytes(batch) > room:
+            self._stop_at_limit()
+            return False
+        return True
 
     def _bytes_written(self) -> int:
-        return self._records_file.tell() + self._names_file.tell()
+        return self._file.tell() + self._names.bytes_written + _DOCUMENT_BYTES
+
+    def _bytes_on_disk(self) -> int:
+        return self._bytes_written() + (self._spool.size if self._spool is not None else 0)
 
     def blind_spot(self, identifier: str, what: str, reason: str) -> None:
         """Count something that could not be recorded."""
         with self._lock:
-            key = (identifier, what, reason)
-            self._blind_spots[key] = self._blind_spots.get(key, 0) + 1
-            if self._blind_spots[key] == 1:
+            if self._process_file.count_blind_spot(identifier, what, reason):
                 self._write_description(ended=False)
 
     def describe(self, **facts: Any) -> None:
         """Add facts to `process.json`."""
-        self._description.update(facts)
+        self._process_file.facts.update(facts)
         self._write_description(ended=False)
+
+    def _stop_at_limit(self) -> None:
+        self._stop("max-disk", f"the trace of this process takes {self._bytes_on_disk()} bytes of {self._max_bytes}")
 
     def _stop(self, reason: str, detail: str) -> None:
+        if self.stopped_by is not None:
+            return
         self.stopped_by = reason
-        self._description["stopped_at"] = self._flushed + self._rows
-        self._description["stopped_detail"] = detail
-        self._write_description(ended=False)
+        if self._spool is not None:
+            self._spool.stop(reason)
+        self.describe(stopped_at=self._flushed + self._rows, stopped_detail=detail)
 
     def _write_description(self, *, ended: bool) -> None:
-        spots = [
-            {"id": identifier, "what": what, "reason": reason, "count": count}
-            for (identifier, what, reason), count in self._blind_spots.items()
-        ]
-        document = {"format": schema.FORMAT, "pid": os.getpid(), **self._description,
-                    "ended": ended, "stopped_by": self.stopped_by, "blind_spots": spots}
         try:
-            write_json(self.folder / schema.PROCESS_FILE, document)
+            self._process_file.write(ended=ended, stopped_by=self.stopped_by)
         except OSError:
-            # A full disk: the reader finds no `ended` and says that the trace is cut.
-            self.stopped_by = self.stopped_by or "disk-full"
+            # The spool still has room to say so.
+            if self.stopped_by is None:
+                self.stopped_by = "disk-full"
+            if self._spool is not None:
+                self._spool.stop(self.stopped_by)
 
     def close(self) -> None:
         """Write what is left and end the streams."""
         self.flush()
-        for stream in (self._records, self._names_stream, self._records_file, self._names_file, self._pending):
+        for file in (self._stream, self._names, self._file):
             try:
-                stream.close()
-            except OSError as error:
+                file.close()
+            except (OSError, pa.ArrowException) as error:
                 self._stop("disk-full", str(error))
         if self.stopped_by is None:
             (self.folder / schema.SPOOL_FILE).unlink(missing_ok=True)
-            (self.folder / schema.PENDING_NAMES_FILE).unlink(missing_ok=True)
+            self._names.discard_pending()
         self._write_description(ended=True)

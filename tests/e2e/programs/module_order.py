@@ -1,6 +1,7 @@
 """Applies named residual branches in the order of a set of strings."""
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -28,3 +29,5 @@ for _ in range(2):
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
     optimizer.step()
+with Path("order.txt").open("a") as log:
+    log.write(" ".join(ORDER(NAMES)) + "\n")

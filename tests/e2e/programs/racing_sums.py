@@ -1,6 +1,9 @@
 """Sums up 131,072 values at a few places with two threads, which add in the order in which they come."""
 
+import hashlib
+import os
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +57,14 @@ torch.manual_seed(0)
 torch.set_num_threads(2)
 torch.use_deterministic_algorithms("fixed" in sys.argv)
 model = Net(LAYERS[sys.argv[1]]())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 values = torch.randn(COUNT)
-for _ in range(4):
+# For each step what was summed up, so that a test can tell where two runs truly parted.
+log = Path(f"sums-{sys.argv[1]}-{os.getpid()}.txt").open("w", buffering=1)
+for _ in range(24):
     optimizer.zero_grad()
-    loss = model(values).square().mean()
-    loss.backward()  # SITE backward
+    sums = model(values)
+    sums.square().mean().backward()  # SITE backward
+    racing = model.layers["sums"].table.grad if "backward" in sys.argv[1] else sums
+    log.write(hashlib.sha256(repr(racing.tolist()).encode()).hexdigest() + "\n")
     optimizer.step()

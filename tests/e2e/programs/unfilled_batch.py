@@ -26,5 +26,5 @@ inputs = torch.randn(32, 32)
 for count in (32, 20, 32):
     keep_in_memory()
     optimizer.zero_grad()
-    model(pad(inputs[:count]) / 256).square().mean().backward()  # SITE
+    model(pad(inputs[:count])).square().mean().backward()  # SITE
     optimizer.step()

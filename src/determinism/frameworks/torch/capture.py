@@ -16,7 +16,7 @@ from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.frameworks.torch.value_difference import difference
 from determinism.trace.files import write_json
-from determinism.trace.schema import CAPTURE_FILE, Table
+from determinism.trace.schema import CAPTURE_FILE
 
 _MAX_BYTES = 4 << 30
 
@@ -56,7 +56,7 @@ class Capture:
 
     def _repeat(self, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         """Run the op again and again on equal inputs, and count what comes out."""
-        tensors = [value for value in _tensors((args, tuple(kwargs.values())))]
+        tensors = _tensors((args, tuple(kwargs.values())))
         if traits.is_uninitialized or sum(tensor.nbytes for tensor in tensors) > _MAX_BYTES:
             return {"repeats": 0, "outputs": []}
         generator = generator_of(args, kwargs) if traits.draws else None
@@ -66,7 +66,7 @@ class Capture:
         worst: list[dict[str, Any]] = []
         repeats, until = 0, time.monotonic() + self._request["seconds"]
         while repeats < self._request["repeats"] and (repeats < 2 or time.monotonic() < until):
-            if generator is not None:
+            if generator is not None and state is not None:
                 generator.set_state(state)
             copies_args, copies_kwargs = _copied(args), _copied(kwargs)
             result = func(*copies_args, **copies_kwargs)

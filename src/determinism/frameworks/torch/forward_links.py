@@ -15,6 +15,7 @@ from determinism.frameworks.torch.modules import NO_MODULE
 from determinism.sites import NO_STACK
 
 _MOST_LINKS = 200_000
+_MOST_SKIPPED = 8
 sequence_number = torch.autograd._get_sequence_nr
 
 
@@ -36,12 +37,26 @@ class ForwardLinks(threading.local):
     def __init__(self) -> None:
         self.last = -1
         """The counter when a link was last made."""
+        self.newest: Link | None = None
+        """The link made last."""
+        self.wrote_view: Link | None = None
+        """Set by a record that wrote into a view, until the next link."""
         self._new: dict[int, Link] = {}
         self._old: dict[int, Link] = {}
 
     def add(self, sequence: int, link: Link) -> None:
-        """The counter moved to `sequence` during the op of this link."""
+        """The counter moved to `sequence` during the op of this link.
+
+        Numbers that were skipped belong to nodes that were made without an op at that moment: by this op before its
+        first record, or, after a write into a view, by the write (`CopySlices` and the view made anew).
+        """
+        skipped = range(max(self.last, sequence - 1 - _MOST_SKIPPED), sequence - 1) if self.last >= 0 else ()
+        for index, number in enumerate(skipped):
+            after_write = self.wrote_view is not None and index < 2
+            self._new.setdefault(number, self.wrote_view if after_write and self.wrote_view else link)
         self.last = sequence
+        self.newest = link
+        self.wrote_view = None
         self._new.setdefault(sequence - 1, link)
         if len(self._new) >= _MOST_LINKS:
             self.age()

@@ -156,6 +156,8 @@ class Recorder(TorchDispatchMode):
         drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
         arguments = self.arguments.number(op, traits, args, kwargs)
         record = self._append(role, op, arguments, looked, outputs, drawn)
+        if traits.returns_target and args[0]._is_view():
+            self._links.wrote_view = self._links.newest
         self.edges.wrote(states, record)
         if self.capture is not None:
             self.edges.remember(written, outputs)

@@ -51,13 +51,26 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
             return NO_DIGEST
         tensor = tensor.detach().cpu()
     storage = _storage_of(tensor)
-    if storage.nbytes() < length or not _data_pointer(tensor):
+    address = _data_pointer(tensor)
+    if not address or not storage.nbytes():
         return _digest_without_memory(tensor)
     if tensor.is_contiguous():
-        return _digest_memory(_data_pointer(tensor), length)
-    if storage.nbytes() == length:
+        if storage.nbytes() < length:
+            return _digest_without_memory(tensor)
+        return _digest_memory(address, length)
+    if storage.nbytes() == length and _is_dense(tensor):
         return _digest_memory(storage.data_ptr(), length)
     return _digest_memory(_data_pointer(contiguous := tensor.detach().contiguous()), contiguous.nbytes)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie side by side, each at a place of its own."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _digest_without_memory(tensor: torch.Tensor) -> bytes:

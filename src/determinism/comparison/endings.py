@@ -1,0 +1,149 @@
+"""What exit statuses and cut recordings add to what the tensors say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from determinism.comparison.process import ProcessComparison, compare_processes
+from determinism.comparison.result import Comparison, Divergence, Trouble
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import END_OP, STEP_OP, Table
+from determinism.types import Kind, Level, Verdict
+
+INTERRUPT = "interrupt"
+"""What a manifest says has stopped a run that the user ended."""
+
+
+def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces: Sequence[Trace]) -> ProcessComparison:
+    """Compare two processes; that a recording was cut off is no difference between the runs.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    result = compare_processes(first, second)
+    if not _is_structure(result.divergence):
+        return result
+    # Counting reads to the end, and only there it is known whether anything is missing.
+    counts = [_count(process) for process in (first, second)]
+    cut = [count for count, trace in zip(counts, traces, strict=True) if cut_reasons(trace)]
+    if not cut:
+        return result
+    limit = min(cut)
+    first, second = first.until(limit), second.until(limit)
+    result = compare_processes(first, second)
+    if result.divergence is not None and _is_structure(result.divergence):
+        last = min(_last_step(process) for process in (first, second))
+        if result.divergence.step >= last:
+            return ProcessComparison(first.key)
+    return result
+
+
+def _is_structure(divergence: Divergence | None) -> bool:
+    return divergence is not None and divergence.kind is Kind.STRUCTURE
+
+
+def _count(process: ProcessTrace) -> int:
+    return sum(chunk.rows for chunk in process.chunks())
+
+
+def _last_step(process: ProcessTrace) -> int:
+    return max((int(chunk.columns["step"][-1]) for chunk in process.chunks()), default=0)
+
+
+def cut_reasons(trace: Trace) -> list[str]:
+    """Why records of a run are missing: identifiers of troubles; known when the run was read."""
+    found = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
+    if any(process.truncated for process in trace.processes):
+        found.append("trace-truncated")
+    if trace.manifest.get("stopped_by") == INTERRUPT:
+        found.append("interrupted")
+    elif not trace.manifest.get("complete"):
+        found.append("run-unfinished")
+    return found
+
+
+def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> None:
+    """Bring exit statuses, cut recordings and empty ones into the verdict."""
+    if comparison.verdict is Verdict.DIFFERENT:
+        return
+    statuses = [run.exit_status for run in comparison.runs]
+    known = {status for status in statuses if status is not None}
+    reasons = [cut_reasons(trace) for trace in traces]
+    # A full disk is trouble of its own for a program.
+    disk_was_full = any("disk-full" in found for found in reasons)
+    if len(known) > 1 and traces[0].processes and not disk_was_full:
+        comparison.verdict = Verdict.DIFFERENT
+        comparison.first_divergence = _ended_differently(traces, statuses)
+        return
+    comparison.trouble += _cut_troubles(traces, reasons)
+    if not comparison.trouble and not all(_holds_content(trace) for trace in traces):
+        comparison.trouble.append(Trouble("nothing-recorded", _nothing_recorded(traces, comparison.level)))
+    failed = next((status for status in statuses if status), None)
+    if not comparison.trouble and failed is not None and not allow_failure:
+        comparison.trouble.append(
+            Trouble(
+                "runs-failed",
+                f"All runs ended with exit status {failed}. What they recorded up to there is equal, but a program that "
+                "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
+            )
+        )
+    if comparison.trouble:
+        comparison.verdict = Verdict.INCONCLUSIVE
+
+
+def _cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
+    for reason in sorted({reason for found in reasons for reason in found}):
+        concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
+        runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
+        trace = traces[concerned[0] - 1]
+        records = sum(_count(process) for process in trace.processes)
+        yield Trouble(reason, _CUT_MESSAGES[reason].format(runs=runs, records=f"{records:,}", folder=trace.folder))
+
+
+_CUT_MESSAGES = {
+    "max-disk": "The trace of {runs} reached --max-disk after {records} records, and what came after was not recorded. What "
+    "was recorded is equal. Give more room, or record less with --steps or --level.",
+    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and what came after "
+    "was not recorded. What was recorded is equal. Make room, or give another place with --output.",
+    "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
+    "run again.",
+    "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "
+    "{records} records that are there are equal. Make the run again.",
+    "trace-truncated": "The trace of {runs} ({folder}) breaks off after {records} records although more were written: its "
+    "files are cut or damaged. What can be read is equal. Copy it again, or make the run again.",
+}
+
+
+def _holds_content(trace: Trace) -> bool:
+    """Whether anything but the ends of steps and of the process was recorded."""
+    for process in trace.processes:
+        empty = [n for n, name in enumerate(process.names.texts(Table.OP)) if name in (STEP_OP, END_OP)]
+        if any(not np.isin(chunk.columns["op"], empty).all() for chunk in process.chunks()):
+            return True
+    return False
+
+
+def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
+    number, trace = next((n, t) for n, t in enumerate(traces, start=1) if not _holds_content(t))
+    if not trace.processes:
+        return f"No process of run {number} recorded anything, so there is nothing to compare."
+    framework = trace.processes[0].description.get("framework")
+    if level == Level.OP:
+        return f"Run {number} imported {framework} but ran no op of it, so there is nothing to compare."
+    seen = "step ended" if level == Level.STEP else "module was called and no step ended"
+    return (
+        f"In run {number} no {seen}, so at --level {level} there is nothing to compare. Record with --level op, or say "
+        "where steps end with determinism.step()."
+    )
+
+
+def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) -> Divergence:
+    process = traces[0].processes[0]
+    records, steps = process.extent
+    texts = ", ".join(f"run {i + 1}: {status}" for i, status in enumerate(statuses))
+    return Divergence(
+        Kind.STRUCTURE, process.key, max(records - 1, 0), 0, max(steps - 1, 0), "other", "determinism::exit", None, None,
+        None, (), None, (), f"All recorded tensors are equal, but the runs ended differently (exit status of {texts}).",
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""Each kind of divergence is produced by a real program and named right, with its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.checking import check, line, site_of
+
+TRIES = 3
+"""What varies only with some probability is checked again until it did."""
+
+needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: threads cannot race")
+
+
+class Expected(NamedTuple):
+    """What a report has to name."""
+
+    program: str
+    kind: str
+    step: int
+    phase: str
+    op: str
+    module: str | None
+    inputs_equal: bool | None
+
+
+EXPECTED = [
+    Expected("unseeded_head", "rng", 0, "init", "aten::uniform_", None, True),
+    Expected("late_dropout", "rng", 2, "forward", "aten::bernoulli_.float", "regular.dropout", True),
+    Expected("label_numbers", "data", 0, "init", "aten::lift_fresh", None, False),
+    Expected("numpy_batch", "data", 1, "other", "aten::lift_fresh", None, False),
+    Expected("numpy_buffer", "data", 1, "forward", "aten::addmm", "0", False),
+    Expected("clock_rate", "argument", 0, "optimizer", "aten::add_.Tensor", None, True),
+    Expected("random_scale", "argument", 1, "forward", "aten::mul.Tensor", "augment", True),
+    Expected("task_order", "order", 0, "forward", "aten::add.Tensor", None, False),
+    Expected("unfilled_batch", "uninitialized", 1, "forward", "aten::addmm", "0", False),
+    Expected("numpy_write", "mutation", 1, "forward", "aten::addmm", "2", False),
+]
+
+
+def assert_named(report: dict[str, Any], expected: Expected) -> None:
+    assert report["verdict"] == "different"
+    first = report["first_divergence"]
+    assert Expected(expected.program, *(first[name] for name in Expected._fields[1:])) == expected
+    assert site_of(report) == (expected.program, line(expected.program))
+    assert first["stack"][0] == first["site"]
+    assert first["outputs"] != []
+    assert report["absorbed"] is False
+    assert report["first_visible"]["step"] == expected.step
+
+
+@pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: expected.program)
+def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
+    report = check(tmp_path, expected.program, options=("--no-explain",))
+    assert_named(report, expected)
+    assert report["first_divergence"]["forward_site"] is None
+
+
+def test_overwritten_initialisation_does_not_count(tmp_path: Path) -> None:
+    report = check(tmp_path, "unseeded_head", options=("--no-explain",))
+    assert report["dead_differences"]["count"] == 2
+    assert {dead["op"] for dead in report["dead_differences"]["first"]} == {"aten::uniform_"}
+
+
+def test_order_of_modules(tmp_path: Path) -> None:
+    report = check(tmp_path, "module_order", options=("--no-explain",))
+    orders = [text.split() for text in (tmp_path / "order.txt").read_text().splitlines()]
+    parted = next(mine for mine, other in zip(*orders, strict=True) if mine != other)
+    module = f"1.branches.{parted}"
+    assert_named(report, Expected("module_order", "order", 0, "forward", "aten::addmm", module, False))
+
+
+def test_write_by_address_is_told_from_the_op_by_the_confirming_run(tmp_path: Path) -> None:
+    named = Expected("raw_write", "op", 2, "forward", "aten::addmm", "2", None)
+    assert_named(check(tmp_path, "raw_write", options=("--no-explain",)), named)
+    confirmed = named._replace(kind="mutation", inputs_equal=False)
+    assert_named(check(tmp_path, "raw_write", options=("--explain",)), confirmed)
+
+
+def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
+    report, steps = check_until_parted(tmp_path, "clock_loop", lambda: (tmp_path / "steps.txt").read_text().split()[-2:])
+    step = min(int(number) for number in steps)
+    assert_named(report, Expected("clock_loop", "structure", step, "forward", "aten::addmm", "0", None))
+
+
+def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
+    report, chosen = check_until_parted(tmp_path, "clock_branch", lambda: (tmp_path / "chosen.txt").read_text().split()[-2:])
+    step = next(number for number, (mine, other) in enumerate(zip(*chosen, strict=True)) if mine != other)
+    assert_named(report, Expected("clock_branch", "structure", step, "forward", "aten::clamp", None, None))
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("program", "op", "phase", "site", "forward_site"),
+    [
+        ("index_put", "aten::index_put_", "forward", "SITE index_put", None),
+        ("put", "aten::put_", "forward", "SITE put", None),
+        ("index_backward", "aten::index_put", "backward", "SITE backward", "SITE index_backward"),
+        ("take_backward", "aten::put", "backward", "SITE backward", "SITE take_backward"),
+    ],
+)
+def test_op_that_varies_with_two_threads(
+    program: str, op: str, phase: str, site: str, forward_site: str | None, tmp_path: Path
+) -> None:
+    def sums() -> list[list[str]]:
+        logs = sorted(tmp_path.glob("sums-*.txt"), key=lambda log: log.stat().st_ctime_ns)
+        found = [log.read_text().split() for log in logs[:2]]
+        for log in logs:
+            log.unlink()
+        return found
+
+    report, found = check_until_parted(tmp_path, "racing_sums", sums, program, options=("--explain",))
+    step = next(number for number, (mine, other) in enumerate(zip(*found, strict=True)) if mine != other)
+    first = report["first_divergence"]
+    assert (first["kind"], first["step"], first["phase"], first["op"]) == ("op", step, phase, op)
+    assert first["module"] == "layers.sums"
+    assert site_of(report) == ("racing_sums", line("racing_sums", site))
+    expected_forward = None if forward_site is None else ("racing_sums", line("racing_sums", forward_site))
+    assert site_of(report, "forward_site") == expected_forward
+    assert first["inputs_equal"] is True
+    (output,) = first["outputs"]
+    assert (output["dtype"], output["shape"], output["elements"]) == ("float32", [61], 61)
+    assert output["repeats"] > 1
+    assert output["distinct"] > 1
+    assert 1 <= output["elements_different"] <= 61
+    assert output["max_ulp"] >= 1
+    assert output["max_abs"] > 0
+
+
+def check_until_parted(
+    folder: Path, program: str, log: Callable[[], list[Any]], *arguments: str, options: tuple[str, ...] = ("--no-explain",)
+) -> tuple[dict[str, Any], list[Any]]:
+    """Check until two runs parted by what they logged themselves; the verdict must agree with that each time."""
+    for _ in range(TRIES):
+        report = check(folder, program, *arguments, options=options)
+        mine, other = log()
+        assert report["verdict"] == ("same" if mine == other else "different")
+        if mine != other:
+            return report, [mine, other]
+    pytest.fail(f"{program} never varied in {TRIES} checks")
+
+
+def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:
+    report = check(tmp_path, "all_fixed")
+    assert report["first_divergence"] is None
+    assert report["verdict"] == "same"
+    assert report["recorded"]["records"] > 1000

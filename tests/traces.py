@@ -1,0 +1,162 @@
+"""Traces for tests, written record by record without any framework."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from determinism.comparison.canonical import Canonical
+from determinism.trace.chunk import Chunk, join
+from determinism.trace.manifest import create_trace, write_manifest
+from determinism.trace.names import Layout
+from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Table
+from determinism.trace.writer import ProcessWriter
+from determinism.types import NO_DIGEST, Access, Phase, Role
+
+
+class Ref(NamedTuple):
+    """An output of an earlier record, looked at through a view; `record` -1 is external."""
+
+    record: int
+    output: int = 0
+    layout: Layout | None = None
+    access: Access = Access.READ
+    digest: str | None = None
+    """What it held, where that was digested."""
+
+
+def layout(*shape: int, offset: int = 0, strides: Sequence[int] | None = None, elements: int | None = None, dtype: str = "float32") -> Layout:
+    """A view; without strides a contiguous one, of a storage with `elements` elements (as many as it needs)."""
+    found = list(strides) if strides is not None else []
+    if strides is None:
+        step = 1
+        for size in reversed(shape):
+            found.insert(0, step)
+            step *= max(1, size)
+    extent = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, found, strict=True))
+    width = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int64": 8, "float64": 8, "complex64": 8}[dtype]
+    count = extent if elements is None else elements
+    return Layout(dtype, tuple(shape), tuple(found), offset, "cpu", count * width)
+
+
+def digest_of(text: str) -> bytes:
+    """16 bytes that stand for a value."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).digest()
+
+
+class TraceBuilder:
+    """Writes the trace of a run with one process."""
+
+    def __init__(self, folder: Path, *, key: str = "main", **description: Any) -> None:
+        self._folder = folder
+        self._step = 0
+        create_trace(folder, created=time.time(), command=["program"], cwd="/work", level="op")
+        own = folder / PROCESSES_FOLDER / key
+        own.mkdir(parents=True)
+        self._writer = ProcessWriter(own, description={"level": "op", "steps_by": "determinism.step", **description})
+        self._names: dict[tuple[Table, str], int] = {}
+
+    def _name(self, table: Table, text: str | None) -> int:
+        if text is None:
+            return -1
+        key = (table, text)
+        if key not in self._names:
+            self._names[key] = self._writer.name(table, text)
+        return self._names[key]
+
+    def _layout(self, view: Layout | None) -> int:
+        return self._name(Table.LAYOUT, json.dumps(["value"] if view is None else list(view)))
+
+    def _stack(self, site: tuple[str, int] | None) -> int:
+        if site is None:
+            return -1
+        frame = self._name(Table.FRAME, json.dumps([site[0], site[1], "train", f"line {site[1]}"]))
+        return self._name(Table.STACK, json.dumps([frame]))
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[Ref | int] = (),
+        outputs: Sequence[str | None] = ("value",),
+        *,
+        layouts: Sequence[Layout | None] | None = None,
+        role: Role = Role.OP,
+        phase: Phase = Phase.FORWARD,
+        module: str | None = None,
+        site: tuple[str, int] | None = ("/work/train.py", 1),
+        arguments: str | None = None,
+        generators: Sequence[str] = (),
+        thread: int = 0,
+    ) -> int:
+        """Append a record; gives its number.
+
+        Args:
+            op: Its name.
+            inputs: What it took; a plain number is the first output of that record, read as a whole.
+            outputs: A text that stands for the bytes of each output; None for bytes that nobody wrote.
+            layouts: Of each output; four contiguous elements if left out.
+            role: What it stands for.
+            phase: What the program was doing.
+            module: Path of the module.
+            site: File and line.
+            arguments: As text.
+            generators: Texts that stand for states of generators.
+            thread: Number of the thread.
+        """
+        views = list(layouts) if layouts is not None else [layout(4)] * len(outputs)
+        edges: list[int] = []
+        digests = []
+        for position, given in enumerate(inputs):
+            ref = given if isinstance(given, Ref) else Ref(given)
+            edges += (ref.record, ref.output, int(ref.access), self._layout(ref.layout or layout(4)))
+            if ref.digest is not None:
+                digests.append((position, digest_of(ref.digest)))
+        made = [
+            (self._layout(view), NO_DIGEST if text is None else digest_of(text))
+            for text, view in zip(outputs, views, strict=True)
+        ]
+        cells = (
+            thread, self._step, phase, role, self._name(Table.OP, op), self._name(Table.MODULE, module),
+            self._stack(site), -1, -1, self._name(Table.ARGUMENTS, arguments),
+        )  # fmt: skip
+        return self._writer.append(cells, edges, digests, made, [digest_of(state) for state in generators])
+
+    def step(self, held: dict[str, Ref | int] | None = None, name: str = STEP_OP) -> int:
+        """A step ends while parameters of these names hold these outputs."""
+        text = json.dumps([["parameter", parameter] for parameter in held or {}])
+        refs = list((held or {}).values())
+        number = self.add(name, refs, (), role=Role.STATE, phase=Phase.OTHER, site=None, arguments=text)
+        self._step += 1
+        return number
+
+    def close(self, *, exit_status: int | None = 0) -> Path:
+        """End the process and the run."""
+        self.step(name=END_OP)
+        self._writer.describe(records=self._writer.num_records, steps=self._step)
+        self._writer.close()
+        facts = {"command": ["program"], "cwd": "/work", "exit_status": exit_status, "stopped_by": None}
+        write_manifest(self._folder, {**facts, "seconds": 0.1, "complete": True})
+        return self._folder
+
+
+def process_of(folder: Path) -> ProcessTrace:
+    """The only process of a trace."""
+    (process,) = open_trace(folder).processes
+    return process
+
+
+def chunk_of(process: ProcessTrace) -> Chunk:
+    """All records of a process."""
+    return join(list(process.chunks()))
+
+
+def opened(first: Path, second: Path) -> tuple[ProcessTrace, ProcessTrace, Chunk, Chunk, Canonical]:
+    """Both processes, all their records, and the numbers they share."""
+    processes = (process_of(first), process_of(second))
+    chunks = [chunk_of(process) for process in processes]
+    return (*processes, *chunks, Canonical(*processes))
