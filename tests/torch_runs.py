@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -136,3 +137,18 @@ def record_rows(program: Program, folder: Path) -> list[Row]:
     """Record a program once and give its records."""
     recorded(program, folder)
     return rows(folder)
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    """The line of a function's source that contains a text."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(number for number, line in enumerate(lines) if text in line)
+
+
+def named(records: list[Row], op: str) -> list[Row]:
+    return [record for record in records if record.op == op or record.op.partition(".")[0] == op]
+
+
+def only(records: list[Row], op: str) -> Row:
+    (found,) = named(records, op)
+    return found

@@ -1,4 +1,4 @@
-"""Deterministic programs compare as the same, though the clock, paths, addresses and unread numbers differ in every run."""
+"""Deterministic programs compare as the same, though paths, addresses and unread numbers differ in every run."""
 
 from __future__ import annotations
 
@@ -58,74 +58,6 @@ def train(report: Callable[..., Any], steps: int = 4) -> Any:
 def every_other_run() -> bool:
     """Stands for a clock: true in every second run."""
     return next(runs) % 2 == 0
-
-
-@program
-def logging_by_the_clock() -> Any:
-    moment = every_other_run()
-
-    def report(step: int, loss: Tensor, x: Tensor, net: nn.Module) -> None:
-        if (step % 2 == 0) == moment:
-            print(loss.item(), (net(x).detach() > 0).float().mean().item())
-
-    # The forward of the log draws random numbers for the dropout, so it must not be in training mode.
-    return train(lambda step, loss, x, net: (net.eval(), report(step, loss, x, net), net.train()))
-
-
-@program
-def metrics_in_one_run_only() -> Any:
-    moment = every_other_run()
-
-    def report(step: int, loss: Tensor, x: Tensor, net: nn.Module) -> None:
-        if moment:
-            norms = torch.stack([parameter.grad.norm() for parameter in net.parameters()])
-            print(norms, loss.detach().cpu().numpy(), norms.tolist(), f"{loss:.3f}", float(norms.max()))
-
-    return train(report)
-
-
-@program
-def metrics_kept_in_tensors() -> Any:
-    moment = every_other_run()
-    total = torch.zeros(())
-
-    def report(step: int, loss: Tensor, x: Tensor, net: nn.Module) -> None:
-        if moment:
-            total.add_(loss.detach())
-
-    return train(report)
-
-
-@program
-def evaluation_in_one_run_only() -> Any:
-    moment = every_other_run()
-
-    def report(step: int, loss: Tensor, x: Tensor, net: nn.Module) -> None:
-        if moment and step == 2:
-            net.eval()
-            with torch.no_grad():
-                print("accuracy", (net(torch.ones(5, 4)) > 0).float().mean().item())
-            net.train()
-
-    return train(report)
-
-
-@program
-def checkpoint_by_the_clock() -> Any:
-    moment = every_other_run()
-
-    def report(step: int, loss: Tensor, x: Tensor, net: nn.Module) -> None:
-        if moment and step == 1:
-            with tempfile.TemporaryDirectory() as folder:
-                torch.save(net.state_dict(), os.path.join(folder, f"{time.time()}.pt"))
-
-    return train(report)
-
-
-@program
-def times_printed() -> Any:
-    began = time.time()
-    return train(lambda step, loss, x, net: print(f"{step} {loss.item():.4f} after {time.time() - began:.6f} s"))
 
 
 @program
@@ -272,13 +204,3 @@ def explicit_steps() -> Any:
         x += number
         determinism.step()
     return x
-
-
-@program
-def retries_until_it_works() -> Any:
-    """A loop of waiting: how often it goes round depends on the clock, and its tensors reach nothing."""
-    count = 1 + 3 * every_other_run()
-    for _ in range(count):
-        torch.zeros(2).add_(1)
-    torch.manual_seed(0)
-    return train(lambda *_: None)

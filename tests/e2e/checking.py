@@ -15,7 +15,7 @@ import jsonschema
 from determinism.report.document import SCHEMA_FILE
 
 PROGRAMS = Path(__file__).with_name("programs")
-_VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 _EXIT_STATUS = {"same": 0, "different": 1, "inconclusive": 2}
 _FREE = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTEST_ADDOPTS")
 """Variables that would fix what the programs leave open."""
@@ -48,7 +48,7 @@ def check(folder: Path, program: str, *arguments: str, options: tuple[str, ...] 
     )
     assert report_file.exists(), finished.stdout + finished.stderr
     report: dict[str, Any] = json.loads(report_file.read_text(encoding="utf-8"))
-    _VALIDATOR.validate(report)
+    VALIDATOR.validate(report)
     assert finished.returncode == _EXIT_STATUS[report["verdict"]], finished.stdout + finished.stderr
     assert report["trouble"] == []
     assert report["recorded"]["blind_spots"] == [], "the programs use nothing that cannot be recorded"

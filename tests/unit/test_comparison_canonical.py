@@ -10,7 +10,9 @@ from tests.traces import TraceBuilder, layout, opened
 def make(folder: Path, sites: list[tuple[str, int]], directory: str = "/work", ops: str = "") -> Path:
     builder = TraceBuilder(folder, environment={"working directory": directory})
     for number, site in enumerate(sites):
-        builder.add(f"op::{ops[number] if ops else 'a'}", site=site, module=f"layer{number % 2}", arguments=f"n={number % 3}")
+        builder.add(
+            f"op::{ops[number] if ops else 'a'}", site=site, module=f"layer{number % 2}", arguments=f"n={number % 3}"
+        )
     return builder.close()
 
 

@@ -40,7 +40,9 @@ def random_views(count: int) -> list[Layout]:
         dtype = own.choice(["uint8", "float16", "float32", "int64", "complex64"])
         shape = [own.randint(0, 3) for _ in range(own.randint(0, 3))]
         strides = [own.randint(0, 5) for _ in shape]
-        views.append(layout(*shape, offset=own.randint(0, 6), strides=strides, elements=64 // element_bytes(dtype), dtype=dtype))
+        views.append(
+            layout(*shape, offset=own.randint(0, 6), strides=strides, elements=64 // element_bytes(dtype), dtype=dtype)
+        )
     return views
 
 
@@ -79,7 +81,17 @@ def test_views_of_other_dtypes_overlap_by_bytes() -> None:
 
 def test_what_is_left_uncovered() -> None:
     for view in VIEWS:
-        for covers in ([], [LEFT], [LEFT, RIGHT], [EVEN, ODD], [ROWS], [WHOLE], [LATER_ROWS, ROWS], [EXPANDED], [ONE, EXPANDED]):
+        for covers in (
+            [],
+            [LEFT],
+            [LEFT, RIGHT],
+            [EVEN, ODD],
+            [ROWS],
+            [WHOLE],
+            [LATER_ROWS, ROWS],
+            [EXPANDED],
+            [ONE, EXPANDED],
+        ):
             left = bytes_of(view) - {byte for cover in covers for byte in bytes_of(cover)}
             assert leaves_uncovered(view, covers) == bool(left), (view, covers)
 

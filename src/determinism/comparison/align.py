@@ -32,7 +32,28 @@ def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
     prefix = common if equal.all() else int(np.argmin(equal))
     left, right = _join(_keys(first, canonical, 0, prefix), _keys(second, canonical, 1, prefix))
     head = np.arange(prefix)
-    return _in_order(first.rows, second.rows, np.concatenate([head, left + prefix]), np.concatenate([head, right + prefix]))
+    return _in_order(
+        first.rows, second.rows, np.concatenate([head, left + prefix]), np.concatenate([head, right + prefix])
+    )
+
+
+def crosses(pairing: Pairing) -> Array:
+    """Which pairs stand before another pair in one run and after it in the other."""
+    paired = np.flatnonzero((pairing.first >= 0) & (pairing.second >= 0))
+    found = np.zeros(len(pairing.first), dtype=bool)
+    partners = pairing.second[paired]
+    if len(partners) > 1:
+        latest_before = np.maximum.accumulate(partners)
+        earliest_after = np.minimum.accumulate(partners[::-1])[::-1]
+        found[paired] = (latest_before > partners) | (earliest_after < partners)
+    return found
+
+
+def unpair(pairing: Pairing, apart: Array) -> Pairing:
+    """Make leftovers of some pairs."""
+    kept = ~apart & (pairing.first >= 0) & (pairing.second >= 0)
+    rows = [int((side >= 0).sum()) for side in pairing]
+    return _in_order(rows[0], rows[1], pairing.first[kept], pairing.second[kept])
 
 
 def _head(chunk: Chunk, rows: int) -> Chunk:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.lockstep import Group, Lockstep
+from determinism.comparison.group import Group
+from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
 from determinism.comparison.regions import leaves_uncovered, overlap
@@ -139,7 +140,7 @@ class Flow:
         sides = self._entries(group, row)
         flags = group.flags
         aspects = Aspects(*(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)))
-        incoming = self._incoming(sides)
+        incoming = self._incoming(sides, is_equal=None not in sides and not aspects.outputs)
         roots = set(incoming.read) - {_PENDING}
         is_extra = None in sides
         if aspects.generators and self._generator_root is not None:
@@ -177,7 +178,7 @@ class Flow:
                 return True
         return False
 
-    def _incoming(self, sides: tuple[Entry | None, Entry | None]) -> Incoming:
+    def _incoming(self, sides: tuple[Entry | None, Entry | None], *, is_equal: bool) -> Incoming:
         read: set[int] = set()
         carried: set[Taint] = set()
         for side, one in enumerate(sides):
@@ -186,7 +187,7 @@ class Flow:
                 for taint in self._taints.get((key, value.output), ()):
                     if value.access is Access.CARRY:
                         carried.add(taint)
-                    elif overlap(taint.layout, value.layout, taint.covers):
+                    elif _receives(value, taint, can_tell=is_equal and bool(one is not None and one.outputs)):
                         read.add(taint.root)
         return Incoming(frozenset(read), tuple(carried))
 
@@ -286,3 +287,15 @@ class Flow:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
+
+
+def _receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
+    """Whether reading a value takes a difference in.
+
+    A tensor is known to differ as a whole. Who read only a part of it and got equal results read equal elements, as far
+    as anybody can tell.
+    """
+    if not overlap(taint.layout, value.layout, taint.covers):
+        return False
+    is_part = taint.layout is not None and value.layout is not None and leaves_uncovered(taint.layout, [value.layout])
+    return not (can_tell and is_part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from determinism.comparison.flow import Root
-from determinism.comparison.lockstep import Group
+from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry, Input
 from determinism.trace.chunk import Array
 from determinism.types import Kind, Level, Role

@@ -2,78 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from determinism.comparison.align import Pairing, align
+from determinism.comparison.align import Pairing, align, crosses, unpair
 from determinism.comparison.canonical import Canonical
+from determinism.comparison.crossing import looks_elsewhere
 from determinism.comparison.differences import Flags, compare_rows, producers, same_structure
+from determinism.comparison.group import Group
+from determinism.comparison.translation import Translation
 from determinism.trace.chunk import Array, Chunk, cut
 from determinism.trace.portions import RecordReader
 from determinism.trace.reader import ProcessTrace
 
 _PORTION = 1 << 16
 _LARGEST_GROUP = 1 << 21
-
-
-@dataclass(frozen=True)
-class Group:
-    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
-
-    first: Chunk
-    second: Chunk
-    pairing: Pairing
-    keys: Array
-    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
-    flags: Flags
-    """For pairs; False for leftovers."""
-    producers_first: Array
-    """Per input entry of `first`: key of the producer, -1 for external."""
-    producers_second: Array
-
-
-class Translation:
-    """From record numbers of the second run to keys. A step that is only shifted costs two numbers."""
-
-    def __init__(self, equal_up_to: int) -> None:
-        self._equal_up_to = equal_up_to
-        self._starts: list[int] = []
-        self._keys: list[Array | int] = []
-
-    def add(self, start: int, keys: Array) -> None:
-        """Records from `start` on have these keys."""
-        if not len(keys):
-            return
-        shift = int(keys[0]) - start
-        is_shifted = bool((keys - np.arange(start, start + len(keys)) == shift).all())
-        if is_shifted and self._keys and isinstance(self._keys[-1], int) and self._keys[-1] == shift:
-            return
-        self._starts.append(start)
-        self._keys.append(shift if is_shifted else keys)
-
-    def keys(self, numbers: Array) -> Array:
-        """Keys of record numbers; -1 stays -1."""
-        result = numbers.copy()
-        late = np.flatnonzero(numbers >= self._equal_up_to)
-        if len(late) and self._starts:
-            block = np.searchsorted(self._starts, numbers[late], side="right") - 1
-            for index in np.unique(block):
-                members = late[block == index]
-                held = self._keys[index]
-                own = numbers[members]
-                result[members] = own + held if isinstance(held, int) else held[own - self._starts[index]]
-        return result
-
-    def key(self, number: int) -> int:
-        """Key of one record number."""
-        if number < self._equal_up_to or not self._starts:
-            return number
-        block = bisect_right(self._starts, number) - 1
-        held = self._keys[block]
-        return number + held if isinstance(held, int) else int(held[number - self._starts[block]])
 
 
 class Lockstep:
@@ -137,12 +81,19 @@ class Lockstep:
 
     def _group(self, first: Chunk, second: Chunk) -> Group:
         pairing = align(first, second, self.canonical)
+        if crosses(pairing).any():
+            trial = self._compare(first, second, pairing, self.translation.copy())
+            apart = looks_elsewhere(trial, crosses(pairing))
+            pairing = unpair(pairing, apart) if apart.any() else pairing
+        return self._compare(first, second, pairing, self.translation)
+
+    def _compare(self, first: Chunk, second: Chunk, pairing: Pairing, translation: Translation) -> Group:
         keys = np.where(pairing.first >= 0, first.first + pairing.first, -2 - (second.first + pairing.second))
         keys_of_second = np.full(second.rows, -1, dtype=np.int64)
         has_second = pairing.second >= 0
         keys_of_second[pairing.second[has_second]] = keys[has_second]
-        self.translation.add(second.first, keys_of_second)
-        sources = (producers(first), self.translation.keys(producers(second)))
+        translation.add(second.first, keys_of_second)
+        sources = (producers(first), translation.keys(producers(second)))
         paired = np.flatnonzero((pairing.first >= 0) & has_second)
         found = compare_rows(
             first, second, pairing.first[paired], pairing.second[paired], self.canonical, sources[0], sources[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from determinism.comparison.lockstep import Group
+from determinism.comparison.group import Group
 from determinism.trace.chunk import Array, Chunk
 
 

@@ -10,7 +10,9 @@ from determinism.trace.chunk import Array
 from determinism.trace.names import Layout
 
 _MOST_ELEMENTS = 1 << 26
-_WIDTHS = {"bool": 1, "complex32": 4, "complex64": 8, "complex128": 16, "bfloat16": 2}
+_WIDTHS = {
+    "bool": 1, "complex32": 4, "complex64": 8, "complex128": 16, "bfloat16": 2, "quint8": 1, "qint8": 1, "qint32": 4,
+}  # fmt: skip
 
 
 def element_bytes(dtype: str) -> int:
@@ -23,19 +25,30 @@ def element_bytes(dtype: str) -> int:
 
 def covers_storage(layout: Layout) -> bool:
     """Whether a view without overlap fills its whole storage."""
-    return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes
+    return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes and not _overlaps_itself(layout)
+
+
+def _overlaps_itself(layout: Layout) -> bool:
+    """Whether two indices may lead to one element."""
+    extent = 0
+    for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
+        if size > 1:
+            if stride <= extent:
+                return True
+            extent += (size - 1) * stride
+    return False
 
 
 @lru_cache(maxsize=256)
 def _mask(layout: Layout, length: int) -> Array:
     """One bool per byte of the storage."""
     width = element_bytes(layout.dtype)
-    mask = np.zeros(max(1, length // width), dtype=bool)
+    mask = np.zeros(max(1, -(-length // width)), dtype=bool)
     view = np.lib.stride_tricks.as_strided(
         mask[layout.offset :], layout.shape, tuple(stride * mask.itemsize for stride in layout.strides)
     )
     view[...] = True
-    return np.repeat(mask, width)
+    return np.repeat(mask, width)[:length]
 
 
 def _bounds(layout: Layout) -> tuple[int, int]:

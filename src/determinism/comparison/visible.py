@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from determinism.comparison.lockstep import Group
+from determinism.comparison.group import Group
 from determinism.comparison.result import Visible
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table

@@ -1,4 +1,4 @@
-"""Clips the gradients in steps that the clock chooses."""
+"""Squashes the outputs in steps that the clock chooses."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ for step in range(24):
     output = model(inputs)
     chosen.append(step % 2 if "fixed" in sys.argv else time.perf_counter_ns() // 100 % 2)
     if chosen[-1]:
-        output = output.clamp(-1, 1)  # SITE
+        output = output.sigmoid()  # SITE
     optimizer.zero_grad()
     output.square().mean().backward()
     optimizer.step()

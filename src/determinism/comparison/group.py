@@ -1,0 +1,25 @@
+"""A step's records of both runs, paired: what following differences works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from determinism.comparison.align import Pairing
+from determinism.comparison.differences import Flags
+from determinism.trace.chunk import Array, Chunk
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
+
+    first: Chunk
+    second: Chunk
+    pairing: Pairing
+    keys: Array
+    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
+    flags: Flags
+    """For pairs; False for leftovers."""
+    producers_first: Array
+    """Per input entry of `first`: key of the producer, -1 for external."""
+    producers_second: Array

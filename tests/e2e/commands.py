@@ -1,0 +1,88 @@
+"""Runs the command `determinism` as a user would, and gives what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+
+from determinism.report.document import SCHEMA_FILE
+
+BREAKING = str(Path(__file__).with_name("programs") / "breaking.py")
+COMMAND = [sys.executable, "-m", "determinism"]
+_VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+_STATUS = {"same": 0, "different": 1, "inconclusive": 2}
+
+
+class Finished(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    stdout: bytes
+    stderr: str
+    report: dict[str, Any] | None
+
+    @property
+    def text(self) -> str:
+        """What it printed, on one line, without regard to where lines were broken."""
+        return " ".join((self.stdout.decode(errors="replace") + self.stderr).split())
+
+    @property
+    def trouble(self) -> list[str]:
+        """Identifiers of the troubles in the report."""
+        assert self.report is not None
+        return [trouble["id"] for trouble in self.report["trouble"]]
+
+
+def run(
+    folder: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, within: str | None = None
+) -> Finished:
+    """Run `determinism` with arguments in a folder; no traceback of ours may come of it.
+
+    Args:
+        folder: Where it runs.
+        *arguments: Of the command.
+        environment: Variables besides the current ones.
+        within: Shell code that goes before it.
+    """
+    command = [*COMMAND, *map(str, arguments)]
+    if within is not None:
+        command = ["bash", "-c", f'{within}; exec "$@"', "bash", *command]
+    ended = subprocess.run(
+        command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, timeout=240, check=False
+    )
+    stderr = ended.stderr.decode(errors="replace")
+    assert "determinism/cli" not in stderr, stderr
+    return Finished(ended.returncode, ended.stdout, stderr, None)
+
+
+def check(folder: Path, *arguments: str | Path, **options: Any) -> Finished:
+    """Run `determinism check`; the report must keep to the schema and go with the exit status."""
+    return _with_report(folder, "check", *arguments, **options)
+
+
+def compare(folder: Path, *arguments: str | Path) -> Finished:
+    """Run `determinism compare`, likewise."""
+    return _with_report(folder, "compare", *arguments)
+
+
+def _with_report(folder: Path, command: str, *arguments: str | Path, **options: Any) -> Finished:
+    file = folder / "report.json"
+    file.unlink(missing_ok=True)
+    finished = run(folder, command, "--json", file, *arguments, **options)
+    assert file.exists(), finished.text
+    report = json.loads(file.read_text(encoding="utf-8"))
+    _VALIDATOR.validate(report)
+    assert finished.status == _STATUS[report["verdict"]], finished.text
+    return finished._replace(report=report)
+
+
+def program(*arguments: str) -> list[str]:
+    """The command line of the program that breaks."""
+    return [sys.executable, BREAKING, *arguments]

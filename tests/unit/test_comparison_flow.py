@@ -1,0 +1,252 @@
+"""Which differences are read: rules of live and dead on traces that no framework made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from determinism.comparison.result import Comparison
+from determinism.comparison.runs import compare
+from determinism.trace.names import Layout
+from determinism.types import Access, Kind, Role, Verdict
+from tests.traces import Ref, TraceBuilder, layout
+
+Writer = Callable[[TraceBuilder, int], None]
+
+LOW, HIGH = layout(2, elements=4), layout(2, offset=2, elements=4)
+
+
+def compared(folder: Path, write: Writer, **options: bool) -> Comparison:
+    """Two runs, each written by one call with the number of the run."""
+    folders = []
+    for run in range(2):
+        builder = TraceBuilder(folder / str(run))
+        write(builder, run)
+        folders.append(builder.close())
+    return compare(*folders, **options)
+
+
+def carry(record: int, view: Layout | None = None) -> Ref:
+    return Ref(record, layout=view, access=Access.CARRY)
+
+
+def escape(builder: TraceBuilder, record: int, value: str, view: Layout | None = None) -> None:
+    builder.add("determinism::tolist", [Ref(record, layout=view)], [value], role=Role.ESCAPE)
+
+
+def differing(builder: TraceBuilder, run: int) -> int:
+    return builder.add("aten::full", outputs=[f"made {run}"], arguments=f"fill_value={run}")
+
+
+def divergence(comparison: Comparison) -> tuple[Kind | None, int]:
+    assert comparison.verdict is Verdict.DIFFERENT and comparison.first_divergence is not None
+    return comparison.first_divergence.kind, comparison.first_divergence.record
+
+
+def test_equal_runs(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, lambda b, run: escape(b, b.add("op::a"), "x"))
+    assert comparison.verdict is Verdict.SAME and comparison.dead_differences == 0
+
+
+def test_unread(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::use", [differing(b, run)], [f"used {run}"])
+
+    comparison = compared(tmp_path / "1", write)
+    assert comparison.verdict is Verdict.SAME and comparison.dead_differences == 1
+    assert divergence(compared(tmp_path / "2", write, strict=True)) == (Kind.ARGUMENT, 0)
+
+
+def test_escaped(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        escape(b, b.add("op::use", [differing(b, run)], [f"used {run}"]), f"used {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
+
+
+def test_held(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.step({"weight": differing(b, run)})
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.ARGUMENT, 0)
+    assert comparison.first_visible is not None and comparison.first_visible.what == "parameter weight"
+
+
+def test_held_only_before_the_end_of_the_step(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        record = differing(b, run)
+        b.step({"weight": b.add("aten::fill_", [carry(record)])})
+
+    assert compared(tmp_path, write).verdict is Verdict.SAME
+
+
+def test_absorbed(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        escape(b, b.add("op::clamp", [differing(b, run)], ["equal"]), "equal")
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.ARGUMENT, 0)
+    assert comparison.absorbed
+
+
+def test_later_step_reads_it(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        record = differing(b, run)
+        for _ in range(5):
+            b.step({"weight": b.add("op::a")})
+        escape(b, b.add("op::use", [record], [f"used {run}"]), f"used {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
+
+
+def test_dead_before_live(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        differing(b, run)
+        differing(b, run)
+        escape(b, differing(b, run), f"made {run}")
+        escape(b, differing(b, run), f"made {run}")
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.ARGUMENT, 2)
+    assert comparison.dead_differences == 2
+
+
+def test_first_live_one_may_be_read_last(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        early, late = differing(b, run), differing(b, run)
+        escape(b, late, f"made {run}")
+        b.step()
+        escape(b, early, f"made {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
+
+
+def part_writes(*views: Layout, read: Layout | None) -> Writer:
+    def write(b: TraceBuilder, run: int) -> None:
+        last = differing(b, run)
+        for view in views:
+            last = b.add("aten::fill_", [carry(last, view)], layouts=[view])
+        value = f"read {run}" if read is None else "equal"
+        escape(b, last, value, read)
+
+    return write
+
+
+def test_part_that_was_written_over(tmp_path: Path) -> None:
+    assert compared(tmp_path / "1", part_writes(LOW, read=LOW)).verdict is Verdict.SAME
+    assert divergence(compared(tmp_path / "2", part_writes(LOW, read=None))) == (Kind.ARGUMENT, 0)
+    assert compared(tmp_path / "3", part_writes(LOW, HIGH, read=layout(4))).verdict is Verdict.SAME
+    assert divergence(compared(tmp_path / "4", part_writes(LOW, LOW, read=HIGH))) == (Kind.ARGUMENT, 0)
+
+
+def unwritten(*views: Layout, read: Layout, run_reads: bool) -> Writer:
+    def write(b: TraceBuilder, run: int) -> None:
+        last = b.add("aten::empty", outputs=[None])
+        for view in views:
+            last = b.add("aten::copy_", [carry(last, view), b.add("op::a")], layouts=[view])
+        made = b.add("op::use", [Ref(last, layout=read)], [f"used {run}" if run_reads else "used"])
+        escape(b, made, f"used {run}" if run_reads else "used")
+
+    return write
+
+
+def test_memory_that_nobody_wrote(tmp_path: Path) -> None:
+    whole = layout(4)
+    kind, _ = divergence(compared(tmp_path / "1", unwritten(read=whole, run_reads=True)))
+    assert kind is Kind.UNINITIALIZED
+    kind, record = divergence(compared(tmp_path / "2", unwritten(LOW, read=whole, run_reads=True)))
+    assert (kind, record) == (Kind.UNINITIALIZED, 3)
+    kind, _ = divergence(compared(tmp_path / "3", unwritten(LOW, HIGH, read=whole, run_reads=True)))
+    assert kind is Kind.OP
+    assert compared(tmp_path / "4", unwritten(LOW, read=LOW, run_reads=False)).verdict is Verdict.SAME
+
+
+def test_copies_pass_unwritten_memory_on(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int, read: Layout, live: bool) -> None:
+        last = b.add("aten::empty", outputs=[None])
+        last = b.add("aten::copy_", [carry(last, LOW), b.add("op::a")], layouts=[LOW])
+        copied = b.add("aten::clone", [last], [f"copy {run}"])
+        made = b.add("op::use", [Ref(copied, layout=read)], [f"used {run}" if live else "used"])
+        escape(b, made, f"used {run}" if live else "used")
+
+    kind, record = divergence(compared(tmp_path / "2", lambda b, run: write(b, run, layout(4), live=True)))
+    assert (kind, record) == (Kind.UNINITIALIZED, 4)
+
+
+def test_extra_record(tmp_path: Path) -> None:
+    def dead(b: TraceBuilder, run: int) -> None:
+        made = b.add("op::a")
+        if run:
+            escape(b, b.add("op::log", [made]), "logged")
+        escape(b, b.add("op::b", [made]), "x")
+
+    def live(b: TraceBuilder, run: int) -> None:
+        made = b.add("op::a")
+        if run:
+            made = b.add("op::twice", [made], ["doubled"])
+        escape(b, b.add("op::b", [made], [f"x {run}"]), f"x {run}")
+
+    assert compared(tmp_path / "1", dead).verdict is Verdict.SAME
+    comparison = compared(tmp_path / "2", live)
+    assert divergence(comparison) == (Kind.STRUCTURE, 1)
+    assert comparison.first_divergence is not None and comparison.first_divergence.records_of == 1
+
+
+def test_extra_draw_moves_the_generator(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        if run:
+            b.add("aten::rand", outputs=["draw 0"], generators=["state 0"], site=("/work/train.py", 9))
+        made = b.add("aten::randn", outputs=[f"draw {run}"], generators=[f"state {run}"])
+        escape(b, made, f"draw {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.STRUCTURE, 0)
+
+
+def test_generator_in_another_state(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        escape(b, b.add("aten::randn", outputs=[f"draw {run}"], generators=[f"state {run}"]), f"draw {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.RNG, 0)
+
+
+def test_value_from_outside(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        escape(b, b.add("op::a", [Ref(-1, digest=f"file {run}")], [f"x {run}"]), f"x {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.DATA, 0)
+
+
+def test_inputs_in_another_order(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        parts = [b.add("op::a", outputs=["left"]), b.add("op::a", outputs=["right"])]
+        escape(b, b.add("aten::cat", parts[::-1] if run else parts, [f"both {run}"]), f"both {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.ORDER, 2)
+
+
+def test_the_op_itself(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        escape(b, b.add("aten::index_add", [b.add("op::a")], [f"sum {run}"]), f"sum {run}")
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.OP, 1)
+    assert comparison.first_divergence is not None and comparison.first_divergence.inputs_equal is None
+
+
+def test_input_changed_behind_the_back(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        made = b.add("op::a")
+        escape(b, b.add("op::b", [Ref(made, digest=f"held {run}")], [f"x {run}"]), f"x {run}")
+
+    assert divergence(compared(tmp_path, write)) == (Kind.MUTATION, 1)
+
+
+def test_input_digested_in_one_run_only(tmp_path: Path) -> None:
+    """Only one run looked at the values through NumPy, and changed nothing."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        made = b.add("op::a", outputs=["held"])
+        escape(b, b.add("op::b", [Ref(made, digest="held") if run else made], ["x"]), "x")
+
+    assert compared(tmp_path, write).verdict is Verdict.SAME
