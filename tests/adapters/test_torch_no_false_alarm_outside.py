@@ -112,7 +112,8 @@ def unread_differences_in_memory() -> Any:
     torch.tensor(time.time() % 1).mul(2)
     torch.tensor([os.getpid(), id(object())]).float().mean()
     torch.empty(100).sum()
-    kept = torch.tensor([time.time() % 1, 1.0])
+    kept = torch.zeros(2)
+    kept[0].fill_(time.time() % 1)
     return kept[1:].exp()
 
 

@@ -112,9 +112,25 @@ def integers_and_booleans() -> Any:
     y = x.to(torch.int64)
     mask = x > 100
     return [
-        x + 200, x // 3, x << 1, ~x, y.cumsum(0), y % 7, mask & ~mask.t(), mask.any(0), mask.all(), y[mask], y.view(-1).bincount(),
-        y.unique(return_inverse=True), y.sort(stable=True), y.topk(2), mask.nonzero(), y.to(torch.int8), y.to(torch.int16), x.to(torch.bool),
-    ]  # fmt: skip
+        x + 200,
+        x // 3,
+        x << 1,
+        ~x,
+        y.cumsum(0),
+        y % 7,
+        mask & ~mask.t(),
+        mask.any(0),
+        mask.all(),
+        y[mask],
+        y.view(-1).bincount(),
+        y.unique(return_inverse=True),
+        y.sort(stable=True),
+        y.topk(2),
+        mask.nonzero(),
+        y.to(torch.int8),
+        y.to(torch.int16),
+        x.to(torch.bool),
+    ]
 
 
 @program
@@ -137,8 +153,11 @@ def outputs_that_are_not_contiguous() -> Any:
 @program
 def expanded_element_beside_unread_ones() -> Any:
     """An expanded view can have as many bytes as its storage, and read one element of it."""
-    x = torch.tensor([time.time() % 1, 1.0, time.time() % 1, 2.0])
-    y = x.clone().as_strided((4,), (0,), 1)
+    x, y = torch.empty(4), torch.empty(4)
+    for held in (x, y):
+        held[:3].fill_(time.time() % 1)
+        held[3].fill_(2)
+    y = y.as_strided((4,), (0,), 3)
     return x[3].expand(4), x[3].expand(4).exp(), y.tolist(), y.sum()
 
 
@@ -164,6 +183,14 @@ def linear_algebra() -> Any:
     x = values(5, 5)
     spd = x @ x.t() + torch.eye(5)
     return [
-        torch.linalg.cholesky(spd), torch.linalg.eigh(spd), torch.linalg.solve(spd, x), torch.linalg.qr(x), torch.linalg.svd(x),
-        torch.linalg.inv(spd), torch.linalg.det(x), torch.linalg.lu_factor(x), torch.triangular_solve(x, spd.tril()), torch.linalg.eig(x),
-    ]  # fmt: skip
+        torch.linalg.cholesky(spd),
+        torch.linalg.eigh(spd),
+        torch.linalg.solve(spd, x),
+        torch.linalg.qr(x),
+        torch.linalg.svd(x),
+        torch.linalg.inv(spd),
+        torch.linalg.det(x),
+        torch.linalg.lu_factor(x),
+        torch.triangular_solve(x, spd.tril()),
+        torch.linalg.eig(x),
+    ]

@@ -51,6 +51,7 @@ def check(folder: Path, program: str, *arguments: str, options: tuple[str, ...] 
     VALIDATOR.validate(report)
     assert finished.returncode == _EXIT_STATUS[report["verdict"]], finished.stdout + finished.stderr
     assert report["trouble"] == []
+    assert [run["exit_status"] for run in report["runs"]] == [0, 0], finished.stdout + finished.stderr
     assert report["recorded"]["blind_spots"] == [], "the programs use nothing that cannot be recorded"
     return report
 

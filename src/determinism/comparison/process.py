@@ -21,6 +21,8 @@ class ProcessComparison:
     """What comparing one process of two runs came to."""
 
     key: str
+    started: float = 0.0
+    """When the process of the first run began to record, in seconds since 1970."""
     divergence: Divergence | None = None
     first_visible: Visible | None = None
     infected: list[Visible] = field(default_factory=list)
@@ -41,7 +43,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         visible.add(group)
         if flow.is_settled and visible.is_complete:
             break
-    result = ProcessComparison(first.key)
+    result = ProcessComparison(first.key, float(first.description.get("started", 0.0)))
     level = Level(first.description.get("level", "op"))
     result.dead_differences, dead = flow.dead()
     result.dead_first = [_dead(root, first, second) for root in dead[:5]]

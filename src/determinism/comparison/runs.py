@@ -101,9 +101,9 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict
 
 
 def _take(comparison: Comparison, differing: list[ProcessComparison]) -> None:
-    def place(result: ProcessComparison) -> tuple[int, int]:
+    def place(result: ProcessComparison) -> tuple[int, float, int]:
         assert result.divergence is not None
-        return result.divergence.step, result.divergence.record
+        return result.divergence.step, result.started, result.divergence.record
 
     ordered = sorted(differing, key=place)
     chosen = ordered[0]

@@ -46,7 +46,7 @@ identity.register_autograd(lambda context, gradient: (gradient, None))
 
 @torch.library.custom_op("lab::both", mutates_args=())
 def both(tensor: Tensor, spot: str) -> tuple[Tensor, Tensor]:
-    results = tensor.clone(), tensor.double()
+    results = tensor.clone(), tensor.to(torch.float64, copy=True)
     flip(results[1], spot)
     return results
 
@@ -91,7 +91,8 @@ class Net(nn.Module):
         hidden = self.embed(tokens)
         hidden = torch.ops.lab.identity(hidden, f"forward@{step}")  # SITE forward
         hidden = Bridge.apply(hidden, step)  # SITE bridge
-        hidden.register_hook(lambda gradient: torch.ops.lab.identity(gradient, f"hook@{step}"))  # SITE hook
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: torch.ops.lab.identity(gradient, f"hook@{step}"))  # SITE hook
         hidden = self.stages[0]["gate"](hidden, step)
         _, second = torch.ops.lab.both(hidden.detach(), f"second@{step}")  # SITE second
         return self.out(hidden + second.mean().to(hidden.dtype))

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from determinism import environment, rng
-from determinism.frameworks.torch import data_loading, escapes, modules, optimization
+from determinism.frameworks.torch import data_loading, escapes, modules, optimization, threads
 from determinism.frameworks.torch.capture import Capture
 from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
@@ -45,6 +46,7 @@ class Session:
             "level": self.level.value,
             "steps_by": None,
             "argv": sys.argv,
+            "started": time.time(),
             "environment": environment.describe(),
             "settings": settings(),
         }
@@ -55,6 +57,13 @@ class Session:
             self.recorder.capture = Capture(options.capture, folder, self.finish_program)
         self._undo: list[Callable[[], None]] = []
         self._install()
+        os.register_at_fork(after_in_parent=self._forked_child)
+
+    def _forked_child(self) -> None:
+        if self._undo and self._process == os.getpid():
+            self.writer.blind_spot(
+                "forked-process", "forked process", "its ops are not recorded; what it sends back is digested where it is read"
+            )
 
     def _install(self) -> None:
         recorder = self.recorder
@@ -64,6 +73,7 @@ class Session:
         self._undo.append(modules.install(recorder.modules, self._set_phase, returned))
         if self.level is Level.OP:
             self._undo += escapes.install(recorder)
+            self._undo.append(threads.install(self.writer))
             recorder.__enter__()
 
     def _set_phase(self, phase: Phase) -> None:
