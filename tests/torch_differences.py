@@ -45,7 +45,7 @@ def assert_dead(function: Callable[[], Any], folder: Path, *, at_least: int = 1)
 
 def assert_live(function: Callable[[], Any], folder: Path, kind: Kind | None = None, op: str = "") -> Comparison:
     comparison = compare_program(function, folder)
-    assert comparison.verdict is Verdict.DIFFERENT
+    assert comparison.verdict is Verdict.DIFFERENT, comparison.dead_first
     assert comparison.first_divergence is not None
     assert kind is None or comparison.first_divergence.kind is kind, comparison.first_divergence
     assert op in comparison.first_divergence.op, comparison.first_divergence

@@ -58,7 +58,13 @@ def test_every_record_before_the_end_is_there(
     assert recorded == expected[:until] + ended_by_itself
     assert finished.report["recorded"]["records"] == len(recorded)
 
-    assert check(tmp_path, "--allow-failure", "--runs-from", "out", "--", *program(how)).report["verdict"] == "same"
+
+def test_equal_failures_are_the_same_if_allowed(tmp_path: Path) -> None:
+    run(tmp_path, "record", "-o", "first", "--", *program("kill"))
+    finished = check(tmp_path, "--allow-failure", "--runs-from", "first", "--", *program("kill"))
+
+    assert finished.status == 0
+    assert [run["exit_status"] for run in finished.report["runs"]] == [-9, -9]
 
 
 def test_unequal_endings_differ(tmp_path: Path) -> None:

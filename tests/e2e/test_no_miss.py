@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,12 +49,15 @@ EVALUATION = Place("evaluation", "lab::identity", "forward", None, "SITE evaluat
 
 
 def record(folder: Path, dtype: torch.dtype, plant: planted.Plant | None = None) -> Path:
-    planted.plant = plant
-    try:
+    """Record a training; in a thread of its own, so that every trace has the same stacks whichever test it is for."""
+
+    def run() -> None:
         with determinism.record(folder):
             planted.train(dtype)
-    finally:
-        planted.plant = None
+
+    planted.plant = plant
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run).result()
     return folder
 
 
@@ -141,7 +145,7 @@ def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "step", "element", "bit"),
-    [("batch", 0, 0, 0), ("forward", LAST, -1, 31), ("function", 1, 19, 0), ("optimizer", LAST, 0, 0)],
+    [("batch", 0, 0, 0), ("function", 1, 19, 0), ("optimizer", LAST, -1, 31)],
 )
 def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int, tmp_path: Path) -> None:
     place = PLACES[name]
@@ -156,7 +160,3 @@ def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int,
     # On equal inputs the planted op gives one result within a run.
     (output,) = first["outputs"]
     assert (first["inputs_equal"], output["distinct"]) == ((True, 1) if explains else (None, None))
-
-
-def test_in_processes_without_a_planted_bit(tmp_path: Path) -> None:
-    assert check(tmp_path, "planted", "nowhere", "0", "0", "marker")["verdict"] == "same"

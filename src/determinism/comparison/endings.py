@@ -45,7 +45,12 @@ def _is_structure(divergence: Divergence | None) -> bool:
 
 
 def _count(process: ProcessTrace) -> int:
-    return sum(chunk.rows for chunk in process.chunks())
+    """How many records there are, without the one that says that the process ended."""
+    ops = process.names.texts(Table.OP)
+    count, last = 0, -1
+    for chunk in process.chunks():
+        count, last = count + chunk.rows, int(chunk.columns["op"][-1])
+    return count - (last >= 0 and ops[last] == END_OP)
 
 
 def _last_step(process: ProcessTrace) -> int:

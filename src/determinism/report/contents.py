@@ -14,7 +14,7 @@ from rich.text import Text
 
 from determinism.report.legible import legible
 from determinism.report.places import frame_text
-from determinism.report.wording import stop_phrase
+from determinism.report.wording import counted, stop_phrase
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Phase, Role
@@ -103,12 +103,13 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
     """
     for process in trace.processes:
         console.print(Text(f"process {legible(process.key)}"))
-        number = 0
-        for number, line in enumerate(islice(_record_lines(process, step), limit), start=1):
+        is_empty = True
+        for line in islice(_record_lines(process, step), limit):
+            is_empty = False
             console.print(Text(legible(line, console.encoding)), soft_wrap=True)
-        if not number:
-            _, steps = process.extent
-            console.print(Text(f"has no records{'' if step is None else f' of step {step}; its steps are 0 to {steps}'}"))
+        if is_empty:
+            steps = f" of step {step}; it has {counted(process.extent[1], 'step')}, counted from 0"
+            console.print(Text(f"no records{'' if step is None else steps}"))
 
 
 def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:

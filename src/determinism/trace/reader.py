@@ -150,7 +150,7 @@ class ProcessTrace:
         """What a killed process had not yet moved to the stream."""
         content = read_spool(self.folder / schema.SPOOL_FILE)
         if content is None:
-            self.truncated |= self._promised() is None
+            self.truncated |= self._promised() is None and self.stopped_by is None
             return None
         if content.first_record + content.rows <= first:
             return None

@@ -61,7 +61,7 @@ class Bridge(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, step):
         ctx.step = step
-        return tensor * 2
+        return tensor * 2  # SITE bridge
 
     @staticmethod
     def backward(ctx, gradient):
@@ -90,7 +90,7 @@ class Net(nn.Module):
     def forward(self, tokens: Tensor, step: int) -> Tensor:
         hidden = self.embed(tokens)
         hidden = torch.ops.lab.identity(hidden, f"forward@{step}")  # SITE forward
-        hidden = Bridge.apply(hidden, step)  # SITE bridge
+        hidden = Bridge.apply(hidden, step)
         if hidden.requires_grad:
             hidden.register_hook(lambda gradient: torch.ops.lab.identity(gradient, f"hook@{step}"))  # SITE hook
         hidden = self.stages[0]["gate"](hidden, step)
@@ -145,7 +145,7 @@ def train(dtype: torch.dtype = torch.float32) -> list[float]:
 
 
 if __name__ == "__main__":
-    spot, element, bit, marker = sys.argv[1:]
+    spot, element, bit, marker = sys.argv[1:5]
     if Path(marker).exists():
         plant = Plant(spot, int(element), int(bit))
     Path(marker).touch()

@@ -1,0 +1,137 @@
+"""The command as users meet it: output, progress, options, and what `show` and `record` do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import BREAKING, COMMAND, check, compare, program, run
+
+BYTES = bytes(range(256)) * 3
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of the same program at each level."""
+    folder = tmp_path_factory.mktemp("traces")
+    for level in ("op", "module", "step"):
+        assert run(folder, "record", "--level", level, "-o", level, "--", *program()).status == 0
+    return folder
+
+
+def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch; torch.ones(3) + 1; data = bytes(range(256)) * 3;"
+        "sys.stdout.buffer.write(data); sys.stderr.buffer.write(data)"
+    )
+    command = [*COMMAND, "check", "--keep", "--output", "out", "--", program()[0], "-c", code]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+
+    assert finished.returncode == 0
+    assert finished.stdout.startswith(BYTES)
+    assert finished.stdout[len(BYTES) :].startswith(b"Same: ")
+    assert finished.stderr.count(BYTES) == 1
+    assert (tmp_path / "out" / "run-2.log").read_bytes() in (BYTES * 2,)
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    main, other = pty.openpty()
+    command = [*COMMAND, "check", "--", *program("finish", "0", "300")]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=other, stderr=other, stdin=other)
+    os.close(other)
+    seen = b""
+    while process.poll() is None or select.select([main], [], [], 0.2)[0]:
+        try:
+            seen += os.read(main, 65536) if select.select([main], [], [], 0.2)[0] else b""
+        except OSError:
+            break
+    os.close(main)
+
+    assert process.wait() == 0
+    assert b"determinism: run 1 of 2\r\n" in seen
+    first, _, rest = seen.partition(b"finished 300")
+    assert b"\x1b[2K" not in first
+    progress = [part for part in rest.split(b"\r\x1b[2K") if b" records" in part and b"run 2 of 2, step " in part]
+    assert len(progress) > 1
+    assert rest.rpartition(b"\x1b[2K")[2].lstrip(b"\x1b[0123456789;m").startswith(b"Same: ")
+    assert b"finished" not in rest
+
+
+def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
+    code = "import sys, torch; torch.ones(2) + 1; print(sys.argv[1:])"
+    finished = run(tmp_path, "check", program()[0], "-c", code, "--keep", "-h", "--json", "x")
+
+    assert finished.status == 0
+    assert b"['--keep', '-h', '--json', 'x']" in finished.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", ["step", "module"])
+def test_coarser_levels(level: str, traces: Path, tmp_path: Path) -> None:
+    same = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *program())
+    assert same.status == 0
+    assert f"recorded at level {level}, which does not see single ops" in same.text
+
+    different = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *program("unseeded"))
+    assert different.status == 1
+    if level == "step":
+        assert different.report["first_divergence"]["kind"] is None
+        assert "--level op" in different.text
+
+
+def test_levels_do_not_mix(traces: Path, tmp_path: Path) -> None:
+    assert compare(tmp_path, traces / "op", traces / "step").trouble == ["levels-differ"]
+    finished = check(tmp_path, "--runs-from", traces / "step", "--", *program())
+    assert finished.trouble == ["levels-differ"]
+    assert "Give --level step" in finished.text
+    assert finished.report["runs"] == []
+    assert not (tmp_path / ".determinism").exists()
+
+
+def test_show(traces: Path, tmp_path: Path) -> None:
+    whole = run(tmp_path, "show", traces / "op")
+    assert whole.status == 0
+    assert "in 3 steps" in whole.text
+    assert "aten::addmm" in whole.text
+
+    step = run(tmp_path, "show", "--step", "1", traces / "op").stdout.decode().splitlines()[1:]
+    assert len(step) > 5
+    assert all(" step 1 " in line for line in step)
+    assert any(f"{BREAKING}:" in line for line in step)
+    assert len(run(tmp_path, "show", "--records", "4", traces / "op").stdout.splitlines()) == 5
+    assert "no records of step 9; it has 3 steps" in run(tmp_path, "show", "--step", "9", traces / "op").text
+
+
+def test_existing_output_is_kept(traces: Path, tmp_path: Path) -> None:
+    for command in (["check", "--output"], ["record", "-o"]):
+        finished = run(tmp_path, *command, traces / "op", "--", *program("raise", "0"))
+        assert finished.status == 2
+        assert "already exists and is not empty" in finished.text
+        assert "broken" not in finished.text
+    assert json.loads((traces / "op" / "manifest.json").read_text())["exit_status"] == 0
+
+
+def test_report_that_cannot_be_written(tmp_path: Path) -> None:
+    finished = run(tmp_path, "check", "--json", "missing/report.json", "--", *program("raise", "0"))
+    assert finished.status == 2
+    assert "missing does not exist" in finished.text
+    assert "broken" not in finished.text
+
+
+@pytest.mark.parametrize(("how", "status"), [("exit", 3), ("kill", 137), ("finish", 0)])
+def test_exit_status_of_record(how: str, status: int, tmp_path: Path) -> None:
+    finished = run(tmp_path, "record", "-o", "trace", "--", *program(how))
+    assert finished.status == status
+    assert finished.stdout == (b"finished 3\n" if how == "finish" else b"")
+
+
+def test_wrong_options_are_reported(tmp_path: Path) -> None:
+    assert check(tmp_path, "--max-disk", "much", "--", "true").trouble == ["usage"]
+    assert check(tmp_path).trouble == ["usage"]
+    assert check(tmp_path, "-n", "1", "--", "true").trouble == ["usage"]
