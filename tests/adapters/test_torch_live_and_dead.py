@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from determinism.types import Kind, Verdict
-from tests.torch_differences import assert_dead, assert_live, differing, noise
+from tests.torch_differences import assert_dead, assert_live, differing, noise, runs
 from tests.torch_runs import compare_program
 
 
@@ -184,3 +184,19 @@ def test_detached_difference_that_flows_into_a_gradient_by_autograd_is_live(tmp_
         optimizer.step()
 
     assert_live(function, tmp_path, Kind.RNG, "aten::rand")
+
+
+def test_difference_in_a_part_that_an_op_lost_is_absorbed(tmp_path: Path) -> None:
+    """The op's equal result does not show that it read equal elements."""
+
+    def function() -> Any:
+        return differing(4)[:2] > 0
+
+    assert assert_live(function, tmp_path, Kind.ARGUMENT, "aten::full").absorbed
+
+
+def test_part_that_was_copied_with_an_equal_result_held_equal_elements(tmp_path: Path) -> None:
+    def function() -> Any:
+        return torch.tensor([float(next(runs)), 1.0])[1:].clone().exp()
+
+    assert_dead(function, tmp_path)

@@ -29,7 +29,7 @@ ESCAPES: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda x: x[0].item(),
     "float": lambda x: float(x[0]),
     "int": lambda x: int(x[0]),
-    "bool": lambda x: bool(x[0] > 3),
+    "bool": lambda x: bool(x.sum() > 9),
     "tolist": lambda x: x.tolist(),
     "numpy": lambda x: x.numpy(),
     "array": convert,
@@ -47,7 +47,7 @@ ESCAPES: dict[str, Callable[[Tensor], Any]] = {
     "dlpack": lambda x: x.__dlpack__(),
     "bytes of the storage": lambda x: bytes(x.untyped_storage()),
     "list of the storage": lambda x: x.untyped_storage().tolist(),
-    "index": lambda x: [0] * 9 and list(range(9))[x[0].to(torch.int64).clamp(0, 8)],
+    "index": lambda x: [0] * 9 and list(range(9))[x.sum().to(torch.int64).clamp(0, 8)],
     "memory view": lambda x: memoryview(x.numpy()),
     "copy.deepcopy and item": lambda x: copy.deepcopy(x)[0].item(),
 }

@@ -97,8 +97,9 @@ def kept_files() -> list[Path]:
     found = subprocess.run(listing, capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return [ROOT / name for name in found.stdout.split("\0") if name and (ROOT / name).is_file()]
-    made = {".venv", ".determinism", "__pycache__", ".git"}
-    return [path for path in ROOT.rglob("*") if path.is_file() and not made & set(path.parts)]
+    kept = [path for path in ROOT.iterdir() if not path.name.startswith(".") or path.name == ".ci"]
+    files = [path for place in kept for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
+    return [path for path in files if "__pycache__" not in path.parts]
 
 
 def test_nothing_names_the_machine_it_was_made_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +39,11 @@ class Place(NamedTuple):
         """For the ids of tests."""
         return f"{self.op.removeprefix('aten::')} {self.call} {self.output}"
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the op writes its first argument."""
+        return self.op.partition(".")[0].endswith("_")
+
 
 PLACES = [
     Place("aten::stack", 1, 0, 0, "data", None, "SITE batch"),
@@ -58,51 +64,25 @@ PLACES = [
 ]
 
 
-def stock(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the op gives, by way of another one, since its own kernel is replaced."""
-    aten = torch.ops.aten
-    if op.startswith("aten::_foreach_"):
-        targets, *others = args
-        for index, target in enumerate(targets):
-            others_of = [other[index] if isinstance(other, list | tuple) else other for other in others]
-            target.lerp_(*others_of) if "lerp" in op else target.addcdiv_(*others_of[:2], value=others_of[2])
-        return None
-    name = op.removeprefix("aten::")
-    other = getattr(aten, name)
-    outputs = {"native_layer_norm": 3, "nll_loss_forward": 2, "native_layer_norm_backward": 3}.get(name, 1)
-    made = [torch.empty(0, dtype=torch.float32) for _ in range(outputs)]
-    if name == "stack":
-        return torch.cat([part.unsqueeze(0) for part in args[0]])
-    if name == "embedding":
-        return args[0].index_select(0, args[1].reshape(-1)).view(*args[1].shape, -1)
-    if name == "embedding_dense_backward":
-        gradient, indices, count = args[0].flatten(0, -2), args[1].flatten(), args[2]
-        return torch.zeros(count, gradient.shape[1]).index_add_(0, indices, gradient)
-    if name == "tanh_backward":
-        return other.grad_input(*args, grad_input=made[0])
-    if name in ("native_layer_norm", "native_layer_norm_backward"):
-        return other.out(*args, **{f"out{index}": tensor for index, tensor in enumerate(made)})
-    if name == "nll_loss_forward":
-        return other.output(*args, output=made[0], total_weight=made[1])
-    return other.out(*args, **kwargs, out=made[0])
-
-
 @contextmanager
 def planted(place: Place, step: int | None) -> Iterator[None]:
-    """Replace the op's kernel by one that flips the lowest bit of the last element at the given step."""
+    """Put a kernel in front of the op's own that flips the lowest bit of the last element of an output at a step."""
     calls = 0
+    own = torch.library.get_kernel(place.op, "CPU")
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        result = stock(place.op, args, kwargs)
+        result = own.call_boxed(keys, *args, **kwargs)
         if step is not None and calls == step * place.calls_per_step + place.call:
-            tensor = list(tensors_in(args[0] if result is None else result))[place.output]
-            tensor.view(-1)[-1:].view(torch.uint8)[0] ^= 1
+            written = args[0] if place.is_in_place else result
+            list(tensors_in(written))[place.output].view(-1)[-1:].view(torch.uint8)[0] ^= 1
         calls += 1
         return result
 
     library = torch.library.Library("aten", "IMPL")
-    library.impl(place.op.removeprefix("aten::"), kernel, "CPU", allow_override=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl(place.op.removeprefix("aten::"), kernel, "CPU", with_keyset=True, allow_override=True)
     try:
         yield
     finally:

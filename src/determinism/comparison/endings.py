@@ -12,6 +12,8 @@ from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, Table
 from determinism.types import Kind, Level, Verdict
 
+_NOT_OF_THE_PROGRAM = frozenset({"disk-full", "interrupted", "run-unfinished"})
+"""What makes a program's exit status say nothing about the program itself."""
 INTERRUPT = "interrupt"
 """What a manifest says has stopped a run that the user ended."""
 
@@ -73,12 +75,13 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
     """Bring exit statuses, cut recordings and empty ones into the verdict."""
     if comparison.verdict is Verdict.DIFFERENT:
         return
-    statuses = [run.exit_status for run in comparison.runs]
-    known = {status for status in statuses if status is not None}
     reasons = [cut_reasons(trace) for trace in traces]
-    # A full disk is trouble of its own for a program.
-    disk_was_full = any("disk-full" in found for found in reasons)
-    if len(known) > 1 and traces[0].processes and not disk_was_full:
+    statuses = [
+        None if _NOT_OF_THE_PROGRAM.intersection(found) else run.exit_status
+        for run, found in zip(comparison.runs, reasons, strict=True)
+    ]
+    known = {status for status in statuses if status is not None}
+    if len(known) > 1 and traces[0].processes:
         comparison.verdict = Verdict.DIFFERENT
         comparison.first_divergence = _ended_differently(traces, statuses)
         return

@@ -18,7 +18,7 @@ from determinism.trace.schema import Table
 from determinism.trace.spool import Section, Spool, spool_bytes
 
 _ROWS_WORTH_A_BATCH = 2048
-_RECORD_CAPACITIES = (8192, 1024, 128)
+_RECORD_CAPACITIES = (8192, 1024, 128, 16)
 _ENTRIES_PER_RECORD = 8
 _DOCUMENT_BYTES = 16384
 """What the manifest and `process.json` may take."""

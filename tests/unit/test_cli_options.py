@@ -1,0 +1,90 @@
+"""Options of the command line, its messages, and what happens when its own output cannot be written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from determinism.cli.options import Size
+from tests.unit.test_trace_damage import write
+
+COMMAND = [sys.executable, "-m", "determinism"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("500M", 500_000_000), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("10 kb", 10_000), ("3Ti", 3 * 2**40)],
+)
+def test_size(text: str, size: int) -> None:
+    assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "much", "-1", "0", "1X", "nan", "inf", "1e999", "0.2"])
+def test_no_size(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Size().convert(text, None, None)
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[str]:
+    return [str(write(tmp_path / "one")), str(write(tmp_path / "two"))]
+
+
+def test_statuses_and_reports(traces: list[str], tmp_path: Path) -> None:
+    other = str(write(tmp_path / "three", records=30))
+    for arguments, status in ((traces, 0), ([traces[0], other], 1), ([traces[0]], 2), ([traces[0], "nowhere"], 2)):
+        report = tmp_path / "report.json"
+        ended = subprocess.run([*COMMAND, "compare", "--json", report, *arguments], capture_output=True, check=False)
+        assert ended.returncode == status
+        assert json.loads(report.read_text())["verdict"] == ["same", "different", "inconclusive"][status]
+        assert b"Traceback" not in ended.stderr
+        report.unlink()
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full", "| true"])
+def test_output_that_nobody_takes(redirection: str, traces: list[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    line = f'"$@" {redirection}'
+    ended = subprocess.run(
+        ["bash", "-c", line, "bash", *COMMAND, "compare", "--json", str(report), *traces], capture_output=True, check=False
+    )
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception ignored" not in ended.stderr
+    assert json.loads(report.read_text())["verdict"] == "same"
+    assert ended.returncode == (2 if "/dev/full" in redirection and redirection.startswith(">") else 0)
+
+
+def test_ascii_terminal(traces: list[str]) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "show", traces[0]], env={"PYTHONIOENCODING": "ascii", "PATH": ""}, capture_output=True, check=False
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.isascii()
+
+
+def test_defect_of_ours_is_no_traceback(traces: list[str], tmp_path: Path) -> None:
+    code = (
+        "import determinism.comparison.runs as runs, determinism.cli as cli\n"
+        "def fail(*a, **k): raise ZeroDivisionError('one')\n"
+        "runs.open_trace = fail\ncli.main()"
+    )
+    report = tmp_path / "report.json"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "compare", "--json", report, *traces], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
+    assert json.loads(report.read_text())["trouble"][0]["id"] == "internal-error"
+
+
+@pytest.mark.parametrize("command", ["check", "compare", "record", "show"])
+def test_help(command: str) -> None:
+    ended = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith(f"Usage: determinism {command} ")

@@ -1,0 +1,166 @@
+"""Traces that are cut, damaged, foreign or newer: each its own error, never an exception of a library."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from determinism.comparison.result import Comparison
+from determinism.comparison.runs import compare
+from determinism.errors import DeterminismError
+from determinism.report.contents import render_records, render_trace
+from determinism.report.document import document
+from determinism.report.terminal import render
+from determinism.trace.reader import open_trace
+from determinism.types import Verdict
+from tests.traces import TraceBuilder
+
+TRIES = 150
+OWN = Path("processes") / "main"
+
+
+def write(folder: Path, *, records: int = 40, ended: bool = True) -> Path:
+    """A trace of a few steps; without an end as a killed process leaves it."""
+    builder = TraceBuilder(folder if ended else folder.with_name("unfinished"))
+    made = -1
+    for number in range(records):
+        module = f"layers.{number % 3}"
+        made = builder.add(f"op::{number % 5}", [made] if made >= 0 else [], [f"value {number}"], module=module)
+        if number % 10 == 9:
+            made = builder.step({"weight": made})
+        if number == records // 2:
+            builder._writer.flush()
+    if not ended:
+        shutil.copytree(folder.with_name("unfinished"), folder)
+    builder.close()
+    return folder
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write(tmp_path / "whole")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, whole: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "damaged"))
+
+
+def look(whole: Path, damaged: Path) -> Comparison | str:
+    """Compare and show; gives the comparison or the identifier of the error."""
+    console = Console(file=io.StringIO())
+    found: Comparison | str
+    try:
+        found = compare(whole, damaged)
+        render(found, console)
+        document(found)
+    except DeterminismError as error:
+        found = error.identifier
+    for show in (render_trace, lambda trace, console: render_records(trace, console, step=None, limit=None)):
+        try:
+            show(open_trace(damaged), console)
+        except DeterminismError:
+            continue
+    return found
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
+    ("trace-missing", lambda trace: shutil.rmtree(trace)),
+    ("trace-foreign", lambda trace: (trace / "manifest.json").unlink()),
+    ("trace-foreign", lambda trace: (trace / "manifest.json").write_text("[1, 2]")),
+    ("trace-foreign", lambda trace: (trace / "manifest.json").write_text('{"name": "web"}')),
+    ("trace-foreign", lambda trace: edit(trace / "manifest.json", format="other/1")),
+    ("trace-damaged", lambda trace: (trace / "manifest.json").write_text("")),
+    ("trace-damaged", lambda trace: edit(trace / "manifest.json", exit_status="0")),
+    ("trace-newer", lambda trace: edit(trace / "manifest.json", format="determinism.trace/99")),
+    ("trace-newer", lambda trace: edit(trace / OWN / "process.json", format="determinism.trace/99")),
+    ("trace-damaged", lambda trace: edit(trace / OWN / "process.json", level="deep")),
+    ("trace-damaged", lambda trace: edit(trace / OWN / "process.json", blind_spots=[1])),
+    ("trace-damaged", lambda trace: (trace / OWN / "process.json").unlink()),
+    ("trace-damaged", lambda trace: (trace / OWN / "process.json").write_text("{")),
+    ("trace-damaged", lambda trace: (trace / OWN / "records.arrow").unlink()),
+]
+
+
+@pytest.mark.parametrize(("identifier", "damage"), DAMAGES)
+def test_named(identifier: str, damage: Callable[[Path], object], whole: Path, damaged: Path) -> None:
+    damage(damaged)
+    assert look(whole, damaged) == identifier
+    assert look(damaged, whole) == identifier
+
+
+@pytest.mark.parametrize("name", ["records.arrow", "names.arrow"])
+def test_cut_at_any_place(name: str, whole: Path, damaged: Path) -> None:
+    content = (whole / OWN / name).read_bytes()
+    for size in range(0, len(content) - 8, max(1, len(content) // 60)):
+        (damaged / OWN / name).write_bytes(content[:size])
+        for order in ((whole, damaged), (damaged, whole)):
+            found = look(*order)
+            assert isinstance(found, Comparison), (size, found)
+            assert found.verdict is Verdict.INCONCLUSIVE, size
+            assert [trouble.identifier for trouble in found.trouble] == ["trace-truncated"], size
+
+
+def test_a_difference_before_the_cut_counts(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for number, folder in enumerate(folders):
+        builder = TraceBuilder(folder)
+        first = builder.add("op::first", [], [f"run {number}"])
+        builder.step({"weight": first})
+        builder._writer.flush()
+        for _ in range(50):
+            builder.add("op::later", [first])
+        builder.close()
+    content = (folders[1] / OWN / "records.arrow").read_bytes()
+    (folders[1] / OWN / "records.arrow").write_bytes(content[:-300])
+    found = compare(*folders)
+    assert found.verdict is Verdict.DIFFERENT
+    assert found.first_divergence is not None
+    assert found.first_divergence.op == "op::first"
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["whole", "killed"])
+def test_random_damage_is_never_an_exception(ended: bool, tmp_path: Path) -> None:
+    original = write(tmp_path / "original", ended=ended)
+    chance = random.Random(20)
+    files = sorted(path for path in original.rglob("*") if path.is_file())
+    broken = tmp_path / "broken"
+    for _ in range(TRIES):
+        path = chance.choice(files)
+        content = bytearray(path.read_bytes())
+        if chance.random() < 0.3:
+            content = content[: chance.randrange(len(content) + 1)]
+        elif content:
+            # Most of a spool is empty; what matters lies at the beginning of its columns.
+            reach = len(content) if chance.random() < 0.5 else min(len(content), 600)
+            for _ in range(chance.choice([1, 2, 30])):
+                content[chance.randrange(reach)] = chance.randrange(256)
+        shutil.copytree(original, broken)
+        (broken / path.relative_to(original)).write_bytes(content)
+        look(original, broken)
+        shutil.rmtree(broken)
+
+
+def test_folder_of_a_check_names_its_traces(tmp_path: Path) -> None:
+    write(tmp_path / "run-1")
+    with pytest.raises(DeterminismError, match=r"It holds traces, though: give .*run-1\."):
+        open_trace(tmp_path)
+
+
+def test_levels_and_steps_must_agree(tmp_path: Path, whole: Path, damaged: Path) -> None:
+    edit(damaged / OWN / "process.json", level="step")
+    assert look(whole, damaged) == "levels-differ"
+    edit(damaged / OWN / "process.json", level="op")
+    edit(damaged / "manifest.json", steps=3)
+    assert look(whole, damaged) == "steps-differ"
