@@ -44,6 +44,9 @@ EXPECTED = [
     Expected("numpy_write", "mutation", 1, "forward", "aten::addmm", "2", False),
 ]
 
+DEAD = {"unseeded_head": 2, "unfilled_batch": 2 * 64}
+"""Differences that nothing reads: weights that are overwritten before use, and what was in memory before."""
+
 
 def assert_named(report: dict[str, Any], expected: Expected) -> None:
     assert report["verdict"] == "different"
@@ -61,8 +64,7 @@ def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
     assert_named(report, expected)
     assert report["first_divergence"]["forward_site"] is None
     assert report["first_visible"]["step"] == expected.step
-    # The weights that are overwritten before use differ as well.
-    assert report["dead_differences"]["count"] == (2 if expected.program == "unseeded_head" else 0)
+    assert report["dead_differences"]["count"] == DEAD.get(expected.program, 0)
 
 
 def test_order_of_modules(tmp_path: Path) -> None:
@@ -82,13 +84,17 @@ def test_write_by_address_is_told_from_the_op_by_the_confirming_run(tmp_path: Pa
 
 
 def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
-    report, steps = check_until_parted(tmp_path, "clock_loop", lambda: (tmp_path / "steps.txt").read_text().split()[-2:])
+    report, steps = check_until_parted(
+        tmp_path, "clock_loop", lambda: (tmp_path / "steps.txt").read_text().split()[-2:]
+    )
     step = min(int(number) for number in steps)
     assert_named(report, Expected("clock_loop", "structure", step, "forward", "aten::addmm", "0", None))
 
 
 def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
-    report, chosen = check_until_parted(tmp_path, "clock_branch", lambda: (tmp_path / "chosen.txt").read_text().split()[-2:])
+    report, chosen = check_until_parted(
+        tmp_path, "clock_branch", lambda: (tmp_path / "chosen.txt").read_text().split()[-2:]
+    )
     step = next(number for number, (mine, other) in enumerate(zip(*chosen, strict=True)) if mine != other)
     assert_named(report, Expected("clock_branch", "structure", step, "forward", "aten::sigmoid", None, None))
 
@@ -113,7 +119,12 @@ def test_op_that_varies_with_two_threads(
             log.unlink()
         return found
 
-    report, found = check_until_parted(tmp_path, "racing_sums", sums, program, options=("--explain",))
+    def varies_again(report: dict[str, Any]) -> bool:
+        return all(output["distinct"] > 1 for output in report["first_divergence"]["outputs"])
+
+    report, found = check_until_parted(
+        tmp_path, "racing_sums", sums, program, options=("--explain",), is_enough=varies_again
+    )
     step = next(number for number, (mine, other) in enumerate(zip(*found, strict=True)) if mine != other)
     first = report["first_divergence"]
     assert (first["kind"], first["step"], first["phase"], first["op"]) == ("op", step, phase, op)
@@ -132,16 +143,24 @@ def test_op_that_varies_with_two_threads(
 
 
 def check_until_parted(
-    folder: Path, program: str, log: Callable[[], list[Any]], *arguments: str, options: tuple[str, ...] = ("--no-explain",)
+    folder: Path,
+    program: str,
+    log: Callable[[], list[Any]],
+    *arguments: str,
+    options: tuple[str, ...] = ("--no-explain",),
+    is_enough: Callable[[dict[str, Any]], bool] = lambda report: True,
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Check until two runs parted by what they logged themselves; the verdict must agree with that each time."""
+    """Check until two runs parted by what they logged themselves; the verdict must agree with that each time.
+
+    On a busy machine two threads may not overlap while an op is repeated: then its report is not yet enough.
+    """
     for _ in range(TRIES):
         report = check(folder, program, *arguments, options=options)
         mine, other = log()
         assert report["verdict"] == ("same" if mine == other else "different")
-        if mine != other:
+        if mine != other and is_enough(report):
             return report, [mine, other]
-    pytest.fail(f"{program} never varied in {TRIES} checks")
+    pytest.fail(f"{program} did not vary in {TRIES} checks")
 
 
 def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:

@@ -115,4 +115,4 @@ def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20)[0].startswith("SIGINT came in")
     found = manifest(tmp_path / "trace")
-    assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "SIGINT", True)
+    assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "interrupt", True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -62,10 +61,10 @@ def record(folder: Path, dtype: torch.dtype, plant: planted.Plant | None = None)
 
 
 @pytest.fixture(scope="module")
-def unplanted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[torch.dtype, Path]]:
+def unplanted(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, Path]:
     folder = tmp_path_factory.mktemp("unplanted")
     dtypes = (torch.float32, torch.float64, torch.bfloat16)
-    yield {dtype: record(folder / str(dtype), dtype) for dtype in dtypes}
+    return {dtype: record(folder / str(dtype), dtype) for dtype in dtypes}
 
 
 def compare_planted(first: Path, folder: Path, dtype: torch.dtype, plant: planted.Plant | None) -> Comparison:

@@ -18,17 +18,30 @@ def looks_elsewhere(group: Group, crossing: Array) -> Array:
     The n-th log line of one run is not the n-th of the other if it came at another moment. What is read further on, by
     training say, stays paired: there another order is a difference.
     """
-    candidates = np.flatnonzero(crossing & group.flags.outputs & group.flags.edges)
     apart = np.zeros(len(crossing), dtype=bool)
-    if not len(candidates):
+    suspects = _reading_others(group, np.flatnonzero(crossing & group.flags.outputs))
+    if not suspects:
         return apart
     readers = Readers(group)
-    rows = group.pairing.first[candidates]
-    roles = group.first.columns["role"][rows]
-    for at, role in zip(candidates[::-1].tolist(), roles[::-1].tolist(), strict=True):
-        if role in _LOOKS:
+    roles = group.first.columns["role"]
+    for at in reversed(suspects):
+        if roles[group.pairing.first[at]] in _LOOKS:
             apart[at] = True
             continue
         reading = readers.of(int(group.keys[at]))
         apart[at] = len(reading) > 0 and bool(apart[reading].all())
     return apart
+
+
+def _reading_others(group: Group, candidates: Array) -> list[int]:
+    """The candidates that read other records in each run, or what such a candidate made."""
+    starts = group.first.children["inputs"].starts
+    suspects: list[int] = []
+    keys: set[int] = set()
+    for at in candidates.tolist():
+        row = int(group.pairing.first[at])
+        read = group.producers_first[starts[row] : starts[row + 1]].tolist()
+        if group.flags.edges[at] or not keys.isdisjoint(read):
+            suspects.append(at)
+            keys.add(int(group.keys[at]))
+    return suspects

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,63 +17,14 @@ from determinism.comparison.group import Group
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
-from determinism.comparison.regions import leaves_uncovered, overlap
+from determinism.comparison.regions import leaves_uncovered
+from determinism.comparison.roots import PENDING, Aspects, Incoming, Root, Taint, receives
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Access, Role
 
-_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
-
-
-class Aspects(NamedTuple):
-    """In what a pair of records differs."""
-
-    outputs: bool
-    edges: bool
-    digests: bool
-    arguments: bool
-    generators: bool
-
-
-@dataclass(frozen=True)
-class Root:
-    """A record that differs, and received no difference."""
-
-    index: int
-    """Counts roots in execution order."""
-    group: Group = field(repr=False)
-    position: int
-    """Within the group."""
-    first: Entry | None
-    second: Entry | None
-    aspects: Aspects
-    reads_unwritten: bool
-
-    @property
-    def is_extra(self) -> bool:
-        """Whether only one of the runs has the record."""
-        return self.first is None or self.second is None
-
-
-class Taint(NamedTuple):
-    """A difference that lies in part of a storage."""
-
-    layout: Layout | None
-    root: int
-    """Index of the root; -1 for memory that nobody wrote."""
-    covers: tuple[Layout, ...] = ()
-    """Parts that were overwritten since."""
-
-
-_PENDING = -1
 _MOST_COVERS = 64
-
-
-class Incoming(NamedTuple):
-    """What differences a record receives."""
-
-    read: frozenset[int]
-    carried: tuple[Taint, ...]
+_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
 
 
 class Flow:
@@ -141,7 +90,7 @@ class Flow:
         flags = group.flags
         aspects = Aspects(*(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)))
         incoming = self._incoming(sides, is_equal=None not in sides and not aspects.outputs)
-        roots = set(incoming.read) - {_PENDING}
+        roots = set(incoming.read) - {PENDING}
         is_extra = None in sides
         if aspects.generators and self._generator_root is not None:
             roots.add(self._generator_root)
@@ -151,7 +100,7 @@ class Flow:
         leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other
         pending = False
-        if differs and not roots and not (carried - {_PENDING}):
+        if differs and not roots and not (carried - {PENDING}):
             pending = not is_extra and self._is_pending(sides, some, aspects, incoming)
             if not pending and self.live is None:
                 roots.add(self._new_root(group, row, sides, aspects, incoming))
@@ -187,7 +136,7 @@ class Flow:
                 for taint in self._taints.get((key, value.output), ()):
                     if value.access is Access.CARRY:
                         carried.add(taint)
-                    elif _receives(value, taint, can_tell=is_equal and bool(one is not None and one.outputs)):
+                    elif receives(value, taint, can_tell=is_equal and one is not None and one.shows_what_it_read):
                         read.add(taint.root)
         return Incoming(frozenset(read), tuple(carried))
 
@@ -199,11 +148,11 @@ class Flow:
             return self._reads_unwritten(sides, incoming)
         if some.is_copy and self._reads_unwritten(sides, incoming):
             return True
-        around = any(t.root == _PENDING for t in incoming.carried) or self._any_unwritten(sides, "carries")
+        around = any(t.root == PENDING for t in incoming.carried) or self._any_unwritten(sides, "carries")
         return around and not self._reads_unwritten(sides, incoming)
 
     def _reads_unwritten(self, sides: tuple[Entry | None, Entry | None], incoming: Incoming) -> bool:
-        return _PENDING in incoming.read or self._any_unwritten(sides, "reads")
+        return PENDING in incoming.read or self._any_unwritten(sides, "reads")
 
     def _any_unwritten(self, sides: tuple[Entry | None, Entry | None], which: str) -> bool:
         for one, origins in zip(sides, self._origins, strict=True):
@@ -243,7 +192,7 @@ class Flow:
             del self._open[index]
         kept = {}
         for key, taints in self._taints.items():
-            left = tuple(t for t in taints if t.root in self._open or (t.root == _PENDING and self._open))
+            left = tuple(t for t in taints if t.root in self._open or (t.root == PENDING and self._open))
             if left:
                 kept[key] = left
         self._taints = kept
@@ -256,7 +205,7 @@ class Flow:
         for output, made in enumerate(some.outputs):
             taints = {Taint(made.layout, root) for root in own}
             if pending and differs:
-                taints.add(Taint(made.layout, _PENDING))
+                taints.add(Taint(made.layout, PENDING))
             chooses = chooses_elements(some)
             for taint in incoming.carried:
                 left = self._left(taint, made.layout, keeps=chooses and differs)
@@ -276,7 +225,7 @@ class Flow:
             written: The part.
             keeps: Whether elements of the part were kept, and the part still differs.
         """
-        if taint.root != _PENDING and taint.root not in self._open:
+        if taint.root != PENDING and taint.root not in self._open:
             return None
         if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
             return taint
@@ -288,14 +237,3 @@ class Flow:
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
 
-
-def _receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
-    """Whether reading a value takes a difference in.
-
-    A tensor is known to differ as a whole. Who read only a part of it and got equal results read equal elements, as far
-    as anybody can tell.
-    """
-    if not overlap(taint.layout, value.layout, taint.covers):
-        return False
-    is_part = taint.layout is not None and value.layout is not None and leaves_uncovered(taint.layout, [value.layout])
-    return not (can_tell and is_part)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from determinism.comparison.flow import Root
 from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry, Input
+from determinism.comparison.roots import Root
 from determinism.trace.chunk import Array
 from determinism.types import Kind, Level, Role
 

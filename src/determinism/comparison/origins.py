@@ -59,6 +59,11 @@ class Entry(NamedTuple):
         return self.op.partition(".")[0] in _COPIES
 
     @property
+    def shows_what_it_read(self) -> bool:
+        """Whether equal results mean that the same bits were read."""
+        return bool(self.outputs) and (self.is_copy or self.role in (Role.ESCAPE, Role.CHECKPOINT, Role.LOSS))
+
+    @property
     def reads(self) -> tuple[Input, ...]:
         """The inputs whose content takes part in the result."""
         return tuple(i for i in self.inputs if i.access is Access.READ)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from determinism.comparison.canonical import Canonical
-from determinism.comparison.flow import Flow, Root
+from determinism.comparison.flow import Flow
 from determinism.comparison.kind import detail_of, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.origins import Entry
 from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
+from determinism.comparison.roots import Root
 from determinism.comparison.visible import SORTS, VisibleDifferences
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace

@@ -10,6 +10,7 @@ from typing import Any
 
 from determinism.errors import TraceError
 from determinism.trace import schema
+from determinism.trace.spool import read_spool
 from determinism.types import Level
 
 Document = dict[str, Any]
@@ -32,6 +33,24 @@ def read_description(folder: Path) -> Document:
         TraceError: It is damaged, not ours, or newer than this version.
     """
     return _read(folder / schema.PROCESS_FILE, _PROCESS_RULES)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a process recorded anything; one that was killed in its first moment did not.
+
+    Raises:
+        TraceError: It did, and does not say what.
+    """
+    if (folder / schema.PROCESS_FILE).exists():
+        return True
+    records = folder / schema.RECORDS_FILE
+    content = read_spool(folder / schema.SPOOL_FILE)
+    if (content is not None and content.rows) or (records.exists() and records.stat().st_size):
+        raise TraceError(
+            "trace-damaged",
+            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
+        )
+    return False
 
 
 def _read(path: Path, rules: dict[str, _Rule]) -> Document:

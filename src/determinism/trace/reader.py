@@ -15,7 +15,7 @@ from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import batch_from_spool
 from determinism.trace.chunk import Chunk, chunk_from_batch, cut
-from determinism.trace.description import read_description, read_manifest
+from determinism.trace.description import has_begun, read_description, read_manifest
 from determinism.trace.names import Names
 from determinism.trace.portions import RecordReader
 from determinism.trace.soundness import is_sound, is_whole
@@ -211,25 +211,7 @@ class Trace:
         """The processes that recorded, by key."""
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
-        return [ProcessTrace(folder) for folder in folders if _has_begun(folder)]
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether a process recorded anything; one that was killed in its first moment did not.
-
-    Raises:
-        TraceError: It did, and does not say what.
-    """
-    if (folder / schema.PROCESS_FILE).exists():
-        return True
-    records = folder / schema.RECORDS_FILE
-    content = read_spool(folder / schema.SPOOL_FILE)
-    if (content is not None and content.rows) or (records.exists() and records.stat().st_size):
-        raise TraceError(
-            "trace-damaged",
-            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
-        )
-    return False
+        return [ProcessTrace(folder) for folder in folders if has_begun(folder)]
 
 
 def open_trace(folder: Path) -> Trace:

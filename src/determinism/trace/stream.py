@@ -33,7 +33,7 @@ class BatchStream:
         self.start: int | None = None
         """Where the first batch begins; None if the file ends before that."""
         try:
-            self._source: Any = pa.memory_map(str(path))
+            self._source: Any = pa.OSFile(str(path))
             if not self._source.size():
                 # Arrow writes the description of the columns with the first batch; there was none yet.
                 return

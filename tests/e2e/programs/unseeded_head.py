@@ -9,7 +9,9 @@ if "fixed" in sys.argv:
     torch.manual_seed(0)
 
 body = nn.Linear(8, 16)
-body.load_state_dict({name: torch.linspace(-1, 1, value.numel()).view_as(value) for name, value in body.state_dict().items()})
+body.load_state_dict(
+    {name: torch.linspace(-1, 1, value.numel()).view_as(value) for name, value in body.state_dict().items()}
+)
 head = nn.Linear(16, 4)  # SITE
 model = nn.Sequential(body, nn.ReLU(), head)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,30 +11,21 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase, Role
-
-Undo = Callable[[], None]
 
 
 def install(recorder: Recorder, batch_yielded: Callable[[], None]) -> Undo:
     """Wrap the iterators of data loaders; returns what takes the wrapper off."""
-    original = _BaseDataLoaderIter.__next__
 
-    @functools.wraps(original)
-    def wrapper(iterator: Any) -> Any:
+    def around(original: Callable[[Any], Any], iterator: Any) -> Any:
         with recorder.in_phase(Phase.DATA):
             batch = original(iterator)
             recorder.quietly(_record_batch, recorder, batch)
         batch_yielded()
         return batch
 
-    _BaseDataLoaderIter.__next__ = wrapper  # type: ignore[method-assign]
-
-    def undo() -> None:
-        if _BaseDataLoaderIter.__next__ is wrapper:
-            _BaseDataLoaderIter.__next__ = original  # type: ignore[method-assign]
-
-    return undo
+    return wrap(_BaseDataLoaderIter, "__next__", around)
 
 
 def _record_batch(recorder: Recorder, batch: Any) -> None:

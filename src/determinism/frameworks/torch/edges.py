@@ -115,7 +115,8 @@ class Edges:
         self, traits: OpTraits, tensors: list[torch.Tensor]
     ) -> tuple[list[tuple[int, bytes]], list[StorageState | None]]:
         """Layout and digest of what an op wrote, and the states of the storages that it lies in."""
-        made, states = [], []
+        made: list[tuple[int, bytes]] = []
+        states: list[StorageState | None] = []
         number = self._layouts.number
         for position, tensor in enumerate(tensors):
             if traits.is_uninitialized or position in traits.workspaces:

@@ -5,7 +5,6 @@ The methods of `torch.Tensor` are wrapped; the wrappers record and then do what 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import _tensor_str
 
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase, Role
 
 _BY_VALUE = ("tolist",)
@@ -22,17 +22,16 @@ _BY_VALUE = ("tolist",)
 _BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr", "share_memory_")
 """The memory is handed over: others may read it, and write it, from now on."""
 
-Undo = Callable[[], None]
-
 
 def install(recorder: Recorder) -> list[Undo]:
     """Wrap the ways out of the framework; returns what takes each wrapper off."""
-    undo = [_wrap(torch.Tensor, name, functools.partial(_value_escapes, recorder, name)) for name in _BY_VALUE]
-    undo += [_wrap(torch.Tensor, name, functools.partial(_memory_escapes, recorder, name)) for name in _BY_MEMORY]
-    undo.append(_wrap(torch.Tensor, "__reduce_ex__", functools.partial(_pickled, recorder)))
-    undo.append(_wrap(_tensor_str, "_str", functools.partial(_value_escapes, recorder, "print")))
-    undo.append(_wrap_save(recorder))
-    return undo
+    return [
+        *(wrap(torch.Tensor, name, _recording(recorder, _value_escapes, name)) for name in _BY_VALUE),
+        *(wrap(torch.Tensor, name, _recording(recorder, _memory_escapes, name)) for name in _BY_MEMORY),
+        wrap(torch.Tensor, "__reduce_ex__", _recording(recorder, _pickled)),
+        wrap(_tensor_str, "_str", _recording(recorder, _value_escapes, "print")),
+        wrap(torch, "save", _saving(recorder)),
+    ]
 
 
 def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
@@ -55,43 +54,20 @@ def _pickled(recorder: Recorder, tensor: Any) -> None:
         recorder.event(Role.ESCAPE, "determinism::pickle", [tensor], values=True)
 
 
-def _wrap(owner: Any, name: str, record: Callable[[Any], None]) -> Undo:
-    original = getattr(owner, name)
-    own = vars(owner).get(name)
-
-    @functools.wraps(original)
-    def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = record.args[0]  # type: ignore[attr-defined]
-        recorder.quietly(record, tensor)
+def _recording(recorder: Recorder, record: Callable[..., None], *names: str) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.quietly(record, recorder, *names, tensor)
         return original(tensor, *args, **kwargs)
 
-    setattr(owner, name, wrapper)
-
-    def undo() -> None:
-        if vars(owner).get(name) is wrapper:
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
-
-    return undo
+    return around
 
 
-def _wrap_save(recorder: Recorder) -> Undo:
-    original = torch.save
-
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
+def _saving(recorder: Recorder) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         recorder.is_saving += 1
         try:
             return original(*args, **kwargs)
         finally:
             recorder.is_saving -= 1
 
-    torch.save = save
-
-    def undo() -> None:
-        if torch.save is save:
-            torch.save = original
-
-    return undo
+    return around

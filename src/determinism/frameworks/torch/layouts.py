@@ -29,11 +29,12 @@ class LayoutTable:
             key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage_bytes)
             number = self._on_processor.get(key)
             if number is None:
-                number = self._on_processor[key] = self._new("cpu", *key)
+                number = self._on_processor[key] = self._new("cpu", key)
             return number
         return self._number_elsewhere(tensor, storage_bytes)
 
     def _number_elsewhere(self, tensor: torch.Tensor, storage_bytes: int) -> int:
+        view: tuple[Any, ...]
         if tensor.is_nested:
             shape = tuple(size for part in tensor.unbind() for size in part.shape)
             view = (tensor.dtype, shape, (), 0, 0)
@@ -44,8 +45,9 @@ class LayoutTable:
         key = (tensor.device, view)
         number = self._elsewhere.get(key)
         if number is None:
-            number = self._elsewhere[key] = self._new(str(tensor.device), *view)
+            number = self._elsewhere[key] = self._new(str(tensor.device), view)
         return number
 
-    def _new(self, device: str, dtype: Any, shape: Any, strides: Any, offset: int, size: int) -> int:
+    def _new(self, device: str, view: tuple[Any, ...]) -> int:
+        dtype, shape, strides, offset, size = view
         return self._add(json.dumps([str(dtype).removeprefix("torch."), list(shape), list(strides), offset, device, size]))

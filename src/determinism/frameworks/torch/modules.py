@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from determinism.frameworks.torch.compiler import leave_alone
+from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase
 
 NO_MODULE = -1
@@ -90,7 +90,7 @@ def install(
     paths: ModulePaths,
     set_phase: Callable[[Phase], None],
     returned: Callable[[torch.nn.Module, Any, Any], None] | None,
-) -> Callable[[], None]:
+) -> Undo:
     """Follow every module call.
 
     `Module.__call__` is wrapped. Global hooks would do the same, but they take Dynamo off its usual way, make it warn
@@ -104,10 +104,8 @@ def install(
     Returns:
         What takes the wrapper off.
     """
-    original = torch.nn.Module.__call__
 
-    @functools.wraps(original)
-    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def around(original: Callable[..., Any], module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not paths.calls():
             set_phase(Phase.FORWARD)
         paths.enter(module)
@@ -119,14 +117,10 @@ def install(
         finally:
             paths.leave(module)
 
-    leave_alone(call, with_callees=False)
+    undo = wrap(torch.nn.Module, "__call__", around)
+    for passing in (around, torch.nn.Module.__call__):
+        leave_alone(passing, with_callees=False)
     for own in (ModulePaths.calls, ModulePaths.enter, ModulePaths.leave, set_phase, returned):
         if own is not None:
             leave_alone(getattr(own, "__func__", own))
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-
-    def undo() -> None:
-        if torch.nn.Module.__call__ is call:
-            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
-
     return undo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase, Role
-
-Undo = Callable[[], None]
 
 
 def install(recorder: Recorder, stepped: Callable[[], None]) -> list[Undo]:
@@ -40,10 +38,7 @@ def install(recorder: Recorder, stepped: Callable[[], None]) -> list[Undo]:
 
 
 def _follow_backwards(recorder: Recorder) -> Undo:
-    original = torch.autograd._engine_run_backward
-
-    @functools.wraps(original)
-    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("accumulate_grad") and torch._C._current_autograd_node() is None:
             recorder.quietly(_loss, recorder, outputs)
         try:
@@ -52,13 +47,7 @@ def _follow_backwards(recorder: Recorder) -> Undo:
             if recorder.progress.phase is Phase.FORWARD:
                 recorder.progress.phase = Phase.OTHER
 
-    torch.autograd._engine_run_backward = run_backward
-
-    def undo() -> None:
-        if torch.autograd._engine_run_backward is run_backward:
-            torch.autograd._engine_run_backward = original
-
-    return undo
+    return wrap(torch.autograd, "_engine_run_backward", around)
 
 
 def _loss(recorder: Recorder, outputs: Any) -> None:
@@ -67,23 +56,14 @@ def _loss(recorder: Recorder, outputs: Any) -> None:
 
 
 def _follow_scaler(recorder: Recorder, stepped: Callable[[], None]) -> Undo:
-    scaler = torch.amp.GradScaler
-    original = scaler.step
     progress = recorder.progress
 
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = progress.optimizer_calls
-        result = original(self, optimizer, *args, **kwargs)
+        result = original(scaler, optimizer, *args, **kwargs)
         if progress.optimizer_calls == before:
             recorder.quietly(progress.optimizer_skipped, optimizer)
             stepped()
         return result
 
-    scaler.step = step  # type: ignore[method-assign]
-
-    def undo() -> None:
-        if scaler.step is step:
-            scaler.step = original  # type: ignore[method-assign]
-
-    return undo
+    return wrap(torch.amp.GradScaler, "step", around)

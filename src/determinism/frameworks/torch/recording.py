@@ -20,9 +20,9 @@ from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
-from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.types import Level, Phase, RecordingOptions, Role
 
 _HELD_OPS = {

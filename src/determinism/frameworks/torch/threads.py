@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from determinism.frameworks.torch.compiler import unwrap_handler
+from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.trace.writer import ProcessWriter
 
 _REASON = "ops of threads other than the one that imported the framework are not recorded"
@@ -38,12 +38,10 @@ class ThreadWatch(TorchDispatchMode):
 unwrap_handler(ThreadWatch)
 
 
-def install(writer: ProcessWriter) -> Callable[[], None]:
+def install(writer: ProcessWriter) -> Undo:
     """Watch every thread that starts from now on; returns what ends that."""
-    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
-    @functools.wraps(original)
-    def run(thread: threading.Thread) -> None:
+    def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
         # Threads count by the sort of their name: numbers in names depend on what else was started.
         _push_mode(ThreadWatch(writer, thread.name.rstrip("0123456789-_ ") or "unnamed"))
         try:
@@ -51,10 +49,4 @@ def install(writer: ProcessWriter) -> Callable[[], None]:
         finally:
             _pop_mode()
 
-    threading.Thread._bootstrap_inner = run  # type: ignore[attr-defined]
-
-    def undo() -> None:
-        if threading.Thread._bootstrap_inner is run:  # type: ignore[attr-defined]
-            threading.Thread._bootstrap_inner = original  # type: ignore[attr-defined]
-
-    return undo
+    return wrap(threading.Thread, "_bootstrap_inner", around)
