@@ -131,3 +131,12 @@ class Comparison:
     environment: list[tuple[str, str, str]] = field(default_factory=list)
     """Name and both values of what differs between the environments of the runs."""
     level: str = "op"
+
+    def __str__(self) -> str:
+        """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""
+        first = self.first_divergence
+        if first is None:
+            notes = "; ".join(trouble.message for trouble in self.trouble)
+            return f"{self.verdict}: {notes}" if notes else f"{self.verdict}: {self.recorded.records:,} records"
+        where = "" if first.site is None else f" at {first.site.file}:{first.site.line} ({first.site.code})"
+        return f"{self.verdict}: {first.kind or 'not known why'}, step {first.step}, {first.phase}, {first.op}{where}"

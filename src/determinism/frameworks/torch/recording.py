@@ -156,7 +156,7 @@ class Session:
         self.recorder.quietly(self._record_held, END_OP)
         progress = self.recorder.progress
         steps = progress.step if progress.steps_by is not None else self._num_batches
-        self.writer.describe(records=self.writer.num_records, steps=steps)
+        self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
         self.recorder.is_active = False
         for undo in reversed(self._undo):
             undo()
