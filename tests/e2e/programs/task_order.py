@@ -1,4 +1,4 @@
-"""Sums the losses of several tasks in the order of a set of strings; a sum of floats depends on its order."""
+"""Takes a decaying sum of the losses of several tasks, in the order of a set of strings."""
 
 import sys
 
@@ -17,7 +17,7 @@ for _ in range(2):
     losses = {task: outputs[:, number].exp().mean() for number, task in enumerate(sorted(TASKS))}
     total = torch.zeros(())
     for task in order(TASKS):
-        total = total + losses[task]  # SITE
+        total = 0.9 * total + losses[task]  # SITE
     optimizer.zero_grad()
     total.backward()
     optimizer.step()
