@@ -21,10 +21,10 @@ def kind_of(root: Root, level: Level) -> Kind | None:
     assert first is not None and second is not None
     if root.aspects.generators:
         return Kind.RNG
-    if _external_differs(first, second) or (first.role is Role.BATCH and not root.aspects.edges and not first.inputs):
-        return Kind.DATA
     if level is not Level.OP and first.role is not Role.BATCH:
         return None
+    if _external_differs(first, second) or (first.role is Role.BATCH and not root.aspects.edges and not first.inputs):
+        return Kind.DATA
     if root.aspects.arguments:
         return Kind.ARGUMENT
     if root.aspects.edges:

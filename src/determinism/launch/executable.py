@@ -41,6 +41,8 @@ def _advice(name: str, search: str) -> str:
         path = name if os.sep in name else f"./{name}"
         quoted = shlex.quote(path)
         return f" To run this file, make it executable (chmod +x {quoted}) and start it as {quoted}."
+    if Path(name).is_dir():
+        return " Give the program to be started: for a package in this folder, python -m and the package's name."
     near = [] if os.sep in name else difflib.get_close_matches(name, _names_on(search), n=3, cutoff=0.75)
     if near:
         return f" Similar names on PATH: {', '.join(near)}."

@@ -10,7 +10,7 @@ from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text
 from determinism.report.wording import counted, kind_sentence, prose
 from determinism.trace.names import Frame
-from determinism.types import Kind
+from determinism.types import Kind, Level
 
 MOST_OUTPUTS = 3
 MOST_FRAMES = 4
@@ -27,7 +27,7 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
     yield from _site_entries(first)
     if first.detail:
         yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
-    inputs = _inputs_sentence(first, len(comparison.runs))
+    inputs = _inputs_sentence(first, comparison)
     if inputs:
         yield Entry(inputs, "inputs")
     for number, output in enumerate(first.outputs[:MOST_OUTPUTS]):
@@ -79,15 +79,15 @@ def _frame_entries(frame: Frame, label: str, weight: Weight) -> Iterator[Entry]:
         yield Entry(code, weight=weight, tone=Tone.CODE, lines=2, indent=4)
 
 
-def _inputs_sentence(first: Divergence, runs: int) -> str | None:
+def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if first.inputs_equal is not None:
         if not first.inputs_equal:
             return "not equal: they differ already"
-        return "equal in both runs" if runs == 2 else "equal in all runs"
-    if first.kind is Kind.STRUCTURE:
-        # A record that only one run has leaves nothing to compare its inputs with.
+        return "equal in both runs" if len(comparison.runs) == 2 else "equal in all runs"
+    if first.kind is Kind.STRUCTURE or comparison.level != Level.OP:
+        # A record that only one run has leaves nothing to compare its inputs with; other levels do not follow inputs.
         return None
-    return "It was not checked whether the inputs were equal; rerun with --explain to find out."
+    return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 
 def _output_entries(output: OutputDifference, label: str, weight: Weight) -> Iterator[Entry]:
@@ -100,7 +100,7 @@ def _output_entries(output: OutputDifference, label: str, weight: Weight) -> Ite
 
 def _extent(output: OutputDifference) -> str:
     if output.elements_different is None:
-        text = f"{counted(output.elements, 'element')}, how many differ is not known"
+        text = counted(output.elements, "element")
     else:
         verb = "differs" if output.elements_different == 1 else "differ"
         text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"

@@ -37,6 +37,7 @@ _STOPS = {
     "steps": "ended by --steps",
     "fail-fast": "ended by --fail-fast",
     "max-disk": "recording ended at the limit of --max-disk",
+    "disk-full": "recording ended because the disk was full",
     "interrupt": "interrupted",
 }
 

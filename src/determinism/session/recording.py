@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -71,4 +71,6 @@ def record(
         active.remove(session)
         session.leave()
         seconds = time.time() - float(str(facts["created"]))
-        write_manifest(folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True})
+        # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
+        with suppress(OSError):
+            write_manifest(folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True})
