@@ -38,6 +38,14 @@ def is_user_frame(frame: FrameType) -> bool:
     return not (in_library and (root in sys.stdlib_module_names or root == "__main__"))
 
 
+def innermost_user_frame() -> FrameType | None:
+    """The user code that is running."""
+    at: FrameType | None = sys._getframe(1)
+    while at is not None and not is_user_frame(at):
+        at = at.f_back
+    return at
+
+
 class SiteTable:
     """Numbers stacks of user frames, and hands each new frame and stack to a writer."""
 
@@ -50,11 +58,14 @@ class SiteTable:
         self._by_instruction: dict[tuple[int, ...], int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {(): NO_STACK}
         self._frames: dict[tuple[str, int, str], int] = {}
+        self.outermost: FrameType | None = None
+        """Stacks end with this frame: the one that a recording was begun in. None: they go on to the program's start."""
 
     def stack(self, frame: FrameType | None) -> int:
         """Number of the stack of user frames from `frame` outwards; `NO_STACK` if there is none."""
         user = self._user
         key: list[int] = []
+        outermost = self.outermost
         at = frame
         while at is not None:
             code = id(at.f_code)
@@ -63,6 +74,8 @@ class SiteTable:
                 known = self._classify(at)
             if known:
                 key += (code, at.f_lasti)
+            if at is outermost:
+                break
             at = at.f_back
         number = self._by_instruction.get(tuple(key))
         return self._new_stack(frame, tuple(key)) if number is None else number
@@ -79,6 +92,8 @@ class SiteTable:
         while at is not None and len(numbers) < _MAX_FRAMES:
             if self._user[id(at.f_code)]:
                 numbers.append(self._frame_number(at))
+            if at is self.outermost:
+                break
             at = at.f_back
         frames = tuple(numbers)
         number = self._by_frames.get(frames)

@@ -71,8 +71,11 @@ def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
 
 
 def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool) -> list[str]:
+    # `with determinism.record(...)` stands on another line for each of the two recordings.
+    begun_in = process.description.get("begun_in")
     frames = [
-        f"{place if place in files else ''}:{frame.line if lines else ''}:{frame.function}"
+        "" if [frame.file, frame.function] == begun_in
+        else f"{place if place in files else ''}:{frame.line if lines else ''}:{frame.function}"
         for frame, place in _places(process)
-    ]
+    ]  # fmt: skip
     return ["\n".join(frames[number] for number in stack) for stack in process.names.stack_frames]

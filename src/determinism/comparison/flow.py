@@ -21,6 +21,7 @@ from determinism.comparison.regions import leaves_uncovered
 from determinism.comparison.roots import PENDING, Aspects, Incoming, Root, Taint, receives
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import END_OP
 from determinism.types import Access, Role
 
 _MOST_COVERS = 64
@@ -100,7 +101,9 @@ class Flow:
         leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other
         pending = False
-        if differs and not roots and not (carried - {PENDING}):
+        # The end of the program is no difference of its own: what one run did beyond the other's end is.
+        is_end = is_extra and some.op == END_OP
+        if differs and not is_end and not roots and not (carried - {PENDING}):
             pending = not is_extra and self._is_pending(sides, some, aspects, incoming)
             if not pending and self.live is None:
                 roots.add(self._new_root(group, row, sides, aspects, incoming))

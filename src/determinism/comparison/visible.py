@@ -43,9 +43,22 @@ class VisibleDifferences:
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
         positions = np.flatnonzero(paired)
+        self._look_at_extra_losses(group)
         for role in _SINKS:
             for at in np.flatnonzero(roles == role):
                 self._look(group, int(rows[at]), role, bool(differs[positions[at]]))
+
+    def _look_at_extra_losses(self, group: Group) -> None:
+        for run, (mine, other, chunk) in enumerate(
+            (
+                (group.pairing.first, group.pairing.second, group.first),
+                (group.pairing.second, group.pairing.first, group.second),
+            )
+        ):
+            alone = mine[(mine >= 0) & (other < 0)]
+            losses = alone[chunk.columns["role"][alone] == Role.LOSS] if len(alone) else alone
+            if len(losses):
+                self._note("loss", int(chunk.columns["step"][losses[0]]), f"loss that only run {run + 1} has")
 
     def _look(self, group: Group, row: int, role: Role, differs: bool) -> None:
         step = int(group.first.columns["step"][row])

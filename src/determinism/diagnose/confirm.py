@@ -20,7 +20,8 @@ from determinism.trace.schema import CAPTURE_FILE, NONE, PROCESSES_FOLDER, Table
 from determinism.types import Kind, Phase
 
 REPEATS = 100
-SECONDS = 10.0
+SECONDS = 5.0
+"""For the repeats; an op that does not vary takes them all, one that does is done after REPEATS."""
 
 
 def needs_confirmation(divergence: Divergence | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from determinism.errors import UsageError
@@ -11,6 +12,9 @@ from determinism.types import RecordingOptions
 
 class RecordingSession(Protocol):
     """What a framework's recorder gives."""
+
+    def begin_at(self, frame: FrameType) -> None:
+        """The recording was begun in this frame; what lies outside of it is not the program's."""
 
     def step(self) -> None:
         """A step ends here."""

@@ -15,6 +15,7 @@ from typing import Any
 from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.session import active
+from determinism.sites import innermost_user_frame
 from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.types import Level
@@ -64,6 +65,10 @@ def record(
     process_folder.mkdir()
     recorder: active.Recorder = import_module(RECORDERS[framework])
     session = recorder.start(process_folder, Options(level=level, max_disk=max_disk, paranoid=paranoid))
+    frame = innermost_user_frame()
+    if frame is not None:
+        session.begin_at(frame)
+    del frame
     active.add(session)
     try:
         yield session

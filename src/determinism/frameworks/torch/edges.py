@@ -100,9 +100,14 @@ class Edges:
             return
         state = self.storages.state(tensor)
         record = state.record
+        layout = self._layouts.number(tensor, state.size)
         if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == _READ:
-            looked.digests.append((len(looked.edges) // 4, digest_tensor(tensor)))
-        looked.edges += (record, state.output, access, self._layouts.number(tensor, state.size))
+            digest = digest_tensor(tensor)
+            looked.digests.append((len(looked.edges) // 4, digest))
+            if state.lifted is not None and state.lifted[0] == layout and state.lifted[1] != digest:
+                # The owner filled its buffer anew: what is read now never came through the op that took it over.
+                record = EXTERNAL
+        looked.edges += (record, state.output, access, layout)
         if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
             self._leaf_read(tensor)
 
@@ -138,6 +143,12 @@ class Edges:
             if state is not None:
                 state.record = record
                 state.output = position
+                state.lifted = None
+
+    def lifted(self, states: list[StorageState | None], made: list[tuple[int, bytes]]) -> None:
+        """A tensor over memory of others was taken over; remember what it held."""
+        if states and states[0] is not None and states[0].is_foreign:
+            states[0].lifted = made[0]
 
     def remember(self, tensors: list[torch.Tensor], outputs: list[tuple[int, bytes]]) -> None:
         """Keep what a write left, so that a later look can tell whether somebody else changed it."""

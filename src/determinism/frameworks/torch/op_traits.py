@@ -74,6 +74,8 @@ class OpTraits(NamedTuple):
     is_ignored: bool
     is_view: bool
     is_uninitialized: bool
+    is_lift: bool
+    """Makes a tensor of the framework out of memory from outside."""
     draws: bool
     has_unvalued_inputs: bool
     written: tuple[int | str, ...]
@@ -118,6 +120,7 @@ def traits_of(op: Any) -> OpTraits:
         is_ignored=namespace in _IGNORED_NAMESPACES or (is_aten and base in _METADATA),
         is_view=is_view,
         is_uninitialized=is_aten and base in _UNINITIALIZED,
+        is_lift=schema.name == "aten::lift_fresh",
         draws=torch.Tag.nondeterministic_seeded in op.tags,
         has_unvalued_inputs=is_aten and base in _UNVALUED_INPUTS,
         written=tuple(written),
@@ -137,6 +140,7 @@ HIGHER_ORDER = OpTraits(
     is_ignored=True,
     is_view=False,
     is_uninitialized=False,
+    is_lift=False,
     draws=False,
     has_unvalued_inputs=False,
     written=(),

@@ -159,6 +159,8 @@ class Recorder(TorchDispatchMode):
         if traits.returns_target and args[0]._is_view():
             self._links.wrote_view = self._links.newest
         self.edges.wrote(states, record)
+        if traits.is_lift:
+            self.edges.lifted(states, outputs)
         if self.capture is not None:
             self.edges.remember(written, outputs)
 

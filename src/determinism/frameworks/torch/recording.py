@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -78,6 +79,11 @@ class Session:
 
     def _set_phase(self, phase: Phase) -> None:
         self.recorder.progress.phase = phase
+
+    def begin_at(self, frame: FrameType) -> None:
+        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
+        self.recorder.sites.outermost = frame
+        self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
@@ -158,6 +164,7 @@ class Session:
         steps = progress.step if progress.steps_by is not None else self._num_batches
         self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
         self.recorder.is_active = False
+        self.recorder.sites.outermost = None
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()

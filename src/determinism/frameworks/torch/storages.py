@@ -21,7 +21,7 @@ _NEW_BETWEEN_SWEEPS = 256
 class StorageState:
     """What is known of one storage."""
 
-    __slots__ = ("digest", "is_foreign", "output", "record", "reference", "size", "view")
+    __slots__ = ("digest", "is_foreign", "lifted", "output", "record", "reference", "size", "view")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -36,6 +36,8 @@ class StorageState:
         """Sizes, strides, offset and dtype of that output; kept with the digest."""
         self.is_foreign = False
         """Others can write this memory unseen: NumPy, a C extension, another process."""
+        self.lifted: tuple[int, bytes] | None = None
+        """Layout and digest of a foreign tensor (from_numpy) when the framework took it over; None once an op wrote it."""
         self.reference: Any = None
 
 
