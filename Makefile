@@ -29,6 +29,7 @@ $(INSTALLED): $(VENV)/bin/python pyproject.toml
 
 lint: $(INSTALLED)  ## Look for mistakes in the code.
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(INSTALLED)  ## Check the types.
 	$(BIN)/mypy

@@ -123,7 +123,9 @@ class Row:
         self.producers = [self.number - int(distance) if distance else None for distance in distances]
         self.accesses = [int(access) for access in inputs.columns["access"][first:last]]
         outputs = chunk.children["outputs"]
-        self.digests = [outputs.columns["digest"][i].tobytes() for i in range(outputs.starts[at], outputs.starts[at + 1])]
+        self.digests = [
+            outputs.columns["digest"][i].tobytes() for i in range(outputs.starts[at], outputs.starts[at + 1])
+        ]
 
 
 def rows(folder: Path) -> list[Row]:

@@ -31,7 +31,11 @@ class Ref(NamedTuple):
 
 
 def layout(
-    *shape: int, offset: int = 0, strides: Sequence[int] | None = None, elements: int | None = None, dtype: str = "float32"
+    *shape: int,
+    offset: int = 0,
+    strides: Sequence[int] | None = None,
+    elements: int | None = None,
+    dtype: str = "float32",
 ) -> Layout:
     """A view; without strides a contiguous one, of a storage with `elements` elements (as many as it needs)."""
     found = list(strides) if strides is not None else []
@@ -41,9 +45,16 @@ def layout(
             found.insert(0, step)
             step *= max(1, size)
     extent = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, found, strict=True))
-    width = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int64": 8, "float64": 8, "complex64": 8}[
-        dtype
-    ]
+    width = {
+        "bool": 1,
+        "uint8": 1,
+        "float16": 2,
+        "bfloat16": 2,
+        "float32": 4,
+        "int64": 8,
+        "float64": 8,
+        "complex64": 8,
+    }[dtype]
     count = extent if elements is None else elements
     return Layout(dtype, tuple(shape), tuple(found), offset, "cpu", count * width)
 

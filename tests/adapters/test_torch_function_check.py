@@ -114,7 +114,11 @@ def test_step_without_a_recording_does_nothing() -> None:
 
 
 def test_recordings_do_not_nest(tmp_path: Path) -> None:
-    with determinism.record(tmp_path / "a"), pytest.raises(UsageError, match="already"), determinism.record(tmp_path / "b"):
+    with (
+        determinism.record(tmp_path / "a"),
+        pytest.raises(UsageError, match="already"),
+        determinism.record(tmp_path / "b"),
+    ):
         pass
 
 

@@ -74,7 +74,10 @@ def sparse_gradients() -> Any:
 def clipping_accumulation_and_schedules() -> Any:
     net = mlp()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
-    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)]
+    schedules = [
+        torch.optim.lr_scheduler.StepLR(optimizer, 1),
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),
+    ]
     norms = []
     for number, (x, y) in enumerate(batches(4)):
         (F.cross_entropy(net(x), y) / 2).backward()
@@ -126,7 +129,9 @@ def averaged_copy_of_a_model() -> Any:
 def initialisation_that_is_loaded_over() -> Any:
     state = mlp().state_dict()
     torch.seed()
-    net, other, third = (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)) for _ in range(3))
+    net, other, third = (
+        nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)) for _ in range(3)
+    )
     skipped = nn.utils.skip_init(nn.Linear, 6, 16)
     torch.manual_seed(1)
     file = io.BytesIO()

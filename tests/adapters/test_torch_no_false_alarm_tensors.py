@@ -40,7 +40,15 @@ def sparse_tensors() -> Any:
     x = torch.sparse_coo_tensor(index, held, (2, 3))
     dense = values(3, 2)
     csr = x.coalesce().to_sparse_csr()
-    return torch.sparse.mm(x, dense), x.to_dense(), (x + x).coalesce(), csr @ dense, x * 2, csr.to_dense(), dense.to_sparse()
+    return (
+        torch.sparse.mm(x, dense),
+        x.to_dense(),
+        (x + x).coalesce(),
+        csr @ dense,
+        x * 2,
+        csr.to_dense(),
+        dense.to_sparse(),
+    )
 
 
 @program

@@ -47,7 +47,10 @@ def batch_norm_with_running_statistics() -> Any:
 def recurrent(kind: type, **options: Any) -> Any:
     torch.manual_seed(0)
     net = nn.ModuleDict(
-        {"rnn": kind(4, 8, batch_first=True, **options), "head": nn.Linear(8 * (1 + options.get("bidirectional", False)), 1)}
+        {
+            "rnn": kind(4, 8, batch_first=True, **options),
+            "head": nn.Linear(8 * (1 + options.get("bidirectional", False)), 1),
+        }
     )
     data = [(torch.randn(3, 5, 4),) for _ in range(3)]
     return train(net, data, lambda x: net["head"](net["rnn"](x)[0]).pow(2).mean())
@@ -115,7 +118,9 @@ def convolutions_and_pooling() -> Any:
         nn.AdaptiveAvgPool2d(2),
         nn.Upsample(scale_factor=2),
     )
-    three = nn.Sequential(nn.Conv3d(2, 4, 3, dilation=1), nn.MaxPool3d(2), nn.AvgPool3d(1), nn.Dropout3d(0.5), nn.Flatten())
+    three = nn.Sequential(
+        nn.Conv3d(2, 4, 3, dilation=1), nn.MaxPool3d(2), nn.AvgPool3d(1), nn.Dropout3d(0.5), nn.Flatten()
+    )
     net = nn.ModuleList([one, two, three])
     data = [(torch.randn(2, 2, 12), torch.randn(2, 2, 8, 8), torch.randn(2, 2, 6, 6, 6)) for _ in range(2)]
     return train(net, data, lambda a, b, c: one(a).sum() + two(b).pow(2).sum() + three(c).pow(2).sum())

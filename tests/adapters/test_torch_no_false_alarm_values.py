@@ -70,7 +70,15 @@ def complex_numbers() -> Any:
     y = x.clone()
     y.real.mul_(2)
     y.imag.copy_(x.real)
-    return x @ x, x.abs(), x.angle(), torch.fft.fft(x), y, x.to(torch.complex128), torch.fft.irfft(torch.fft.rfft(values(8)))
+    return (
+        x @ x,
+        x.abs(),
+        x.angle(),
+        torch.fft.fft(x),
+        y,
+        x.to(torch.complex128),
+        torch.fft.irfft(torch.fft.rfft(values(8))),
+    )
 
 
 @program
@@ -102,7 +110,17 @@ def leaves_that_are_conjugate_views() -> Any:
 def low_precision() -> Any:
     x, y = values(8, 8, dtype=torch.bfloat16), values(8, 8, dtype=torch.float16)
     small = x.to(torch.float8_e4m3fn)
-    return x @ x, x.sum(), y @ y, y.exp(), y.mean(0), x.to(torch.float16), small, small.to(torch.float32), F.softmax(x, 1)
+    return (
+        x @ x,
+        x.sum(),
+        y @ y,
+        y.exp(),
+        y.mean(0),
+        x.to(torch.float16),
+        small,
+        small.to(torch.float32),
+        F.softmax(x, 1),
+    )
 
 
 @program
@@ -147,7 +165,14 @@ def tensors_without_elements_or_dimensions() -> Any:
 def outputs_that_are_not_contiguous() -> Any:
     x = values(4, 5)
     like = torch.empty_strided((4, 5), (1, 4)).copy_(x)
-    return like * 2, like.exp(), x.t() + 1, torch.einsum("ij,kj->ik", x, x).t(), x.expand(3, 4, 5).clone(), like.clone()[::2]
+    return (
+        like * 2,
+        like.exp(),
+        x.t() + 1,
+        torch.einsum("ij,kj->ik", x, x).t(),
+        x.expand(3, 4, 5).clone(),
+        like.clone()[::2],
+    )
 
 
 @program

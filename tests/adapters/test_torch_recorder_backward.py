@@ -71,7 +71,9 @@ def test_backward_of_a_custom_function(tmp_path: Path) -> None:
         y.exp().sum().backward()
 
     found = record_rows(function, tmp_path)
-    squared = next(record for record in found if record.op.startswith(("square", "pow")) and record.phase is Phase.BACKWARD)
+    squared = next(
+        record for record in found if record.op.startswith(("square", "pow")) and record.phase is Phase.BACKWARD
+    )
     assert squared.stack[0].function == "Cube.backward"
     assert squared.forward_stack[0].function == "Cube.forward"
     assert squared.forward_stack[1].line == line_of(function, "Cube.apply")
@@ -95,7 +97,9 @@ def test_backward_of_views_and_writes_in_place(tmp_path: Path) -> None:
     # The gradient of the write through two views.
     assert line_of(function, "turned.mul_(3)") in [forward_line(record) for record in named(back, "mul")]
     assert line_of(function, "x * 2") in [forward_line(record) for record in named(back, "mul")]
-    assert None not in [forward_line(record) for record in back if record.op.startswith(("mul", "cos", "slice_backward"))]
+    assert None not in [
+        forward_line(record) for record in back if record.op.startswith(("mul", "cos", "slice_backward"))
+    ]
 
 
 def test_backward_of_a_view_is_linked_to_the_line_of_the_view(tmp_path: Path) -> None:
@@ -126,9 +130,9 @@ def test_backward_of_what_was_made_without_gradient_in_between(tmp_path: Path) -
     back = [record for record in found if record.phase is Phase.BACKWARD]
     assert line_of(function, "y.tan()") in {forward_line(record) for record in back}
     assert line_of(function, "x.exp()") in {forward_line(record) for record in back}
-    assert {forward_line(record) for record in back} <= {line_of(function, t) for t in ("x.exp()", "y.tan()", "z.sum()")} | {
-        None
-    }
+    assert {forward_line(record) for record in back} <= {
+        line_of(function, t) for t in ("x.exp()", "y.tan()", "z.sum()")
+    } | {None}
 
 
 def test_backward_over_several_steps(tmp_path: Path) -> None:

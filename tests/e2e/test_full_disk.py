@@ -18,7 +18,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 900 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("a disk can be mounted by root only; the limit for files is tested in its stead")
     yield folder

@@ -50,7 +50,9 @@ def test_record(tmp_path: Path) -> None:
     status = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"), group=True)
     assert status == 128 + signal.SIGINT
 
-    assert subprocess.run([*COMMAND, "record", "-o", "whole", "--", *program()], cwd=tmp_path, check=False).returncode == 0
+    assert (
+        subprocess.run([*COMMAND, "record", "-o", "whole", "--", *program()], cwd=tmp_path, check=False).returncode == 0
+    )
     for order in (("cut", "whole"), ("whole", "cut")):
         finished = compare(tmp_path, *order)
         assert "interrupted" in finished.trouble

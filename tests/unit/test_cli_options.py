@@ -51,7 +51,9 @@ def test_output_that_nobody_takes(redirection: str, traces: list[str], tmp_path:
     report = tmp_path / "report.json"
     line = f'"$@" {redirection}'
     ended = subprocess.run(
-        ["bash", "-c", line, "bash", *COMMAND, "compare", "--json", str(report), *traces], capture_output=True, check=False
+        ["bash", "-c", line, "bash", *COMMAND, "compare", "--json", str(report), *traces],
+        capture_output=True,
+        check=False,
     )
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr

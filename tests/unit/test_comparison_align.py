@@ -75,7 +75,11 @@ def test_every_record_is_in_exactly_one_pair(tmp_path: Path) -> None:
 
 
 def test_module_phase_and_thread_keep_records_apart(tmp_path: Path) -> None:
-    for name, changes in {"module": {"module": "0"}, "phase": {"phase": Phase.BACKWARD}, "thread": {"thread": 1}}.items():
+    for name, changes in {
+        "module": {"module": "0"},
+        "phase": {"phase": Phase.BACKWARD},
+        "thread": {"thread": 1},
+    }.items():
         folders = []
         for side in range(2):
             builder = TraceBuilder(tmp_path / name / str(side))
@@ -83,7 +87,9 @@ def test_module_phase_and_thread_keep_records_apart(tmp_path: Path) -> None:
             folders.append(builder.close())
         _, _, left, right, canonical = opened(*folders)
         pairing = align(left, right, canonical)
-        assert list(zip(pairing.first.tolist(), pairing.second.tolist(), strict=True)) == [(-1, 0), (0, -1), (1, 1)], name
+        assert list(zip(pairing.first.tolist(), pairing.second.tolist(), strict=True)) == [(-1, 0), (0, -1), (1, 1)], (
+            name
+        )
 
 
 def flags_of(tmp_path: Path, *changes: dict) -> Flags:
@@ -99,7 +105,9 @@ def flags_of(tmp_path: Path, *changes: dict) -> Flags:
     rows = np.arange(left.rows)
     assert same_structure(left, right, canonical).all()
     flags = compare_rows(left, right, rows, rows, canonical, producers(left), producers(right))
-    others = [array[[0, 1, 3]] for array in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)]
+    others = [
+        array[[0, 1, 3]] for array in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)
+    ]
     assert not np.any(others)
     return flags
 

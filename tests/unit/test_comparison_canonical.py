@@ -42,7 +42,11 @@ def test_absent_names_stay_absent(tmp_path: Path) -> None:
         builder.add("op::a", site=None)
         folders.append(builder.close())
     _, _, left, right, canonical = opened(*folders)
-    for name, numbers in (("module", canonical.modules), ("arguments", canonical.arguments), ("stack", canonical.stacks)):
+    for name, numbers in (
+        ("module", canonical.modules),
+        ("arguments", canonical.arguments),
+        ("stack", canonical.stacks),
+    ):
         assert numbers.first[left.columns[name]][0] == numbers.second[right.columns[name]][0] == -1, name
 
 

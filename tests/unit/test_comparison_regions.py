@@ -41,7 +41,9 @@ def random_views(count: int) -> list[Layout]:
         dtype = own.choice(["uint8", "float16", "float32", "int64", "complex64"])
         shape = [own.randint(0, 3) for _ in range(own.randint(0, 3))]
         strides = [own.randint(0, 5) for _ in shape]
-        view = layout(*shape, offset=own.randint(0, 6), strides=strides, elements=64 // element_bytes(dtype), dtype=dtype)
+        view = layout(
+            *shape, offset=own.randint(0, 6), strides=strides, elements=64 // element_bytes(dtype), dtype=dtype
+        )
         if max(bytes_of(view), default=0) < 64:
             views.append(view)
     return views

@@ -9,13 +9,31 @@ import click
 from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recording_options, verdict_options
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program twice and name the first tensor that differs.")
-@click.option("-n", "--runs", "num_runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs.")
+@click.command(
+    context_settings=PROGRAM_SETTINGS, short_help="Run a program twice and name the first tensor that differs."
+)
+@click.option(
+    "-n", "--runs", "num_runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs."
+)
 @recording_options
-@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces go.  [default: .determinism/<time>]")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the traces go.  [default: .determinism/<time>]",
+)
 @click.option("--keep", is_flag=True, help="Keep the traces although the runs are the same.")
-@click.option("--runs-from", type=click.Path(path_type=Path), metavar="DIR", help="Compare new runs with a stored one, which counts as the first.")
-@click.option("--explain/--no-explain", default=None, help="Make further runs to confirm what was found.  [default: if a run takes less than a minute]")
+@click.option(
+    "--runs-from",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Compare new runs with a stored one, which counts as the first.",
+)
+@click.option(
+    "--explain/--no-explain",
+    default=None,
+    help="Make further runs to confirm what was found.  [default: if a run takes less than a minute]",
+)
 @verdict_options
 @program_argument
 def check(

@@ -41,7 +41,9 @@ def reporting(json_file: Path | None = None, runs: Callable[[], list[RunSummary]
     except DeterminismError as error:
         fail(error, json_file, runs())
     except (KeyboardInterrupt, click.Abort):
-        fail(LaunchError("interrupted", "Interrupted, so there is no verdict. Run the command again."), json_file, runs())
+        fail(
+            LaunchError("interrupted", "Interrupted, so there is no verdict. Run the command again."), json_file, runs()
+        )
     except Exception as error:
         fail(_internal(error), json_file, runs())
 

@@ -43,7 +43,9 @@ def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="How much is recorded: every op, every module call, or what is held at the end of each step.",
     )  # fmt: skip
     steps = click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps.")
-    max_disk = click.option("--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace takes this much.")
+    max_disk = click.option(
+        "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace takes this much."
+    )
     return level(steps(max_disk(function)))
 
 
@@ -52,7 +54,11 @@ def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     strict = click.option("--strict", is_flag=True, help="Differences that nothing reads count too.")
     failure = click.option("--allow-failure", is_flag=True, help="Equal runs that failed in the same way are the same.")
     json = click.option(
-        "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report as JSON."
+        "--json",
+        "json_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the report as JSON.",
     )
     return strict(failure(json(function)))
 

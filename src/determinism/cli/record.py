@@ -12,7 +12,9 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
 
 
 @click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program once and keep its trace.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The trace to make.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The trace to make."
+)
 @recording_options
 @program_argument
 def record(program: tuple[str, ...], output: Path, level: str, steps: int | None, max_disk: int | None) -> None:

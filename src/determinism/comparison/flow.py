@@ -89,7 +89,9 @@ class Flow:
         """Look at one record; yields the keys of records whose readers must be looked at too."""
         sides = self._entries(group, row)
         flags = group.flags
-        aspects = Aspects(*(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)))
+        aspects = Aspects(
+            *(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators))
+        )
         incoming = self._incoming(sides, is_equal=None not in sides and not aspects.outputs)
         roots = set(incoming.read) - {PENDING}
         is_extra = None in sides
@@ -143,7 +145,9 @@ class Flow:
                         read.add(taint.root)
         return Incoming(frozenset(read), tuple(carried))
 
-    def _is_pending(self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming) -> bool:
+    def _is_pending(
+        self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming
+    ) -> bool:
         """Whether the record only moves memory that nobody wrote, or writes around it."""
         if aspects.digests or aspects.arguments or aspects.generators:
             return False
@@ -201,7 +205,9 @@ class Flow:
         self._taints = kept
         self._producers = {key for key, _ in kept}
 
-    def _spread(self, key: int, some: Entry, roots: set[int], incoming: Incoming, *, pending: bool, differs: bool) -> bool:
+    def _spread(
+        self, key: int, some: Entry, roots: set[int], incoming: Incoming, *, pending: bool, differs: bool
+    ) -> bool:
         """Mark the outputs; returns whether any is marked."""
         own = {index for index in roots if index in self._open}
         marked = False
@@ -239,4 +245,3 @@ class Flow:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
-

@@ -89,7 +89,9 @@ def _is_reordered(root: Root) -> bool:
     first, second = root.first, root.second
     assert first is not None and second is not None
     keys_first = _read_keys(group.producers_first, group.first.children["inputs"].starts, int(group.pairing.first[row]))
-    keys_second = _read_keys(group.producers_second, group.second.children["inputs"].starts, int(group.pairing.second[row]))
+    keys_second = _read_keys(
+        group.producers_second, group.second.children["inputs"].starts, int(group.pairing.second[row])
+    )
     if sorted(keys_first) == sorted(keys_second):
         return True
     op_first = group.first.columns["op"][group.pairing.first[row]]

@@ -108,7 +108,11 @@ def _spread(flags: Flags, at: Array, length: int) -> Flags:
         return whole
 
     return Flags(
-        spread(flags.outputs), spread(flags.edges), spread(flags.digests), spread(flags.arguments), spread(flags.generators)
+        spread(flags.outputs),
+        spread(flags.edges),
+        spread(flags.digests),
+        spread(flags.arguments),
+        spread(flags.generators),
     )
 
 

@@ -118,6 +118,8 @@ class VisibleDifferences:
     def earliest(self) -> Visible | None:
         """What a person would see first: the loss or what is kept; else a value that was read or saved."""
         main = [self.first[sort] for sort in ("loss", "parameter", "buffer") if sort in self.first]
-        rest = [self.first[sort] for sort in ("escape", "checkpoint", "gradient", "optimizer state") if sort in self.first]
+        rest = [
+            self.first[sort] for sort in ("escape", "checkpoint", "gradient", "optimizer state") if sort in self.first
+        ]
         chosen = main or rest
         return min(chosen, key=lambda visible: visible.step) if chosen else None

@@ -44,7 +44,9 @@ class Unfinished(TraceError):
             program_exit: How the program ended.
         """
         cause = _unwritable(folder, error)
-        super().__init__(cause.identifier, f"{cause.message} The program ended with exit status {program_exit.exit_status}.")
+        super().__init__(
+            cause.identifier, f"{cause.message} The program ended with exit status {program_exit.exit_status}."
+        )
         self.program_exit = program_exit
 
 

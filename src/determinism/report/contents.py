@@ -50,7 +50,9 @@ def _ending(manifest: dict[str, Any]) -> str:
 def _completeness(process: ProcessTrace) -> str | None:
     """Why the trace lacks records; None if it has all."""
     if process.stopped_by is not None:
-        return {"disk-full": "the disk was full", "max-disk": "the limit of --max-disk was reached"}.get(process.stopped_by)
+        return {"disk-full": "the disk was full", "max-disk": "the limit of --max-disk was reached"}.get(
+            process.stopped_by
+        )
     if process.truncated:
         return "its files are cut or damaged"
     return None if process.description.get("ended") else "the process was killed; everything until then is here"
@@ -69,14 +71,20 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
             counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     description = process.description
     console.print()
-    console.print(Text(f"process      {legible(process.key)}, {description.get('framework')}, level {description.get('level')}"))
-    console.print(Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)"))
+    console.print(
+        Text(f"process      {legible(process.key)}, {description.get('framework')}, level {description.get('level')}")
+    )
+    console.print(
+        Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)")
+    )
     counted = process.steps_by or ("batches" if steps else "nothing")
     console.print(Text(f"steps by     {counted}"))
     lack = _completeness(process)
     if lack is not None:
         console.print(Text(f"complete     no: {lack}"))
-    console.print(Text("phases       " + (", ".join(f"{Phase(p).label} {n:,}" for p, n in sorted(phases.items())) or "none")))
+    console.print(
+        Text("phases       " + (", ".join(f"{Phase(p).label} {n:,}" for p, n in sorted(phases.items())) or "none"))
+    )
     for spot in description.get("blind_spots") or []:
         console.print(Text(legible(f"blind spot   {spot['what']}: {spot['reason']} ({spot['count']})")))
     grid = Grid(box=None, padding=(0, 2, 0, 0))
@@ -121,12 +129,15 @@ def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:
             if step is not None and columns["step"] != step:
                 continue
             stack = names.stack(columns["stack"])
-            digests = [outputs.columns["digest"][at].tobytes() for at in range(outputs.starts[row], outputs.starts[row + 1])]
+            digests = [
+                outputs.columns["digest"][at].tobytes() for at in range(outputs.starts[row], outputs.starts[row + 1])
+            ]
             role = Role(columns["role"])
             yield "  ".join(
                 [
                     f"{chunk.first + row:>8} step {columns['step']} {Phase(columns['phase']).label:<10}",
-                    (names.text(Table.OP, columns["op"]) or "?") + ("" if role is Role.OP else f" [{role.name.lower()}]"),
+                    (names.text(Table.OP, columns["op"]) or "?")
+                    + ("" if role is Role.OP else f" [{role.name.lower()}]"),
                     names.text(Table.MODULE, columns["module"]) or "",
                     " ".join("-" if digest == NO_DIGEST else digest.hex()[:12] for digest in digests),
                     frame_text(stack[0]) if stack else "",

@@ -15,7 +15,9 @@ from determinism.session.snapshot import Snapshot
 from determinism.trace.reader import open_trace
 
 
-def check(function: Callable[..., Any], /, *args: Any, runs: int = 2, strict: bool = False, **kwargs: Any) -> Comparison:
+def check(
+    function: Callable[..., Any], /, *args: Any, runs: int = 2, strict: bool = False, **kwargs: Any
+) -> Comparison:
     """Call a function twice or more in this process and compare every op it runs.
 
     Before each call, the states of the random generators and everything that the function can reach through its

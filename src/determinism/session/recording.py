@@ -57,7 +57,9 @@ def record(
             f"None of {', '.join(RECORDERS)} is imported, so there is nothing to record. Import the framework first.",
         )
     if active.is_recording():
-        raise UsageError("already-recording", "This process is being recorded already; a second recording cannot begin.")
+        raise UsageError(
+            "already-recording", "This process is being recorded already; a second recording cannot begin."
+        )
     folder = Path(path).absolute()
     facts = {"created": time.time(), "command": [sys.executable, *sys.argv], "cwd": os.getcwd(), "level": level}
     create_trace(folder, **facts)
@@ -78,4 +80,6 @@ def record(
         seconds = time.time() - float(str(facts["created"]))
         # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
         with suppress(OSError):
-            write_manifest(folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True})
+            write_manifest(
+                folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True}
+            )

@@ -63,8 +63,10 @@ def batch_from_cells(rows: int, layout: list[Section], cells: Callable[[Section,
         arrays.append(
             pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(offsets)]), values)
         )
-    return pa.record_batch([a.cast(f.type) if a.type != f.type else a for a, f in zip(arrays, RECORD_SCHEMA, strict=True)],
-                           schema=RECORD_SCHEMA)
+    return pa.record_batch(
+        [a.cast(f.type) if a.type != f.type else a for a, f in zip(arrays, RECORD_SCHEMA, strict=True)],
+        schema=RECORD_SCHEMA,
+    )
 
 
 def written_bytes(batch: pa.RecordBatch) -> int:

@@ -58,7 +58,9 @@ def _read(path: Path, rules: dict[str, _Rule]) -> Document:
         document: Document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = f"is empty or cut: {error}" if isinstance(error, ValueError) else f"cannot be read: {error}"
-        raise TraceError("trace-damaged", f"{path} {reason}. So this trace is not whole. Record the run again.") from None
+        raise TraceError(
+            "trace-damaged", f"{path} {reason}. So this trace is not whole. Record the run again."
+        ) from None
     _check_format(document, path)
     for key, is_valid in rules.items():
         if not is_valid(document.get(key)):

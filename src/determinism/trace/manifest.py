@@ -18,12 +18,16 @@ def create_trace(folder: Path, **facts: Any) -> None:
         TraceError: Something is already there, or the folder cannot be made.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TraceError("output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder.")
+        raise TraceError(
+            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
+        )
     try:
         (folder / schema.PROCESSES_FOLDER).mkdir(parents=True)
         write_manifest(folder, {"created": time.time(), "complete": False, **facts})
     except OSError as error:
-        raise TraceError("output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output.") from None
+        raise TraceError(
+            "output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output."
+        ) from None
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:

@@ -66,7 +66,10 @@ class NamesWriter:
         """
         if not self._rows:
             return
-        columns = [pa.array(values, field.type) for values, field in zip(zip(*self._rows, strict=True), NAMES_SCHEMA, strict=True)]
+        columns = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*self._rows, strict=True), NAMES_SCHEMA, strict=True)
+        ]
         batch = pa.record_batch(columns, schema=NAMES_SCHEMA)
         if not has_room_for(batch):
             return

@@ -41,7 +41,8 @@ class BatchStream:
         except (pa.ArrowException, OSError, EOFError) as error:
             if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
                 raise TraceError(
-                    "trace-damaged", f"{path} cannot be read ({error}), so this trace is not whole. Record the run again."
+                    "trace-damaged",
+                    f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
                 ) from None
             self.is_broken = True
             return

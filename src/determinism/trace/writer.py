@@ -79,7 +79,9 @@ class ProcessWriter:
         columns = [spool.view(section) for section in spool.layout]
         records = len(schema.RECORD_COLUMNS)
         self._record_columns = columns[:records]
-        self._input_ends, self._producer, self._output, self._access, self._input_layout = columns[records : records + 5]
+        self._input_ends, self._producer, self._output, self._access, self._input_layout = columns[
+            records : records + 5
+        ]
         self._digest_ends, self._position, self._input_digest = columns[records + 5 : records + 8]
         self._output_ends, self._output_layout, self._output_digest = columns[records + 8 : records + 11]
         self._generator_ends, self._generator = columns[records + 11 :]

@@ -50,4 +50,6 @@ class LayoutTable:
 
     def _new(self, device: str, view: tuple[Any, ...]) -> int:
         dtype, shape, strides, offset, size = view
-        return self._add(json.dumps([str(dtype).removeprefix("torch."), list(shape), list(strides), offset, device, size]))
+        return self._add(
+            json.dumps([str(dtype).removeprefix("torch."), list(shape), list(strides), offset, device, size])
+        )

@@ -108,7 +108,9 @@ def traits_of(op: Any) -> OpTraits:
             positional += 1
     returns_alias = any(r.alias_info is not None for r in schema.returns)
     is_aten = namespace == "aten"
-    is_view = (not written and returns_alias and base != "lift_fresh") or (is_aten and base in _VIEWS_WITHOUT_ANNOTATION)
+    is_view = (not written and returns_alias and base != "lift_fresh") or (
+        is_aten and base in _VIEWS_WITHOUT_ANNOTATION
+    )
     is_out = any(a.is_out for a in arguments)
     is_whole = is_out or (is_aten and base in _WHOLE_WRITES)
     is_partial = is_aten and base in _PARTIAL_WRITES and "reduce" not in schema.overload_name

@@ -142,7 +142,9 @@ class Recorder(TorchDispatchMode):
         if not isinstance(tensor, torch.nn.Parameter):
             self.held.add_leaf(tensor, lambda: f"tensor of shape {tuple(tensor.shape)}")
 
-    def _after(self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any) -> None:
+    def _after(
+        self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
+    ) -> None:
         written = written_tensors(traits, args, kwargs, result)
         role = _OP
         states: list[Any] = []

@@ -63,7 +63,9 @@ class Session:
     def _forked_child(self) -> None:
         if self._undo and self._process == os.getpid():
             self.writer.blind_spot(
-                "forked-process", "forked process", "its ops are not recorded; what it sends back is digested where it is read"
+                "forked-process",
+                "forked process",
+                "its ops are not recorded; what it sends back is digested where it is read",
             )
 
     def _install(self) -> None:
@@ -129,10 +131,14 @@ class Session:
         self.recorder.event(Role.STATE, name, [], generators=states, phase=Phase.OTHER)
 
     def _record_one(self, held: Held) -> None:
-        self.recorder.event(Role.HELD, _HELD_OPS[held.kind], [held.tensor], text=held.name, values=True, phase=Phase.OTHER)
+        self.recorder.event(
+            Role.HELD, _HELD_OPS[held.kind], [held.tensor], text=held.name, values=True, phase=Phase.OTHER
+        )
 
     def _module_returned(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        given, made = ([v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
+        given, made = (
+            [v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output)
+        )
         name = f"module::{type(module).__name__}"
         self.recorder.quietly(self.recorder.event, Role.MODULE, name, made, given=given, values=True)
 

@@ -77,7 +77,9 @@ def _digest_without_memory(tensor: torch.Tensor) -> bytes:
     """Zeros that have no memory yet (forward-mode differentiation makes them), or memory that was given back."""
     if tensor._is_zerotensor():
         return digest_tensor(tensor.clone())
-    raise ValueError(f"a tensor of {tensor.nbytes} bytes lies in a storage of {tensor.untyped_storage().nbytes()} bytes")
+    raise ValueError(
+        f"a tensor of {tensor.nbytes} bytes lies in a storage of {tensor.untyped_storage().nbytes()} bytes"
+    )
 
 
 def _digest_parts(tensor: torch.Tensor) -> bytes:
