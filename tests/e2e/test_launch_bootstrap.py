@@ -268,7 +268,7 @@ def test_start_imports_next_to_nothing(stage: Stage) -> None:
     code = "import determinism, sys; print(*sys.modules)"
     before = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True).stdout
     modules = set(stage.run("import sys; print(*sys.modules)").split())
-    assert not {"numpy", "pyarrow", "torch", "json", "dataclasses", "pathlib", "inspect"} & modules
+    assert not {"numpy", "pyarrow", "torch", "json", "dataclasses", "pathlib", "inspect", "typing", "re"} & modules
     assert {name for name in modules - set(before.split()) if not name.startswith("determinism")} <= {
         "importlib.machinery"
     }
