@@ -43,9 +43,9 @@ tests: $(INSTALLED)  ## Run the tests alone.
 test: lint types layers tests  ## Run every check and every test.
 
 demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
-	@rm -f .determinism/demo.json
-	@PATH="$(BIN):$$PATH" determinism check --json .determinism/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
-	@$(BIN)/python examples/digits/expected.py .determinism/demo.json
+	@rm -f $(VENV)/demo.json
+	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
+	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
 docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md.
 	$(BIN)/python tests/architecture/command_line_page.py
