@@ -6,12 +6,10 @@ record that sees the counter move owns the node: later records of the same value
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 import torch
 
-from determinism.frameworks.torch.modules import NO_MODULE
 from determinism.sites import NO_STACK
 
 _MOST_LINKS = 200_000
@@ -28,11 +26,12 @@ class Link(NamedTuple):
     module: int
 
 
+NO_MODULE = -1
 NOWHERE = Link(-1, NO_STACK, NO_MODULE)
 
 
-class ForwardLinks(threading.local):
-    """The links of one thread. Two generations are kept, so that memory stays bounded over steps."""
+class ForwardLinks:
+    """The links of the thread that is recorded. Two generations are kept, so that memory stays bounded over steps."""
 
     def __init__(self) -> None:
         self.last = -1

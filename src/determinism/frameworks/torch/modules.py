@@ -10,47 +10,40 @@ from typing import Any, NamedTuple
 import torch
 
 from determinism.frameworks.torch.compiler import leave_alone
+from determinism.frameworks.torch.forward_links import Link
 from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.sites import NO_STACK
 from determinism.types import Phase
-
-NO_MODULE = -1
 
 
 class Call(NamedTuple):
     """One call of a module that has not returned."""
 
     module: torch.nn.Module
-    path: int
-    """Number of its path."""
-
-
-class _Calls(threading.local):
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
+    link: Link
+    """What the ops of this call are known by: the number of the module's path."""
 
 
 class ModulePaths:
-    """Follows module calls."""
+    """Follows the module calls of the thread that it is made in."""
 
     def __init__(self, add: Callable[[str], int]) -> None:
         """Take the function that writes a path and gives its number."""
         self._add = add
         self._numbers: dict[str, int] = {}
-        self._local = _Calls()
+        self.calls: list[Call] = []
+        """The calls that the recorded thread is in, outermost first."""
+        self.thread = threading.get_ident()
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], dict[int, str]]] = {}
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
 
-    def calls(self) -> list[Call]:
-        """The calls that this thread is in, outermost first."""
-        return self._local.calls
-
     def enter(self, module: torch.nn.Module) -> None:
         """A module is called."""
-        calls = self.calls()
+        calls = self.calls
         root = calls[0].module if calls else module
         if not calls:
             self._add_root(module)
-        calls.append(Call(module, self.number(self._path(root, module))))
+        calls.append(Call(module, Link(-1, NO_STACK, self.number(self._path(root, module)))))
 
     def _add_root(self, module: torch.nn.Module) -> None:
         known = self._roots.get(id(module))
@@ -63,7 +56,7 @@ class ModulePaths:
 
     def leave(self, module: torch.nn.Module) -> None:
         """A module returned or raised; calls that never reported their end go with it."""
-        calls = self.calls()
+        calls = self.calls
         for index in range(len(calls) - 1, -1, -1):
             if calls[index].module is module:
                 del calls[index:]
@@ -106,7 +99,9 @@ def install(
     """
 
     def around(original: Callable[..., Any], module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        if not paths.calls():
+        if threading.get_ident() != paths.thread:
+            return original(module, *args, **kwargs)
+        if not paths.calls:
             set_phase(Phase.FORWARD)
         paths.enter(module)
         try:
@@ -120,7 +115,7 @@ def install(
     undo = wrap(torch.nn.Module, "__call__", around)
     for passing in (around, torch.nn.Module.__call__):
         leave_alone(passing, with_callees=False)
-    for own in (ModulePaths.calls, ModulePaths.enter, ModulePaths.leave, set_phase, returned):
+    for own in (ModulePaths.enter, ModulePaths.leave, set_phase, returned):
         if own is not None:
             leave_alone(getattr(own, "__func__", own))
     return undo

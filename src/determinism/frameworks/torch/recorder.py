@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -15,15 +15,15 @@ from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.arguments import ArgumentTable
 from determinism.frameworks.torch.compiler import unwrap_handler
 from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
-from determinism.frameworks.torch.forward_links import NOWHERE, ForwardLinks, Link, sequence_number
+from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
 from determinism.frameworks.torch.layouts import LayoutTable
-from determinism.frameworks.torch.modules import NO_MODULE, ModulePaths
+from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
 from determinism.frameworks.torch.progress import Progress
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.sites import NO_STACK, SiteTable
+from determinism.sites import SiteTable
 from determinism.trace.schema import Table
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase, Role
@@ -34,13 +34,6 @@ _frame = sys._getframe
 _BACKWARD = Phase.BACKWARD
 _FORWARD = Phase.FORWARD
 _OP = Role.OP
-
-
-class _ThreadState(threading.local):
-    def __init__(self) -> None:
-        self.number = -1
-        self.is_busy = False
-        """Something of ours runs outside an op; its ops are not the program's."""
 
 
 class Recorder(TorchDispatchMode):
@@ -75,8 +68,10 @@ class Recorder(TorchDispatchMode):
         self._traits: dict[Any, tuple[OpTraits, int]] = {}
         self._op_numbers: dict[str, int] = {}
         self._links = ForwardLinks()
-        self._thread = _ThreadState()
-        self._num_threads = 0
+        self._is_busy = False
+        """Something of ours runs outside an op; its ops are not the program's."""
+        self._thread = get_ident()
+        self._threads = {self._thread: 0}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -90,14 +85,14 @@ class Recorder(TorchDispatchMode):
             if kind.__torch_dispatch__ is not _no_dispatch:
                 # Wrapper subclasses come again as their inner tensors.
                 return NotImplemented
-        if not self.is_active or self._thread.is_busy:
+        if not self.is_active or self._is_busy:
             return func(*args, **kwargs)
         traits, op = self._traits.get(func) or self._learn(func)
         if traits.is_ignored:
             return func(*args, **kwargs)
         if traits.is_view:
             result = func(*args, **kwargs)
-            if sequence_number() != self._links.last:
+            if sequence_number() != self._links.last and get_ident() == self._thread:
                 self._link_view()
             return result
         try:
@@ -169,15 +164,14 @@ class Recorder(TorchDispatchMode):
     def _append(
         self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
     ) -> int:
-        thread = self._thread.number
-        if thread < 0:
-            thread = self._number_thread()
+        ident = get_ident()
+        # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
+        thread = 0 if ident == self._thread else self._threads.setdefault(ident, len(self._threads))
         phase, link = self.place()
         stack = self.sites.stack(_frame(3))
         cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
         record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
-        sequence = sequence_number()
-        if sequence != self._links.last:
+        if not thread and (sequence := sequence_number()) != self._links.last:
             self._links.add(sequence, Link(record, stack, link.module))
         return record
 
@@ -186,19 +180,14 @@ class Recorder(TorchDispatchMode):
         node = _current_node()
         if node is not None:
             return _BACKWARD, self._links.of(node._sequence_nr())
-        calls = self.modules.calls()
+        calls = self.modules.calls
         if calls:
-            return _FORWARD, Link(-1, NO_STACK, calls[-1].path)
+            return _FORWARD, calls[-1].link
         return (Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase), NOWHERE
 
-    def _number_thread(self) -> int:
-        number = self._thread.number = self._num_threads
-        self._num_threads += 1
-        return number
-
     def _link_view(self) -> None:
-        calls = self.modules.calls()
-        module = calls[-1].path if calls else NO_MODULE
+        calls = self.modules.calls
+        module = calls[-1].link.module if calls else NO_MODULE
         self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2)), module))
 
     def _step_ended(self, counted_by: str) -> None:
@@ -253,16 +242,16 @@ class Recorder(TorchDispatchMode):
 
     def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
-        if not self.is_active or self._thread.is_busy:
+        if not self.is_active or self._is_busy:
             return None
-        self._thread.is_busy = True
+        self._is_busy = True
         try:
             return action(*arguments, **keywords)
         except Exception as error:
             self._failed(getattr(action, "__qualname__", repr(action)), error)
             return None
         finally:
-            self._thread.is_busy = False
+            self._is_busy = False
 
 
 unwrap_handler(Recorder)
