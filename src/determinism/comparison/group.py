@@ -23,3 +23,13 @@ class Group:
     producers_first: Array
     """Per input entry of `first`: key of the producer, -1 for external."""
     producers_second: Array
+    layouts_first: Array
+    """Per input entry of `first`: canonical number of the view through which it was read."""
+    layouts_second: Array
+
+    def reads(self, side: int) -> list[tuple[int, int]]:
+        """Per input entry of a side: key of the producer, and view."""
+        producers, views = (
+            (self.producers_first, self.layouts_first) if side == 0 else (self.producers_second, self.layouts_second)
+        )
+        return list(zip(producers.tolist(), views.tolist(), strict=True))

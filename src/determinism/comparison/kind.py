@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from determinism.comparison.group import Group
-from determinism.comparison.origins import Entry, Input
+from determinism.comparison.origins import Entry
 from determinism.comparison.roots import Root
-from determinism.trace.chunk import Array
 from determinism.types import Kind, Level, Role
 
 _MAX_TEXT = 160
@@ -28,7 +27,7 @@ def kind_of(root: Root, level: Level) -> Kind | None:
     if root.aspects.arguments:
         return Kind.ARGUMENT
     if root.aspects.edges:
-        return Kind.ORDER if _is_reordered(root) else Kind.STRUCTURE
+        return _kind_of_other_inputs(root)
     if root.reads_unwritten:
         return Kind.UNINITIALIZED
     if root.aspects.digests:
@@ -55,6 +54,8 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     if kind is Kind.RNG:
         return "The generator was in another state before the op drew from it."
     if kind is Kind.ARGUMENT:
+        if first.arguments == second.arguments:
+            return f"The op read another part of the same tensor: {_parts(first, second)}."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA:
         return "The values that came in from outside the framework differ."
@@ -71,6 +72,18 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     return ""
 
 
+def _parts(first: Entry, second: Entry) -> str:
+    """The views that differ, as one would index the memory."""
+    for mine, other in zip(first.inputs, second.inputs, strict=False):
+        if mine.layout != other.layout and mine.layout is not None and other.layout is not None:
+            texts = [
+                f"run {run} shape {list(view.shape)} from element {view.offset} on"
+                for run, view in ((1, mine.layout), (2, other.layout))
+            ]
+            return ", ".join(texts)
+    return "its view differs"
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"
 
@@ -83,41 +96,27 @@ def _external_differs(first: Entry, second: Entry) -> bool:
     return False
 
 
-def _is_reordered(root: Root) -> bool:
-    """Whether what either run read here is read by the same sort of record elsewhere in the other run."""
+def _kind_of_other_inputs(root: Root) -> Kind:
+    """What it means that the op took other inputs: another order, another part of the same tensor, or other tensors."""
     group, row = root.group, root.position
-    first, second = root.first, root.second
-    assert first is not None and second is not None
-    keys_first = _read_keys(group.producers_first, group.first.children["inputs"].starts, int(group.pairing.first[row]))
-    keys_second = _read_keys(
-        group.producers_second, group.second.children["inputs"].starts, int(group.pairing.second[row])
-    )
-    if sorted(keys_first) == sorted(keys_second):
-        return True
-    op_first = group.first.columns["op"][group.pairing.first[row]]
-    op_second = group.second.columns["op"][group.pairing.second[row]]
-    read_first = _keys_read_by(group, 0, op_first)
-    read_second = _keys_read_by(group, 1, op_second)
-    # What one run reads here must be read by such a record of the other run too, or be what the record before it made.
-    changed_first = [key for key in keys_first if key not in keys_second]
-    changed_second = [key for key in keys_second if key not in keys_first]
-    return all(key in read_second for key in changed_first) and all(key in read_first for key in changed_second)
+    rows = (int(group.pairing.first[row]), int(group.pairing.second[row]))
+    chunks = (group.first, group.second)
+    here = [
+        group.reads(side)[chunk.children["inputs"].starts[at] : chunk.children["inputs"].starts[at + 1]]
+        for side, (chunk, at) in enumerate(zip(chunks, rows, strict=True))
+    ]
+    # What one run reads here alone must be read by a record of the same op elsewhere in the other run.
+    missing = [[read for read in here[side] if read not in here[1 - side]] for side in (0, 1)]
+    elsewhere = [_reads_of(group, side, int(chunks[side].columns["op"][rows[side]])) for side in (0, 1)]
+    if all(read in elsewhere[1 - side] for side in (0, 1) for read in missing[side]):
+        return Kind.ORDER
+    has_same_producers = [producer for producer, _ in here[0]] == [producer for producer, _ in here[1]]
+    return Kind.ARGUMENT if has_same_producers else Kind.STRUCTURE
 
 
-def _read_keys(producers: Array, starts: Array, row: int) -> list[int]:
-    return [int(key) for key in producers[starts[row] : starts[row + 1]]]
-
-
-def _keys_read_by(group: Group, side: int, op: int) -> set[int]:
+def _reads_of(group: Group, side: int, op: int) -> set[tuple[int, int]]:
+    """What the records of one op read."""
     chunk = (group.first, group.second)[side]
-    producers = (group.producers_first, group.producers_second)[side]
     owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.children["inputs"].starts))
-    return {int(key) for key in producers[chunk.columns["op"][owner] == op]}
-
-
-def foreign_input(first: Entry, second: Entry) -> Input | None:
-    """The input that was changed behind the framework's back, if the digests show one."""
-    for mine, other in zip(first.inputs, second.inputs, strict=False):
-        if mine.digest != other.digest and mine.producer >= 0:
-            return mine
-    return None
+    chosen = chunk.columns["op"][owner] == op
+    return {read for read, is_chosen in zip(group.reads(side), chosen.tolist(), strict=True) if is_chosen}

@@ -98,7 +98,11 @@ class Lockstep:
         found = compare_rows(
             first, second, pairing.first[paired], pairing.second[paired], self.canonical, sources[0], sources[1]
         )
-        return Group(first, second, pairing, keys, _spread(found, paired, len(keys)), *sources)
+        views = (
+            self.canonical.layouts.first[first.children["inputs"].columns["layout"]],
+            self.canonical.layouts.second[second.children["inputs"].columns["layout"]],
+        )
+        return Group(first, second, pairing, keys, _spread(found, paired, len(keys)), *sources, *views)
 
 
 def _spread(flags: Flags, at: Array, length: int) -> Flags:

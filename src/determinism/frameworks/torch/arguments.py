@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 class ArgumentTable:
     """Numbers the arguments of calls."""
 
-    _MAX_KEYS = 200_000
+    _MAX_KEYS = 20_000
 
     def __init__(self, add: Callable[[str], int]) -> None:
         """Take the function that writes a text and gives its number."""

@@ -62,9 +62,11 @@ class HeldTensors:
         for reference in list(self._optimizers.values()):
             if (optimizer := reference()) is not None:
                 yield from _of_optimizer(optimizer, named)
-        for leaf, name in list(self._leaves.values()):
+        for key, (leaf, name) in list(self._leaves.items()):
             if (tensor := leaf()) is not None:
                 yield Held("parameter", name, tensor)
+            else:
+                del self._leaves[key]
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

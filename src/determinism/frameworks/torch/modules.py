@@ -52,7 +52,10 @@ class ModulePaths:
 
     def roots(self) -> list[torch.nn.Module]:
         """Every living module that was called as the outermost one, in the order of their first calls."""
-        return [module for reference in list(self._roots.values()) if (module := reference()) is not None]
+        for key in [key for key, reference in self._roots.items() if reference() is None]:
+            del self._roots[key]
+            self._paths.pop(key, None)
+        return [module for reference in self._roots.values() if (module := reference()) is not None]
 
     def leave(self, module: torch.nn.Module) -> None:
         """A module returned or raised; calls that never reported their end go with it."""

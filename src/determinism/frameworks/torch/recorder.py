@@ -83,8 +83,8 @@ class Recorder(TorchDispatchMode):
             kwargs = {}
         for kind in types:
             if kind.__torch_dispatch__ is not _no_dispatch:
-                # Wrapper subclasses come again as their inner tensors.
-                return NotImplemented
+                # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
+                return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
         if not self.is_active or self._is_busy:
             return func(*args, **kwargs)
         traits, op = self._traits.get(func) or self._learn(func)

@@ -17,6 +17,7 @@ import torch
 from determinism import environment, rng
 from determinism.frameworks.torch import data_loading, escapes, modules, optimization, threads
 from determinism.frameworks.torch.capture import Capture
+from determinism.frameworks.torch.compiler import num_fused_graphs
 from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
 from determinism.frameworks.torch.recorder import Recorder
@@ -166,6 +167,12 @@ class Session:
         if self._process != os.getpid() or not self._undo:
             return
         self.recorder.quietly(self._record_held, END_OP)
+        for _ in range(num_fused_graphs()):
+            self.writer.blind_spot(
+                "fused-kernels",
+                "graph compiled by Inductor",
+                "the ops inside its kernels are not recorded, only what other ops read of their results",
+            )
         progress = self.recorder.progress
         steps = progress.step if progress.steps_by is not None else self._num_batches
         self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
