@@ -1,7 +1,7 @@
 """Finds and numbers the places in user code that a record comes from.
 
-User code is everything outside the standard library, the frameworks, NumPy and this package. Numbering a stack costs
-about a microsecond: a frame is known by its code object and instruction, and only a new one is looked at closely.
+Numbering a stack costs about a microsecond: a frame is known by its code object and instruction, and only a new one is
+looked at closely. Where no user code runs, frames of libraries stand in.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import json
 import linecache
 import os
 import sys
-import sysconfig
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-_FRAMEWORKS = frozenset(
-    {"torch", "torchgen", "functorch", "triton", "tensorflow", "keras", "jax", "jaxlib", "numpy", "determinism"}
-)
-_LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
+from determinism.code_owner import Owner, owner_of
+
 _MAX_FRAMES = 48
 _MAX_CODE = 400
 
@@ -25,23 +22,10 @@ NO_STACK = -1
 """Number of the stack that holds no user code."""
 
 
-def is_user_frame(frame: FrameType) -> bool:
-    """Whether a frame runs user code; generated code counts only in the started program itself."""
-    module = str(frame.f_globals.get("__name__", ""))
-    file = frame.f_code.co_filename
-    if file.startswith("<"):
-        return module == "__main__" or file.startswith("<ipython")
-    root = module.partition(".")[0]
-    if root in _FRAMEWORKS:
-        return False
-    in_library = file.startswith(_LIBRARY) and "site-packages" not in file and "dist-packages" not in file
-    return not (in_library and (root in sys.stdlib_module_names or root == "__main__"))
-
-
 def innermost_user_frame() -> FrameType | None:
     """The user code that is running."""
     at: FrameType | None = sys._getframe(1)
-    while at is not None and not is_user_frame(at):
+    while at is not None and owner_of(at) is not Owner.USER:
         at = at.f_back
     return at
 
@@ -53,7 +37,7 @@ class SiteTable:
         """Take the functions that write a frame or a stack as JSON text and give its number."""
         self._add_frame = add_frame
         self._add_stack = add_stack
-        self._user: dict[int, bool] = {}
+        self._owners: dict[int, Owner] = {}
         self._codes: list[CodeType] = []
         self._by_instruction: dict[tuple[int, ...], int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {(): NO_STACK}
@@ -63,13 +47,13 @@ class SiteTable:
 
     def stack(self, frame: FrameType | None) -> int:
         """Number of the stack of user frames from `frame` outwards; `NO_STACK` if there is none."""
-        user = self._user
+        owners = self._owners
         key: list[int] = []
         outermost = self.outermost
         at = frame
         while at is not None:
             code = id(at.f_code)
-            known = user.get(code)
+            known = owners.get(code)
             if known is None:
                 known = self._classify(at)
             if known:
@@ -80,22 +64,26 @@ class SiteTable:
         number = self._by_instruction.get(tuple(key))
         return self._new_stack(frame, tuple(key)) if number is None else number
 
-    def _classify(self, frame: FrameType) -> bool:
+    def _classify(self, frame: FrameType) -> Owner:
         # The list keeps the code object alive: its id would otherwise be given to another one.
         self._codes.append(frame.f_code)
-        known = self._user[id(frame.f_code)] = is_user_frame(frame)
+        known = self._owners[id(frame.f_code)] = owner_of(frame)
         return known
 
     def _new_stack(self, frame: FrameType | None, key: tuple[int, ...]) -> int:
         numbers: list[int] = []
+        of_libraries: list[int] = []
         at = frame
         while at is not None and len(numbers) < _MAX_FRAMES:
-            if self._user[id(at.f_code)]:
+            owner = self._owners[id(at.f_code)]
+            if owner is Owner.USER:
                 numbers.append(self._frame_number(at))
+            elif owner is Owner.LIBRARY and len(of_libraries) < _MAX_FRAMES:
+                of_libraries.append(self._frame_number(at))
             if at is self.outermost:
                 break
             at = at.f_back
-        frames = tuple(numbers)
+        frames = tuple(numbers or of_libraries)
         number = self._by_frames.get(frames)
         if number is None:
             number = self._by_frames[frames] = self._add_stack(json.dumps(frames))

@@ -139,7 +139,9 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
         return f"No process of run {number} recorded anything, so there is nothing to compare."
     framework = trace.processes[0].description.get("framework")
     if level == Level.OP:
-        return f"Run {number} imported {framework} but ran no op of it, so there is nothing to compare."
+        status = trace.manifest.get("exit_status")
+        ended = f" before it failed with exit status {status}" if status else ""
+        return f"Run {number} imported {framework} but ran no op of it{ended}, so there is nothing to compare."
     seen = "step ended" if level == Level.STEP else "module was called and no step ended"
     return (
         f"In run {number} no {seen}, so at --level {level} there is nothing to compare. Record with --level op, or say "

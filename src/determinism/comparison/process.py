@@ -38,7 +38,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     """Compare the records of two processes with the same key."""
     lockstep = Lockstep(first, second, Canonical(first, second))
     flow = Flow(first, second, lockstep)
-    visible = VisibleDifferences(first)
+    visible = VisibleDifferences(first, second)
     for group in lockstep.groups():
         flow.add(group)
         visible.add(group)

@@ -8,6 +8,7 @@ import numpy as np
 
 from determinism.comparison.group import Group
 from determinism.comparison.result import Visible
+from determinism.trace.chunk import Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Role
@@ -25,8 +26,9 @@ SORTS = ("loss", "gradient", "parameter", "buffer", "optimizer state", "checkpoi
 class VisibleDifferences:
     """Collects, for each sort of value, the first step at which it differed."""
 
-    def __init__(self, process: ProcessTrace) -> None:
-        self._process = process
+    def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
+        self._process = first
+        self._processes = (first, second)
         self._differing: list[np.ndarray] = []
         self.first: dict[str, Visible] = {}
 
@@ -101,16 +103,18 @@ class VisibleDifferences:
         text = self._process.names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row])) or "[]"
         held: list[list[str]] = json.loads(text) if text.startswith("[[") else []
         for at in hit:
-            if at < len(held) and held[at][0] not in self.first and self._output_differs(group, start + int(at)):
+            if at < len(held) and held[at][0] not in self.first and self._held_differs(group, row, int(at)):
                 self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
 
-    def _output_differs(self, group: Group, at: int) -> bool:
-        """Whether the very output that is held was digested at all."""
-        number = int(group.producers_first[at])
-        chunk, row = self._process.record(number)
-        outputs = chunk.children["outputs"]
-        index = int(outputs.starts[row]) + int(group.first.children["inputs"].columns["output"][at])
-        return index < int(outputs.starts[row + 1]) and outputs.columns["digest"][index].tobytes() != NO_DIGEST
+    def _held_differs(self, group: Group, row: int, at: int) -> bool:
+        """Whether two runs hold different values: their producers may pair otherwise, or hold what was not digested."""
+        position = int(np.flatnonzero(group.pairing.first == row)[0])
+        other = int(group.pairing.second[position])
+        digests = [
+            _digest_of_input(self._processes[0], group.first, row, at),
+            _digest_of_input(self._processes[1], group.second, other, at),
+        ]
+        return NO_DIGEST not in digests and digests[0] != digests[1]
 
     def _note(self, sort: str, step: int, what: str) -> None:
         self.first.setdefault(sort, Visible(step, what))
@@ -123,3 +127,16 @@ class VisibleDifferences:
         ]
         chosen = main or rest
         return min(chosen, key=lambda visible: visible.step) if chosen else None
+
+
+def _digest_of_input(process: ProcessTrace, chunk: Chunk, row: int, at: int) -> bytes:
+    """Digest of the output that an input of a record stands for; `NO_DIGEST` where there is none."""
+    inputs = chunk.children["inputs"]
+    entry = int(inputs.starts[row]) + at
+    if entry >= int(inputs.starts[row + 1]) or not inputs.columns["producer"][entry]:
+        return NO_DIGEST
+    producer = chunk.first + row - int(inputs.columns["producer"][entry])
+    made_in, made_at = process.record(producer)
+    outputs = made_in.children["outputs"]
+    index = int(outputs.starts[made_at]) + int(inputs.columns["output"][entry])
+    return outputs.columns["digest"][index].tobytes() if index < int(outputs.starts[made_at + 1]) else NO_DIGEST

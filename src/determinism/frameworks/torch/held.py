@@ -53,12 +53,16 @@ class HeldTensors:
 
     def _all(self) -> Iterator[Held]:
         named: dict[int, str] = {}
-        for root in self._paths.roots():
+        taken: set[str] = set()
+        for number, root in enumerate(self._paths.roots(), 1):
+            names = [name for name, _ in (*root.named_parameters(), *root.named_buffers())]
+            # Two outermost modules, of a GAN say, may both have a `0.weight`.
+            suffix = "" if taken.isdisjoint(names) else f" of outermost module {number} ({type(root).__name__})"
+            taken.update(names)
             for name, parameter in root.named_parameters():
-                named.setdefault(id(parameter), name)
-                yield Held("parameter", name, parameter)
+                yield Held("parameter", named.setdefault(id(parameter), name + suffix), parameter)
             for name, buffer in root.named_buffers():
-                yield Held("buffer", name, buffer)
+                yield Held("buffer", name + suffix, buffer)
         for reference in list(self._optimizers.values()):
             if (optimizer := reference()) is not None:
                 yield from _of_optimizer(optimizer, named)
