@@ -30,7 +30,7 @@ def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
         rows = np.arange(common)
         return Pairing(rows, rows)
     prefix = common if equal.all() else int(np.argmin(equal))
-    left, right = _join(_keys(first, canonical, 0, prefix), _keys(second, canonical, 1, prefix))
+    left, right = join(keys_of(first, canonical, 0)[prefix:], keys_of(second, canonical, 1)[prefix:])
     head = np.arange(prefix)
     return _in_order(
         first.rows, second.rows, np.concatenate([head, left + prefix]), np.concatenate([head, right + prefix])
@@ -49,25 +49,36 @@ def crosses(pairing: Pairing) -> Array:
     return found
 
 
-def unpair(pairing: Pairing, apart: Array) -> Pairing:
-    """Make leftovers of some pairs."""
-    kept = ~apart & (pairing.first >= 0) & (pairing.second >= 0)
+def repaired(pairing: Pairing, apart: Array, first: Array, second: Array) -> Pairing:
+    """Take some pairs apart, and pair these rows instead.
+
+    Args:
+        pairing: As it is.
+        apart: Positions or mask of the pairs that are taken apart.
+        first: Rows of the first run that get another partner.
+        second: Their partners.
+    """
+    kept = (pairing.first >= 0) & (pairing.second >= 0)
+    kept[apart] = False
     rows = [int((side >= 0).sum()) for side in pairing]
-    return _in_order(rows[0], rows[1], pairing.first[kept], pairing.second[kept])
+    left = np.concatenate([pairing.first[kept], first])
+    right = np.concatenate([pairing.second[kept], second])
+    return _in_order(rows[0], rows[1], left, right)
 
 
 def _head(chunk: Chunk, rows: int) -> Chunk:
     return Chunk(chunk.first, rows, {name: cells[:rows] for name, cells in chunk.columns.items()}, {})
 
 
-def _keys(chunk: Chunk, canonical: Canonical, side: int, start: int) -> Array:
-    columns = [chunk.columns[name][start:].astype(np.int64) for name in ("thread", "phase", "role")]
+def keys_of(chunk: Chunk, canonical: Canonical, side: int) -> Array:
+    """One row of numbers per record: equal for the same op at the same place in both runs."""
+    columns = [chunk.columns[name].astype(np.int64) for name in ("thread", "phase", "role")]
     for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
-        columns.append(numbers[side][chunk.columns[name][start:]].astype(np.int64))
+        columns.append(numbers[side][chunk.columns[name]].astype(np.int64))
     return np.stack(columns, axis=1)
 
 
-def _join(first: Array, second: Array) -> tuple[Array, Array]:
+def join(first: Array, second: Array) -> tuple[Array, Array]:
     """Positions of the pairs with equal key and equal occurrence of the key."""
     both = np.concatenate([first, second])
     _, code = np.unique(both, axis=0, return_inverse=True)

@@ -14,6 +14,8 @@ from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 
 _SHARE_OF_COMMON_STACKS = 0.5
+_PRECISIONS = ((True, True, True), (True, False, True), (True, False, False), (False, False, False))
+"""Whether stacks match with their files, line numbers and source lines. Of an edited program, lines have moved."""
 
 
 class Numbers(NamedTuple):
@@ -29,8 +31,9 @@ class Canonical:
     def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
         """Match the names of both.
 
-        Stacks match by file, line and function, with files below the working directory named relative to it. If most
-        stacks differ, the runs ran different versions of a program: then lines, and at last files, are left out.
+        Stacks match by file, line, function and source line, with files below the working directory named relative to
+        it. If most stacks differ, the runs ran different versions of a program: then line numbers, and after them
+        source lines and files, are left out.
         """
         self.ops = _match(first.names.texts(Table.OP), second.names.texts(Table.OP))
         self.modules = _match(first.names.texts(Table.MODULE), second.names.texts(Table.MODULE))
@@ -43,9 +46,9 @@ def _match_stacks(first: ProcessTrace, second: ProcessTrace) -> Numbers:
     files = [{place for _, place in _places(process)} for process in (first, second)]
     # Code in a temporary folder has another file name in every run.
     common_files = files[0] & files[1]
-    for has_files, has_lines in ((True, True), (True, False), (False, False)):
+    for has_files, has_lines, has_code in _PRECISIONS:
         known = common_files if has_files else set()
-        texts = [_stack_texts(process, files=known, lines=has_lines) for process in (first, second)]
+        texts = [_stack_texts(process, files=known, lines=has_lines, code=has_code) for process in (first, second)]
         distinct = [set(part) for part in texts]
         common = len(distinct[0] & distinct[1])
         if common >= _SHARE_OF_COMMON_STACKS * min(len(part) for part in distinct):
@@ -70,12 +73,20 @@ def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
         yield frame, frame.file.removeprefix(prefix)
 
 
-def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool) -> list[str]:
+def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool, code: bool) -> list[str]:
     # `with determinism.record(...)` stands on another line for each of the two recordings.
     begun_in = process.description.get("begun_in")
     frames = [
-        "" if [frame.file, frame.function] == begun_in
-        else f"{place if place in files else ''}:{frame.line if lines else ''}:{frame.function}"
+        ""
+        if [frame.file, frame.function] == begun_in
+        else ":".join(
+            (
+                place if place in files else "",
+                str(frame.line) if lines else "",
+                frame.function,
+                frame.code if code else "",
+            )
+        )
         for frame, place in _places(process)
-    ]  # fmt: skip
+    ]
     return ["\n".join(frames[number] for number in stack) for stack in process.names.stack_frames]

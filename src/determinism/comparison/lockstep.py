@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from determinism.comparison.align import Pairing, align, crosses, unpair
+from determinism.comparison.align import Pairing, align, crosses, repaired
 from determinism.comparison.canonical import Canonical
+from determinism.comparison.content import paired_by_content
 from determinism.comparison.crossing import looks_elsewhere
 from determinism.comparison.differences import Flags, compare_rows, producers, same_structure
 from determinism.comparison.group import Group
@@ -29,7 +30,8 @@ class Lockstep:
         self.num_equal = 0
         """Records that were equal from the start, before anything differed."""
         self.translation = Translation(0)
-        self._first, self._second = first, second
+        self.pairs_by_content = True
+        """Look for work done in another order; of no use once the first divergence is known."""
 
     def groups(self) -> Iterator[Group]:
         """Everything from the first difference on; nothing if there is none."""
@@ -81,10 +83,16 @@ class Lockstep:
 
     def _group(self, first: Chunk, second: Chunk) -> Group:
         pairing = align(first, second, self.canonical)
-        if crosses(pairing).any():
+        if self.pairs_by_content:
             trial = self._compare(first, second, pairing, self.translation.copy())
-            apart = looks_elsewhere(trial, crosses(pairing))
-            pairing = unpair(pairing, apart) if apart.any() else pairing
+            again = paired_by_content(trial, self.canonical)
+            if again is not None:
+                pairing = again
+                trial = self._compare(first, second, pairing, self.translation.copy())
+            crossing = crosses(pairing)
+            if crossing.any() and (apart := looks_elsewhere(trial, crossing)).any():
+                nothing = np.zeros(0, dtype=np.int64)
+                pairing = repaired(pairing, apart, nothing, nothing)
         return self._compare(first, second, pairing, self.translation)
 
     def _compare(self, first: Chunk, second: Chunk, pairing: Pairing, translation: Translation) -> Group:

@@ -41,6 +41,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     visible = VisibleDifferences(first, second)
     for group in lockstep.groups():
         flow.add(group)
+        lockstep.pairs_by_content = not flow.is_settled
         visible.add(group)
         if flow.is_settled and visible.is_complete:
             break
