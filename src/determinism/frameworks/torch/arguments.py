@@ -79,17 +79,18 @@ def argument_text(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[st
     for position, value in enumerate(args):
         if not _is_bare(value):
             name = names[position] if position < len(names) else str(position)
-            parts.append(f"{name}={_text(value)}")
-    parts += [f"{name}={_text(value)}" for name, value in kwargs.items() if not _is_bare(value)]
+            parts.append(f"{name}={value_text(value)}")
+    parts += [f"{name}={value_text(value)}" for name, value in kwargs.items() if not _is_bare(value)]
     text = ", ".join(parts)
     if len(text) > _MAX_TEXT:
         return f"{text[:_MAX_TEXT]} … {digest_text(text).hex()}"
     return text
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A plain value exactly; of anything else the type, as addresses differ in every run."""
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_text(item) for item in value) + "]"
+        return "[" + ", ".join(value_text(item) for item in value) + "]"
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, (*_PLAIN, float, complex)):

@@ -124,7 +124,7 @@ class Edges:
         states: list[StorageState | None] = []
         number = self._layouts.number
         for position, tensor in enumerate(tensors):
-            if traits.is_uninitialized or position in traits.workspaces:
+            if traits.is_uninitialized or traits.is_collective or position in traits.workspaces:
                 digest = NO_DIGEST
             else:
                 digest = digest_tensor(tensor)
@@ -144,6 +144,13 @@ class Edges:
                 state.record = record
                 state.output = position
                 state.lifted = None
+
+    def in_flight(self, states: list[StorageState | None]) -> None:
+        """Another process may still be writing these storages: what they hold is digested when it is read."""
+        for state in states:
+            if state is not None:
+                state.record = EXTERNAL
+                state.is_foreign = True
 
     def lifted(self, states: list[StorageState | None], made: list[tuple[int, bytes]]) -> None:
         """A tensor over memory of others was taken over; remember what it held."""
@@ -172,8 +179,13 @@ def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> li
     if traits.hidden_written and len(args) > traits.hidden_flag and args[traits.hidden_flag]:
         targets += [args[at] for at in traits.hidden_written]
     found: dict[int, torch.Tensor] = {}
-    for value in (*targets, result):
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, _Tensor):
-                found.setdefault(id(tensor), tensor)
+    _collect((*targets, result), found)
     return list(found.values())
+
+
+def _collect(values: Any, found: dict[int, torch.Tensor]) -> None:
+    for value in values:
+        if isinstance(value, _Tensor):
+            found.setdefault(id(value), value)
+        elif isinstance(value, (list, tuple)):
+            _collect(value, found)

@@ -74,6 +74,8 @@ class OpTraits(NamedTuple):
     is_ignored: bool
     is_view: bool
     is_uninitialized: bool
+    is_collective: bool
+    """Exchanges tensors with other processes; its outputs may not be there yet when it returns."""
     is_lift: bool
     """Makes a tensor of the framework out of memory from outside."""
     draws: bool
@@ -122,6 +124,7 @@ def traits_of(op: Any) -> OpTraits:
         is_ignored=namespace in _IGNORED_NAMESPACES or (is_aten and base in _METADATA),
         is_view=is_view,
         is_uninitialized=is_aten and base in _UNINITIALIZED,
+        is_collective=namespace in ("c10d", "_c10d_functional"),
         is_lift=schema.name == "aten::lift_fresh",
         draws=torch.Tag.nondeterministic_seeded in op.tags,
         has_unvalued_inputs=is_aten and base in _UNVALUED_INPUTS,
@@ -142,6 +145,7 @@ HIGHER_ORDER = OpTraits(
     is_ignored=True,
     is_view=False,
     is_uninitialized=False,
+    is_collective=False,
     is_lift=False,
     draws=False,
     has_unvalued_inputs=False,

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.torch.arguments import ArgumentTable
+from determinism.frameworks.torch.arguments import ArgumentTable, value_text
 from determinism.frameworks.torch.compiler import unwrap_handler
 from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
 from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
             return
         else:
             role = Role.ESCAPE
-            outputs = [(self.layouts.value_number, digest_text(repr(result)))]
+            outputs = [(self.layouts.value_number, digest_text(value_text(result)))]
         drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
         arguments = self.arguments.number(op, traits, args, kwargs)
         record = self._append(role, op, arguments, looked, outputs, drawn)
@@ -158,6 +158,8 @@ class Recorder(TorchDispatchMode):
         self.edges.wrote(states, record)
         if traits.is_lift:
             self.edges.lifted(states, outputs)
+        elif traits.is_collective:
+            self.edges.in_flight(states)
         if self.capture is not None:
             self.edges.remember(written, outputs)
 
