@@ -43,27 +43,6 @@ PROGRAMS = {
                 for x in DataLoader(Noise(), 4, shuffle=True, num_workers=2):
                     print(step(x).item())
     """,
-    "two ranks": """
-        import torch.distributed
-        import torch.multiprocessing
-
-        def train(rank, meeting_point):
-            torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
-            torch.manual_seed(rank)
-            model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            for _ in range(3):
-                optimizer.zero_grad()
-                loss = model(torch.randn(4, 8)).pow(2).mean()
-                loss.backward()
-                optimizer.step()
-            if rank == 0:
-                print(loss.item())
-            torch.distributed.destroy_process_group()
-
-        if __name__ == "__main__":
-            torch.multiprocessing.spawn(train, args=(tempfile.mktemp(),), nprocs=2)
-    """,
     "compiled": """
         net = torch.compile(net, backend="eager")
         for _ in range(3):
