@@ -196,8 +196,10 @@ def test_forked_child_is_told(stage: Stage) -> None:
     assert stage.events("main") == ["closed", "forked", "started"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_multiprocessing_children(stage: Stage, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "name"), [("spawn", "SpawnProcess-1"), ("forkserver", "ForkServerProcess-1")])
+def test_multiprocessing_children_are_named_as_multiprocessing_names_them(
+    stage: Stage, method: str, name: str, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(f"""
@@ -211,7 +213,7 @@ def test_multiprocessing_children(stage: Stage, method: str, tmp_path: Path) -> 
     done = subprocess.run([sys.executable, program], env=stage.environ(), capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == ("0\n", "")
     assert stage.keys()[0] == "main"
-    assert stage.keys()[1:] == ["main.1"]
+    assert stage.keys()[1:] == [f"main.{name}"]
 
 
 def test_failing_recorder_becomes_a_note(stage: Stage) -> None:
