@@ -32,6 +32,7 @@ def test_another_row_is_an_argument(tmp_path: Path) -> None:
 
     assert kind(comparison) is Kind.ARGUMENT
     assert comparison.first_divergence is not None
+    assert comparison.first_divergence.inputs_equal is False
     assert "from element 20 on, run 2 shape [4] from element 28 on" in comparison.first_divergence.detail
 
 

@@ -42,7 +42,11 @@ def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
         if first is not None and second is not None and first.role is Role.MODULE and not root.aspects.digests:
             return True
         return None
-    return kind in (Kind.RNG, Kind.ARGUMENT)
+    if kind not in (Kind.RNG, Kind.ARGUMENT) or root.aspects.edges or root.aspects.digests:
+        return False
+    # Edges tell who made an input, not that it still held that; only an op without inputs needs no further proof.
+    first, second = root.first, root.second
+    return True if first is not None and second is not None and not first.reads and not second.reads else None
 
 
 def detail_of(root: Root, kind: Kind | None) -> str:

@@ -84,8 +84,8 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         if not first.inputs_equal:
             return "not equal: they differ already"
         return "equal in both runs" if len(comparison.runs) == 2 else "equal in all runs"
-    if first.kind is Kind.STRUCTURE or comparison.level != Level.OP:
-        # A record that only one run has leaves nothing to compare its inputs with; other levels do not follow inputs.
+    if first.kind is not Kind.OP or comparison.level != Level.OP:
+        # The cause is known without them, or there is nothing to compare them with; other levels do not follow inputs.
         return None
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
