@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test demo docs clean
+.PHONY: help install lint types layers tests test checks demo docs clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,13 +42,17 @@ tests: $(INSTALLED)  ## Run the tests alone.
 
 test: lint types layers tests  ## Run every check and every test.
 
+checks: $(INSTALLED)  ## Check deterministic programs a hundred times: none may come out as different (about an hour).
+	$(BIN)/python -m tests.e2e.many_checks --checks 100 --workers $(WORKERS)
+
 demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
 	@rm -f $(VENV)/demo.json
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
-docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md.
+docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md, and what the audit found into docs/formulas.md.
 	$(BIN)/python tests/architecture/command_line_page.py
+	$(BIN)/python tests/architecture/formulas_page.py
 
 clean:  ## Remove what was made.
 	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

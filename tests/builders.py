@@ -123,8 +123,12 @@ def make_crowded(text: str = "something", path: str = "/data/train.py") -> Compa
         inputs_equal=None,
         outputs=tuple(make_output(dtype=text, device=text, shape=(2,) * 20) for _ in range(5)),
         detail=text,
+        thread=text,
     )
-    others = [make_divergence(process=f"{number} {text}", op=text, site=frames[2]) for number in range(6)]
+    others = [
+        make_divergence(process=f"{number} {text}", op=text, site=frames[2], received_from=text if number % 2 else None)
+        for number in range(6)
+    ]
     return make_different(
         runs=[make_run(number, trace=f"{path}/{text}/{number}", exit_status=number) for number in range(1, 7)],
         recorded=make_recorded(

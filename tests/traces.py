@@ -65,16 +65,25 @@ def digest_of(text: str) -> bytes:
 
 
 class TraceBuilder:
-    """Writes the trace of a run with one process."""
+    """Writes the trace of a run with one process, or with several that stand beside the first."""
 
-    def __init__(self, folder: Path, *, key: str = "main", **description: Any) -> None:
+    def __init__(self, folder: Path, *, key: str = "main", is_first: bool = True, **description: Any) -> None:
         self._folder = folder
         self._step = 0
-        create_trace(folder, created=time.time(), command=["program"], cwd="/work", level="op")
+        self._others: list[TraceBuilder] = []
+        self.thread = 0
+        """Number of the thread that makes the records, where nothing else is said."""
+        if is_first:
+            create_trace(folder, created=time.time(), command=["program"], cwd="/work", level="op")
         own = folder / PROCESSES_FOLDER / key
         own.mkdir(parents=True)
         self._writer = ProcessWriter(own, description={"level": "op", "steps_by": "determinism.step", **description})
         self._names: dict[tuple[Table, str], int] = {}
+
+    def beside(self, key: str, **description: Any) -> TraceBuilder:
+        """Another process or stream of the same run; it is closed with this one."""
+        self._others.append(TraceBuilder(self._folder, key=key, is_first=False, **description))
+        return self._others[-1]
 
     def _name(self, table: Table, text: str | None) -> int:
         if text is None:
@@ -106,7 +115,7 @@ class TraceBuilder:
         site: tuple[str, int] | None = ("/work/train.py", 1),
         arguments: str | None = None,
         generators: Sequence[str] = (),
-        thread: int = 0,
+        thread: int | None = None,
     ) -> int:
         """Append a record; gives its number.
 
@@ -121,22 +130,21 @@ class TraceBuilder:
             site: File and line.
             arguments: As text.
             generators: Texts that stand for states of generators.
-            thread: Number of the thread.
+            thread: Number of the thread; `self.thread` if left out.
         """
         views = list(layouts) if layouts is not None else [layout(4)] * len(outputs)
         edges: list[int] = []
-        digests = []
+        digests: list[int | bytes] = []
         for position, given in enumerate(inputs):
             ref = given if isinstance(given, Ref) else Ref(given)
             edges += (ref.record, ref.output, int(ref.access), self._layout(ref.layout or layout(4)))
             if ref.digest is not None:
-                digests.append((position, digest_of(ref.digest)))
-        made = [
-            (self._layout(view), NO_DIGEST if text is None else digest_of(text))
-            for text, view in zip(outputs, views, strict=True)
-        ]
+                digests += (position, digest_of(ref.digest))
+        made: list[int | bytes] = []
+        for text, view in zip(outputs, views, strict=True):
+            made += (self._layout(view), NO_DIGEST if text is None else digest_of(text))
         cells = (
-            thread, self._step, phase, role, self._name(Table.OP, op), self._name(Table.MODULE, module),
+            self.thread if thread is None else thread, self._step, phase, role, self._name(Table.OP, op), self._name(Table.MODULE, module),
             self._stack(site), -1, -1, self._name(Table.ARGUMENTS, arguments),
         )  # fmt: skip
         return self._writer.append(cells, edges, digests, made, [digest_of(state) for state in generators])
@@ -150,7 +158,9 @@ class TraceBuilder:
         return number
 
     def close(self, *, exit_status: int | None = 0) -> Path:
-        """End the process and the run."""
+        """End the processes and the run."""
+        for other in self._others:
+            other.close(exit_status=exit_status)
         self.step(name=END_OP)
         self._writer.describe(records=self._writer.num_records, steps=self._step)
         self._writer.close()

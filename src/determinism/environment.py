@@ -7,6 +7,8 @@ import platform
 import sys
 from importlib import metadata
 
+from determinism.relocation import original_path
+
 _PACKAGES = (
     "torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas",
     "transformers", "lightning", "accelerate", "datasets", "triton", "determinism",
@@ -26,7 +28,7 @@ def describe() -> dict[str, str]:
         "machine": platform.machine(),
         "processors": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "hash randomization": str(bool(sys.flags.hash_randomization)),
-        "working directory": os.getcwd(),
+        "working directory": original_path(os.getcwd()),
     }
     for package in _PACKAGES:
         try:

@@ -1,7 +1,7 @@
 """Finds and numbers the places in user code that a record comes from.
 
-Numbering a stack costs about a microsecond: a frame is known by its code object and instruction, and only a new one is
-looked at closely. Where no user code runs, frames of libraries stand in.
+Numbering a stack costs less than a microsecond: a frame is known by its code object and instruction, and only a new one
+is looked at closely. Where no user code runs, frames of libraries stand in.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 
 from determinism.code_owner import Owner, owner_of
+from determinism.relocation import original_path
 
 _MAX_FRAMES = 48
 _MAX_CODE = 400
@@ -30,6 +31,17 @@ def innermost_user_frame() -> FrameType | None:
     return at
 
 
+class Waiting:
+    """A frame that waits for what it called: while it does, nothing outside of it moves."""
+
+    __slots__ = ("frame", "outside")
+
+    def __init__(self, frame: FrameType) -> None:
+        self.frame = frame
+        self.outside: int | None = None
+        """Number of the instructions that the frames from this one outwards are at, once a stack was asked for."""
+
+
 class SiteTable:
     """Numbers stacks of user frames, and hands each new frame and stack to a writer."""
 
@@ -40,18 +52,34 @@ class SiteTable:
         self._owners: dict[int, Owner] = {}
         self._codes: list[CodeType] = []
         self._by_instruction: dict[tuple[int, ...], int] = {}
+        self._outsides: dict[tuple[int, ...], int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {(): NO_STACK}
         self._frames: dict[tuple[str, int, str], int] = {}
         self.outermost: FrameType | None = None
         """Stacks end with this frame: the one that a recording was begun in. None: they go on to the program's start."""
 
-    def stack(self, frame: FrameType | None) -> int:
-        """Number of the stack of user frames from `frame` outwards; `NO_STACK` if there is none."""
+    def stack(self, frame: FrameType | None, waiting: Sequence[Waiting] = ()) -> int:
+        """Number of the stack of user frames from `frame` outwards; `NO_STACK` if there is none.
+
+        Args:
+            frame: The innermost frame.
+            waiting: Frames that `frame` was called from, outermost first; not all of them.
+        """
+        key = self._instructions(frame, waiting, len(waiting) - 1)
+        number = self._by_instruction.get(key)
+        return self._new_stack(frame, key) if number is None else number
+
+    def _instructions(self, frame: FrameType | None, waiting: Sequence[Waiting], last: int) -> tuple[int, ...]:
+        """Code and instruction of each frame that is not foreign, out to a waiting one, whose number then follows."""
         owners = self._owners
         key: list[int] = []
         outermost = self.outermost
+        innermost_waiting = waiting[last].frame if last >= 0 else None
         at = frame
         while at is not None:
+            if at is innermost_waiting:
+                key.append(self._outside(waiting, last))
+                break
             code = id(at.f_code)
             known = owners.get(code)
             if known is None:
@@ -61,8 +89,14 @@ class SiteTable:
             if at is outermost:
                 break
             at = at.f_back
-        number = self._by_instruction.get(tuple(key))
-        return self._new_stack(frame, tuple(key)) if number is None else number
+        return tuple(key)
+
+    def _outside(self, waiting: Sequence[Waiting], last: int) -> int:
+        one = waiting[last]
+        if one.outside is None:
+            key = self._instructions(one.frame, waiting, last - 1)
+            one.outside = self._outsides.setdefault(key, len(self._outsides))
+        return one.outside
 
     def _classify(self, frame: FrameType) -> Owner:
         # The list keeps the code object alive: its id would otherwise be given to another one.
@@ -96,7 +130,8 @@ class SiteTable:
         key = (code.co_filename, line, code.co_qualname)
         number = self._frames.get(key)
         if number is None:
-            file = code.co_filename if code.co_filename.startswith("<") else os.path.abspath(code.co_filename)
+            file = code.co_filename
+            file = file if file.startswith("<") else original_path(os.path.abspath(file))
             source = linecache.getline(code.co_filename, line, frame.f_globals).strip()[:_MAX_CODE]
             number = self._frames[key] = self._add_frame(json.dumps([file, line, code.co_qualname, source]))
         return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 NO_DIGEST = bytes(16)
@@ -55,6 +56,19 @@ class Access(IntEnum):
     """The op wrote into this memory; bytes it did not write stay as they were."""
 
 
+class Stream(StrEnum):
+    """Whose records a stream holds, and with that whether they have an order of their own."""
+
+    PROCESS = "process"
+    """Of the main thread of a process: in the order of the program."""
+    THREADS = "threads"
+    """Of all other threads of a process, as they came."""
+    POOL = "pool"
+    """Of a process of a pool, which takes work as it comes."""
+    WORKER = "worker"
+    """Of a data loader's worker, which fetches ahead."""
+
+
 class Level(StrEnum):
     """How much is recorded."""
 
@@ -87,6 +101,23 @@ class Kind(StrEnum):
     UNINITIALIZED = "uninitialized"
     MUTATION = "mutation"
     OP = "op"
+
+
+class ProcessFolders(Protocol):
+    """Gives every process of a run its place in the trace."""
+
+    def claim(self, name: str | None) -> Path:
+        """Make the folder of this process.
+
+        Args:
+            name: What the framework calls it among its siblings; None if it knows no name.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+
+    def failed(self, reason: str) -> None:
+        """This process could not be recorded."""
 
 
 class RecordingOptions(Protocol):

@@ -146,7 +146,7 @@ def test_inference_tensors_are_followed(tmp_path: Path) -> None:
     assert only(found, "exp").producers == [only(found, "add_.Tensor").number]
 
 
-@pytest.mark.parametrize("broken", ["_after", "place", "_append", "_generator_before"])
+@pytest.mark.parametrize("broken", ["_after", "place", "append", "_generator_before"])
 def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(Recorder, broken)
     calls = []

@@ -14,7 +14,7 @@ from determinism.cli import command
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
-from tests.architecture import command_line_page
+from tests.architecture import command_line_page, formulas_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -70,6 +70,12 @@ def test_command_line_page_is_current() -> None:
     assert command_line_page.written(page) == page, "make docs"
     shown = {match["name"] for match in command_line_page.BLOCK.finditer(page)}
     assert shown == {None, *command.commands}
+
+
+def test_formulas_page_is_current() -> None:
+    page = text_of("formulas.md")
+
+    assert formulas_page.written(page) == page, "make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

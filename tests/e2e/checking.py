@@ -7,8 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 
@@ -17,43 +18,84 @@ from determinism.report.document import SCHEMA_FILE
 PROGRAMS = Path(__file__).with_name("programs")
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 _EXIT_STATUS = {"same": 0, "different": 1, "inconclusive": 2}
+PATIENCE = 240
+"""Seconds after which a command counts as hanging."""
 _FREE = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTEST_ADDOPTS")
 """Variables that would fix what the programs leave open."""
 
 
+class Checked(NamedTuple):
+    """What a check came to."""
+
+    report: dict[str, Any]
+    """Has been seen to keep to the schema, and to go with the exit status."""
+    output: str
+    """What came on standard output."""
+
+
 def check(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Check a program of `programs/`.
+    """Check a program of `programs/`, which must end well and use nothing that cannot be recorded.
 
     Args:
         folder: Where it runs, and where the report is written.
-        program: Its name, without the ending.
+        program: Its path within `programs/`, without the ending.
         *arguments: What it gets.
         options: For `determinism check`.
 
     Returns:
-        The report, which has been seen to keep to the schema and to go with the exit status.
+        The report.
+    """
+    report = check_command(folder, command(program, *arguments), options=options).report
+    assert report["recorded"]["blind_spots"] == []
+    return report
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """What starts a program of `programs/`."""
+    return [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
+
+
+def check_command(
+    folder: Path,
+    words: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    exit_status: int = 0,
+) -> Checked:
+    """Check a command, each run of which must end with an exit status.
+
+    Args:
+        folder: Where it runs, and where the report is written.
+        words: The command.
+        options: For `determinism check`.
+        environment: Variables besides the current ones.
+        exit_status: That of the program itself.
     """
     number = len(list(folder.glob("report-*.json")))
     report_file = folder / f"report-{number}.json"
-    command = [sys.executable, "-m", "determinism", "check", "--json", str(report_file), *options, "--"]
-    environment = {name: value for name, value in os.environ.items() if name not in _FREE}
-    finished = subprocess.run(
-        [*command, sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    check = [sys.executable, "-m", "determinism", "check", "--json", str(report_file), *options, "--"]
+    finished = run_command(folder, [*check, *words], environment)
     assert report_file.exists(), finished.stdout + finished.stderr
     report: dict[str, Any] = json.loads(report_file.read_text(encoding="utf-8"))
     VALIDATOR.validate(report)
     assert finished.returncode == _EXIT_STATUS[report["verdict"]], finished.stdout + finished.stderr
     assert report["trouble"] == []
-    assert [run["exit_status"] for run in report["runs"]] == [0, 0], finished.stdout + finished.stderr
-    assert report["recorded"]["blind_spots"] == [], "the programs use nothing that cannot be recorded"
-    return report
+    statuses = {run["exit_status"] for run in report["runs"]}
+    assert statuses == {exit_status}, finished.stdout + finished.stderr
+    return Checked(report, finished.stdout)
+
+
+def run_command(
+    folder: Path, words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder; what it imports from `programs/` is found."""
+    variables = {name: value for name, value in os.environ.items() if name not in _FREE}
+    path = [str(PROGRAMS), *filter(None, [variables.get("PYTHONPATH")])]
+    variables.update({"PYTHONPATH": os.pathsep.join(path), **(environment or {})})
+    return subprocess.run(
+        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def line(program: str, mark: str = "SITE") -> int:
@@ -65,6 +107,8 @@ def line(program: str, mark: str = "SITE") -> int:
 
 
 def site_of(report: dict[str, Any], which: str = "site") -> tuple[str, int] | None:
-    """File name without the ending, and line, of the first divergence."""
+    """Path within `programs/` without the ending, and line, of the first divergence."""
     site = report["first_divergence"][which]
-    return None if site is None else (Path(site["file"]).relative_to(PROGRAMS).stem, site["line"])
+    if site is None:
+        return None
+    return Path(site["file"]).relative_to(PROGRAMS).with_suffix("").as_posix(), site["line"]

@@ -28,7 +28,10 @@ RECORDER = """
             self.write("closed")
         def forked(self):
             self.write("forked")
-    def start(folder, configuration):
+        def note_earlier_threads(self):
+            pass
+    def start(folders, configuration):
+        folder = folders.claim(None)
         (folder / "process.json").write_text("{}")
         return Session(folder, configuration)
 """
@@ -248,8 +251,8 @@ def test_interpreter_without_packages_or_package(stage: Stage, tmp_path: Path) -
     done = subprocess.run([python, "-c", code], env=stage.environ(), capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("3 False\n", "")
     (reason,) = not_recorded_reasons(stage.trace)
-    assert reason.startswith(f"{python} lacks pyarrow and xxhash")
-    assert reason.endswith(f"{python} -m pip install pyarrow xxhash")
+    assert reason.startswith(f"{python} lacks numpy and pyarrow and xxhash")
+    assert reason.endswith(f"{python} -m pip install numpy pyarrow xxhash")
 
 
 def test_own_copy_of_the_package_is_used_whatever_the_path_holds(stage: Stage) -> None:

@@ -116,3 +116,12 @@ def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
     assert process.communicate(timeout=20)[0].startswith("SIGINT came in")
     found = manifest(tmp_path / "trace")
     assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "interrupt", True)
+
+
+def test_program_does_not_get_pandas_where_it_is_installed(tmp_path: Path) -> None:
+    """PyArrow imports pandas to see what it is given, which would take time and reset the program's warnings."""
+    (tmp_path / "pandas.py").write_text("open('pandas-imported', 'w').close()\n")
+    loop = "import torch\nx = torch.ones(2)\nfor _ in range(9000):\n    x = x + 1"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{loop}\nsys.exit('pandas' in sys.modules)"
+    result = record_program([sys.executable, "-c", code], tmp_path / "trace", log=tmp_path / "log")
+    assert result.exit_status == 0, (tmp_path / "log").read_text()

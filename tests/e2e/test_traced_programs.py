@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.checking import PROGRAMS
+from tests.e2e.checking import PROGRAMS, line
 
 PROGRAM = [sys.executable, str(PROGRAMS / "traced.py")]
 
@@ -20,3 +22,27 @@ def test_compiled_scripted_traced_and_exported_code_computes_what_it_computes_un
     assert checked.stdout.startswith(plain.stdout)
     assert checked.stdout.removeprefix(plain.stdout).startswith("Same: ")
     assert "Warning" not in checked.stderr
+
+
+def _check_fused(folder: Path, mode: str) -> dict[str, Any]:
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "determinism", "check", "--json", str(report), "--no-explain", "--"]
+    program = [sys.executable, str(PROGRAMS / "fused_sums.py"), mode]
+    subprocess.run([*command, *program], capture_output=True, check=False, cwd=folder)
+    found: dict[str, Any] = json.loads(report.read_text())
+    (spot,) = found["recorded"]["blind_spots"]
+    assert (spot["id"], spot["count"]) == ("fused-kernels", 6), "three forward graphs and three backward ones"
+    return found
+
+
+def test_a_fused_kernel_that_varies_is_found_at_its_graph(tmp_path: Path) -> None:
+    found = _check_fused(tmp_path, "racing")
+    first = found["first_divergence"]
+    assert (found["verdict"], first["kind"], first["op"]) == ("different", "op", "inductor::graph")
+    assert line("fused_sums") in [frame["line"] for frame in first["stack"]]
+
+
+def test_a_fused_kernel_that_does_not_vary_is_the_same(tmp_path: Path) -> None:
+    found = _check_fused(tmp_path, "fixed")
+    assert found["verdict"] == "same"
+    assert found["dead_differences"]["count"] == 0, "addresses are no values"

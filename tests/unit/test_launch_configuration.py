@@ -5,13 +5,21 @@ from pathlib import Path
 
 from determinism.launch.child_environment import BOOTSTRAP_FOLDER, child_environment
 from determinism.launch.configuration import RecordingConfiguration
-from determinism.launch.process_key import claim_process_folder
+from determinism.launch.reading import EARLIER_RUNS_VARIABLE
+from determinism.session.process_key import claim_process_folder
 
 
 def test_request_survives_the_environment(tmp_path: Path) -> None:
-    request = RecordingConfiguration(tmp_path / "a b é", "module", 3, 10**9, True, {"record": 4, "process": "main"})
+    captured, copied = {"record": 4, "process": "main"}, ("/copy", "/original")
+    request = RecordingConfiguration(tmp_path / "a b é", "module", 3, 10**9, True, captured, copied)
     assert RecordingConfiguration.from_environment(request.to_environment()) == request
-    assert len(request.to_environment()) == 1
+
+
+def test_environment_has_the_same_variables_in_every_run(tmp_path: Path) -> None:
+    first = RecordingConfiguration(tmp_path).to_environment()
+    later = RecordingConfiguration(tmp_path, earlier_runs=[(1, 2), (30, 40)]).to_environment()
+    assert first[EARLIER_RUNS_VARIABLE] == ""
+    assert later == {**first, EARLIER_RUNS_VARIABLE: "1:2,30:40"}
 
 
 def test_folder_becomes_absolute() -> None:

@@ -34,8 +34,8 @@ def test_interpreter_without_the_packages(bare_python: Path) -> None:
     with pytest.raises(LaunchError) as caught:
         check_interpreter([str(bare_python), "train.py"], ENVIRON)
     assert caught.value.identifier == "interpreter-lacks-packages"
-    assert "lacks pyarrow and xxhash" in caught.value.message
-    assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install pyarrow xxhash"
+    assert "lacks numpy and pyarrow and xxhash" in caught.value.message
+    assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install numpy pyarrow xxhash"
 
 
 def test_interpreter_found_on_path(bare_python: Path) -> None:

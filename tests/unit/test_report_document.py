@@ -24,7 +24,7 @@ from tests.builders import (
     make_run,
 )
 
-SHORT_KEYS = ["kind", "process", "step", "phase", "op", "module", "site"]
+SHORT_KEYS = ["kind", "process", "thread", "step", "phase", "op", "module", "site", "received_from"]
 
 
 def test_the_document_of_two_equal_runs() -> None:
@@ -48,6 +48,8 @@ def test_the_document_of_two_equal_runs() -> None:
         "first_visible": None,
         "absorbed": False,
         "dead_differences": {"count": 0, "first": []},
+        "leftovers": [],
+        "extra_runs": {"count": 0, "racy": []},
         "causes": [],
         "fixes": [],
         "environment": [],
@@ -63,11 +65,13 @@ def test_the_first_divergence() -> None:
     assert first == {
         "kind": "op",
         "process": "main",
+        "thread": None,
         "step": 3,
         "phase": "backward",
         "op": "aten.embedding_dense_backward.default",
         "module": "encoder.embedding",
         "site": None,
+        "received_from": None,
         "forward_site": {
             "file": "/home/ada/project/train.py",
             "line": 17,
@@ -100,7 +104,13 @@ def test_everything_beside_the_first_divergence() -> None:
     assert found["absorbed"] is True
     assert found["dead_differences"]["count"] == 12_345
     assert [list(dead) for dead in found["dead_differences"]["first"]] == [["step", "phase", "op", "site"]] * 5
-    assert found["recorded"]["blind_spots"][8] == {"id": "text", "what": "text", "reason": "text", "count": 8000}
+    assert found["recorded"]["blind_spots"][8] == {
+        "id": "text",
+        "what": "text",
+        "reason": "text",
+        "count": 8000,
+        "share": None,
+    }
     assert found["trouble"] == [{"id": "text", "message": "text"}] * 3
     assert found["environment"] == [{"name": "text", "first": "text", "second": "text"}] * 9
 

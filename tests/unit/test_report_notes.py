@@ -103,3 +103,11 @@ def test_environment() -> None:
     assert "V3 was a in run 1, b in run 2" in text
     assert "V4" not in text
     assert "and 3 more differences" in text
+
+
+def test_extra_runs() -> None:
+    text = text_of(make_comparison(extra_runs=3, racy=["threads", "pools"]))
+    assert "3 runs were made beyond the first two: the program is racy (threads and pools)" in text
+    text = text_of(make_comparison(racy=["threads"]))
+    assert "racy the program is racy (threads), so it may come out differently at another time; -n 5" in text
+    assert "racy" not in text_of(make_comparison())

@@ -14,6 +14,7 @@ from tests.builders import (
     make_divergence,
     make_frame,
     make_output,
+    make_recorded,
     make_run,
     make_varied,
 )
@@ -131,3 +132,32 @@ def test_consequences() -> None:
     assert "reached parameter 1 (step 1), parameter 2 (step 2)" in text
     assert "parameter 6 (step 6) and 2 more" in text
     assert "absorbed The difference was read and then vanished" in text
+
+
+def test_who_received_it() -> None:
+    first = make_divergence(process="main.rank-1.worker-0")
+    batch = {"op": "determinism::batch", "site": make_frame(9), "kind": Kind.DATA}
+    hops = [
+        make_divergence(process="main.rank-1", received_from="main.rank-1.worker-0", **batch),
+        *(
+            make_divergence(process=f"main.rank-{number}", received_from="main.rank-1", step=4)
+            for number in range(2, 7)
+        ),
+    ]
+    text = text_of(make_different(first_divergence=first, divergences=hops, recorded=make_recorded(processes=8)))
+    assert (
+        "received process main.rank-1 received it from process main.rank-1.worker-0, in determinism::batch at "
+        "/home/ada/project/train.py:9 (step 3)"
+    ) in text
+    assert "process main.rank-2 received it from process main.rank-1, in" in text
+    assert "and so did 3 more" in text
+    assert "too" not in text.partition("received")[2]
+
+
+def test_a_thread() -> None:
+    first = make_divergence(thread="loader", stream="main.threads", inputs_equal=None)
+    hop = make_divergence(received_from="main", op="aten::clone")
+    text = text_of(make_different(first_divergence=first, divergences=[hop]))
+    assert "where step 3, backward, thread loader" in text
+    assert "process main received it from another thread, in aten::clone" in text
+    assert "--explain" not in text

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from determinism.comparison.runs import compare
-from determinism.trace import writer as writer_module
+from determinism.trace import records_writer
 from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.names_writer import NamesWriter
 from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.records_writer import RecordsWriter
 from determinism.trace.schema import Table
 from determinism.trace.spool import Spool
 from determinism.trace.writer import ProcessWriter
@@ -36,7 +37,7 @@ def add(writer: ProcessWriter, count: int, width: int = 1) -> None:
         number = writer.num_records
         cells = (0, 0, 2, 0, op, -1, -1, -1, -1, -1)
         digest = number.to_bytes(16, "big")
-        writer.append(cells, (number - 1, 0, 0, layout) * width, (), [(layout, digest)] * width)
+        writer.append(cells, (number - 1, 0, 0, layout) * width, (), (layout, digest) * width)
 
 
 def finish(writer: ProcessWriter) -> None:
@@ -114,7 +115,7 @@ class Full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         self._monkeypatch.setattr(NamesWriter, "add", fail)
-        self._monkeypatch.setattr(ProcessWriter, "_write_records", fail)
+        self._monkeypatch.setattr(RecordsWriter, "flush", fail)
         self._monkeypatch.setattr(Spool, "__init__", fail)
         self._monkeypatch.setattr("determinism.trace.process_file.write_json", fail)
 
@@ -145,7 +146,7 @@ def test_no_room_for_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writer_module, "Spool", fail)
+    monkeypatch.setattr(records_writer, "Spool", fail)
     writer = open_writer(tmp_path / "trace")
     add(writer, 100)
     finish(writer)

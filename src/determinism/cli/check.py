@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +14,11 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
     context_settings=PROGRAM_SETTINGS, short_help="Run a program twice and name the first tensor that differs."
 )
 @click.option(
-    "-n", "--runs", "num_runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs."
+    "-n",
+    "--runs",
+    "num_runs",
+    type=click.IntRange(min=2),
+    help="How many runs.  [default: 2, and up to 3 more if they are equal but the program is racy]",
 )
 @recording_options
 @click.option(
@@ -34,22 +39,12 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
     default=None,
     help="Make further runs to confirm what was found.  [default: if a run takes less than a minute]",
 )
+@click.option("--before", metavar="COMMAND", help="Run a shell command before each run.")
+@click.option("--fresh-copy", is_flag=True, help="Start each run in a new copy of the working directory.")
+@click.option("--fail-fast", is_flag=True, help="End a later run as soon as it has shown a difference.")
 @verdict_options
 @program_argument
-def check(
-    program: tuple[str, ...],
-    num_runs: int,
-    level: str,
-    steps: int | None,
-    max_disk: int | None,
-    output: Path | None,
-    keep: bool,
-    runs_from: Path | None,
-    explain: bool | None,
-    strict: bool,
-    allow_failure: bool,
-    json_file: Path | None,
-) -> None:
+def check(program: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
     """Run a program twice, unchanged, and say whether every tensor was bit-identical.
 
     If not, the report names the first record that differs, its line, and what kind of difference it is.
@@ -58,11 +53,10 @@ def check(
     """
     from determinism.cli.ending import conclude, reporting, say
     from determinism.cli.progress import ProgressLine
-    from determinism.launch.check import Check, CheckRequest
+    from determinism.launch.check import Check
+    from determinism.launch.check_request import CheckRequest
 
-    request = CheckRequest(
-        program, num_runs, level, steps, output, keep, max_disk, strict, allow_failure, runs_from, explain
-    )
+    request = CheckRequest(program, **options)
     line = ProgressLine()
     running = Check(request, line.announce, say)
     with reporting(json_file, lambda: running.runs), line:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,11 +19,33 @@ _PRECISIONS = ((True, True, True), (True, False, True), (True, False, False), (F
 """Whether stacks match with their files, line numbers and source lines. Of an edited program, lines have moved."""
 
 
-class Numbers(NamedTuple):
+@dataclass(frozen=True)
+class Numbers:
     """For both processes: the canonical number of each own number; the last entry stands for "absent"."""
 
     first: Array
     second: Array
+
+    def __getitem__(self, side: int) -> Array:
+        return (self.first, self.second)[side]
+
+    @cached_property
+    def num_common(self) -> int:
+        """Own numbers below this one stand for the same in both processes."""
+        named = min(len(self.first), len(self.second)) - 1
+        apart = np.flatnonzero(self.first[:named] != self.second[:named])
+        return int(apart[0]) if len(apart) else named
+
+    def all_equal(self, first: Array, second: Array) -> bool:
+        """Whether all cells of two columns of own numbers stand for the same, pair by pair."""
+        if are_same_cells(first, second) and (not len(first) or int(first.max()) < self.num_common):
+            return True
+        return np.array_equal(self.first[first], self.second[second])
+
+
+def are_same_cells(first: Array, second: Array) -> bool:
+    """Whether two columns hold the same; costs nothing where both processes were given one column."""
+    return first is second or np.array_equal(first, second)
 
 
 class Canonical:

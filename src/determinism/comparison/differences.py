@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from determinism.comparison.canonical import Canonical, Numbers
+from determinism.comparison.canonical import Canonical, Numbers, are_same_cells
 from determinism.trace.chunk import Array, Children, Chunk
+
+_COMPARED = ("step", "phase", "role", "thread", "op", "module", "stack", "arguments")
+"""Columns of numbers per record; what `forward` leads to shows in the stack, and is no part of what was computed."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,12 @@ class Flags:
     """What an input held that nobody recorded producing, or that others can write."""
     arguments: Array
     generators: Array
+
+    @classmethod
+    def none(cls, rows: int) -> Flags:
+        """For pairs that do not differ."""
+        nothing = np.zeros(rows, dtype=bool)
+        return cls(nothing, nothing, nothing, nothing, nothing)
 
     def any(self) -> Array:
         """Whether anything differs."""
@@ -141,3 +151,26 @@ def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
     for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
         same &= numbers.first[first.columns[name]] == numbers.second[second.columns[name]]
     return np.asarray(same)
+
+
+def are_same(first: Chunk, second: Chunk, canonical: Canonical) -> bool:
+    """Whether chunks of equal length hold the same throughout, whoever produced it; told from whole columns at once.
+
+    False says nothing yet: what only one run digested is no difference (see `compare_rows`).
+    """
+    names = {"op": canonical.ops, "module": canonical.modules, "stack": canonical.stacks}
+    names |= {"arguments": canonical.arguments, "layout": canonical.layouts}
+
+    def hold_same(left: dict[str, Array], right: dict[str, Array], columns: Iterable[str]) -> bool:
+        return all(
+            names[name].all_equal(left[name], right[name]) if name in names else are_same_cells(left[name], right[name])
+            for name in columns
+        )
+
+    def lists_same(left: Children, right: Children) -> bool:
+        columns = left.columns.keys() - {"producer"}
+        return are_same_cells(left.starts, right.starts) and hold_same(left.columns, right.columns, columns)
+
+    return hold_same(first.columns, second.columns, _COMPARED) and all(
+        lists_same(first.children[group], second.children[group]) for group in first.children
+    )

@@ -8,14 +8,17 @@ import numpy as np
 
 from determinism.comparison.process import ProcessComparison, compare_processes
 from determinism.comparison.result import Comparison, Divergence, Trouble
+from determinism.comparison.whole_steps import up_to_common_step
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, Table
 from determinism.types import Kind, Level, Verdict
 
-_NOT_OF_THE_PROGRAM = frozenset({"disk-full", "interrupted", "run-unfinished"})
+_NOT_OF_THE_PROGRAM = frozenset({"disk-full", "fail-fast", "interrupted", "run-unfinished"})
 """What makes a program's exit status say nothing about the program itself."""
 INTERRUPT = "interrupt"
 """What a manifest says has stopped a run that the user ended."""
+FAIL_FAST = "fail-fast"
+"""What a manifest says has stopped a run that had shown a difference."""
 
 
 def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces: Sequence[Trace]) -> ProcessComparison:
@@ -24,6 +27,9 @@ def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces
     Raises:
         TraceError: A trace is damaged.
     """
+    if any(trace.manifest.get("stopped_by") == FAIL_FAST for trace in traces):
+        whole = up_to_common_step(first, second)
+        return compare_processes(*whole) if whole is not None else ProcessComparison(first.key)
     result = compare_processes(first, second)
     if not _is_structure(result.divergence):
         return result
@@ -66,6 +72,8 @@ def cut_reasons(trace: Trace) -> list[str]:
         found.append("trace-truncated")
     if trace.manifest.get("stopped_by") == INTERRUPT:
         found.append("interrupted")
+    elif trace.manifest.get("stopped_by") == FAIL_FAST:
+        found.append("fail-fast")
     elif not trace.manifest.get("complete"):
         found.append("run-unfinished")
     return found
@@ -115,6 +123,8 @@ _CUT_MESSAGES = {
     "was recorded is equal. Give more room, or record less with --steps or --level.",
     "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and what came after "
     "was not recorded. What was recorded is equal. Make room, or give another place with --output.",
+    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, and yet what was recorded up to there is equal. "
+    "Make the run again without it.",
     "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
     "run again.",
     "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "

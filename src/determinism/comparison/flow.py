@@ -9,12 +9,11 @@ copies and partial writes pass it on, and only a record that truly reads it can 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from determinism.comparison.group import Group
-from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
 from determinism.comparison.regions import leaves_uncovered
@@ -25,18 +24,18 @@ from determinism.trace.schema import END_OP
 from determinism.types import Access, Role
 
 _MOST_COVERS = 64
-_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
 
 
 class Flow:
     """Takes group after group and finds which roots are live."""
 
-    def __init__(self, first: ProcessTrace, second: ProcessTrace, lockstep: Lockstep) -> None:
+    def __init__(self, first: ProcessTrace, second: ProcessTrace, key_of: Callable[[int], int]) -> None:
+        """Take the processes, and what gives the key that both runs share for a record of the second."""
         self._processes = (first, second)
-        self._lockstep = lockstep
+        self._key_of = key_of
         self._origins = (
             Origins(first, lambda number, output: (number, output) in self._taints),
-            Origins(second, lambda number, output: (lockstep.translation.key(number), output) in self._taints),
+            Origins(second, lambda number, output: (key_of(number), output) in self._taints),
         )
         self._taints: dict[tuple[int, int], tuple[Taint, ...]] = {}
         self._producers: set[int] = set()
@@ -44,6 +43,8 @@ class Flow:
         self.num_roots = 0
         self.live: Root | None = None
         """The first live root so far."""
+        self.sent: Root | None = None
+        """The first root so far that other processes got, live or dead here."""
         self._open: dict[int, Root] = {}
         self.early_roots: list[Root] = []
         """The first few roots, live or dead."""
@@ -111,7 +112,8 @@ class Flow:
                 roots.add(self._new_root(group, row, sides, aspects, incoming))
         self._reach_sinks(some, is_extra, roots)
         key = int(group.keys[row])
-        if is_extra and roots and self._has_generator(group, row):
+        # A draw that only one run makes, or makes of another size, moves the generator for those that follow.
+        if (is_extra or (aspects.arguments and not aspects.generators)) and roots and self._has_generator(group, row):
             self._generator_root = min(roots if self._generator_root is None else roots | {self._generator_root})
         if self._spread(key, some, roots, incoming, pending=pending, differs=aspects.outputs or is_extra):
             yield key
@@ -136,8 +138,10 @@ class Flow:
         read: set[int] = set()
         carried: set[Taint] = set()
         for side, one in enumerate(sides):
-            for value in one.inputs if one is not None else ():
-                key = value.producer if side == 0 else self._lockstep.translation.key(value.producer)
+            for position, value in enumerate(one.inputs if one is not None and not one.only_receives else ()):
+                if _is_known_equal(value, position, sides[1 - side]):
+                    continue
+                key = value.producer if side == 0 else self._key_of(value.producer)
                 for taint in self._taints.get((key, value.output), ()):
                     if value.access is Access.CARRY:
                         carried.add(taint)
@@ -174,15 +178,26 @@ class Flow:
         index = self.num_roots
         self.num_roots += 1
         unwritten = None not in sides and self._reads_unwritten(sides, incoming)
-        root = Root(index, group, row, *sides, aspects, unwritten)
+        root = Root(index, group, row, *sides, aspects, unwritten, self._came_in(*sides))
         self._open[index] = root
         if len(self.early_roots) < 8:
             self.early_roots.append(root)
         return index
 
+    def _came_in(self, first: Entry | None, second: Entry | None) -> bool:
+        if first is None or second is None:
+            return False
+        pairs = zip(first.reads, second.reads, strict=False)
+        return any(
+            mine.digest and other.digest and mine.digest != other.digest and self._origins[0].came_in(mine)
+            for mine, other in pairs
+        )
+
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
         """Roots that a sink receives are live."""
-        if some.role is not Role.STATE and some.role not in _VALUE_SINKS:
+        if some.sends and roots and (self.sent is None or min(roots) < self.sent.index):
+            self.sent = self._open.get(min(roots), self.sent)
+        if some.role is not Role.STATE and not some.counts:
             return
         for index in sorted(roots):
             root = self._open.get(index)
@@ -241,7 +256,18 @@ class Flow:
         covers = (*taint.covers, written)
         return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None
 
+    def roots_of(self, key: int, output: int) -> list[int]:
+        """Indices of the roots that an output descends from, as far as they are still followed."""
+        return sorted(taint.root for taint in self._taints.get((key, output), ()) if taint.root != PENDING)
+
     def dead(self) -> tuple[int, list[Root]]:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
+
+
+def _is_known_equal(value: Input, position: int, other: Entry | None) -> bool:
+    """Whether an input was digested in both runs, and held the same."""
+    if value.digest is None or other is None or position >= len(other.inputs):
+        return False
+    return value.digest == other.inputs[position].digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from determinism.comparison.align import Pairing
 from determinism.comparison.differences import Flags
@@ -26,6 +27,8 @@ class Group:
     layouts_first: Array
     """Per input entry of `first`: canonical number of the view through which it was read."""
     layouts_second: Array
+    is_unordered: ClassVar[bool] = False
+    """Whether the records have no order of their own."""
 
     def reads(self, side: int) -> list[tuple[int, int]]:
         """Per input entry of a side: key of the producer, and view."""

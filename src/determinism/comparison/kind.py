@@ -7,6 +7,7 @@ import numpy as np
 from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry
 from determinism.comparison.roots import Root
+from determinism.trace.chunk import Array, Chunk, pick
 from determinism.types import Kind, Level, Role
 
 _MAX_TEXT = 160
@@ -22,7 +23,9 @@ def kind_of(root: Root, level: Level) -> Kind | None:
         return Kind.RNG
     if level is not Level.OP and first.role is not Role.BATCH:
         return None
-    if _external_differs(first, second) or (first.role is Role.BATCH and not root.aspects.edges and not first.inputs):
+    if _external_differs(first, second):
+        return Kind.ORDER if _is_read_elsewhere(root) else Kind.DATA
+    if root.came_in or (first.role is Role.BATCH and not root.aspects.edges and not first.inputs):
         return Kind.DATA
     if root.aspects.arguments:
         return Kind.ARGUMENT
@@ -61,10 +64,12 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         if first.arguments == second.arguments:
             return f"The op read another part of the same tensor: {_parts(first, second)}."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
+    if kind is Kind.DATA and root.came_in:
+        return "What arrived from another process differs."
     if kind is Kind.DATA:
         return "The values that came in from outside the framework differ."
     if kind is Kind.ORDER:
-        return "The op took its inputs in another order: both runs hold the same tensors, made by the same records."
+        return "The op took its inputs in another order: both runs hold the same tensors."
     if kind is Kind.STRUCTURE:
         return "The op took another tensor as its input in run 2 than in run 1."
     if kind is Kind.UNINITIALIZED:
@@ -100,6 +105,21 @@ def _external_differs(first: Entry, second: Entry) -> bool:
     return False
 
 
+def _is_read_elsewhere(root: Root) -> bool:
+    """Whether each value from outside that one run reads here is read by the same op elsewhere in the other run."""
+    group, row = root.group, root.position
+    sides = ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row])))
+    here = [_held_by(chunk, np.array([at])) for chunk, at in sides]
+    everywhere = [_held_by(c, np.flatnonzero(c.columns["op"] == c.columns["op"][at])) for c, at in sides]
+    return here[0] - here[1] <= everywhere[1] and here[1] - here[0] <= everywhere[0]
+
+
+def _held_by(chunk: Chunk, rows: Array) -> set[bytes]:
+    """Digests of what records read from outside."""
+    digests = pick(chunk, rows).children["input_digests"].columns["digest"]
+    return {row.tobytes() for row in digests}
+
+
 def _kind_of_other_inputs(root: Root) -> Kind:
     """What it means that the op took other inputs: another order, another part of the same tensor, or other tensors."""
     group, row = root.group, root.position
@@ -112,7 +132,9 @@ def _kind_of_other_inputs(root: Root) -> Kind:
     # What one run reads here alone must be read by a record of the same op elsewhere in the other run.
     missing = [[read for read in here[side] if read not in here[1 - side]] for side in (0, 1)]
     elsewhere = [_reads_of(group, side, int(chunks[side].columns["op"][rows[side]])) for side in (0, 1)]
-    if all(read in elsewhere[1 - side] for side in (0, 1) for read in missing[side]):
+    found = [all(read in elsewhere[1 - side] for read in missing[side]) for side in (0, 1)]
+    # Where records have no order, the rest of a sum that went another way is in one run only.
+    if all(found) or (group.is_unordered and any(missing[side] and found[side] for side in (0, 1))):
         return Kind.ORDER
     has_same_producers = [producer for producer, _ in here[0]] == [producer for producer, _ in here[1]]
     return Kind.ARGUMENT if has_same_producers else Kind.STRUCTURE

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from determinism.comparison.align import Pairing, align, crosses, repaired
-from determinism.comparison.canonical import Canonical
+from determinism.comparison.canonical import Canonical, are_same_cells
 from determinism.comparison.content import paired_by_content
 from determinism.comparison.crossing import looks_elsewhere
-from determinism.comparison.differences import Flags, compare_rows, producers, same_structure
+from determinism.comparison.differences import Flags, are_same, compare_rows, producers, same_structure
 from determinism.comparison.group import Group
 from determinism.comparison.translation import Translation
 from determinism.trace.chunk import Array, Chunk, cut
+from determinism.trace.decoder import Decoder
 from determinism.trace.portions import RecordReader
 from determinism.trace.reader import ProcessTrace
 
-_PORTION = 1 << 16
+_USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21
 
 
@@ -26,7 +27,8 @@ class Lockstep:
 
     def __init__(self, first: ProcessTrace, second: ProcessTrace, canonical: Canonical) -> None:
         self.canonical = canonical
-        self._readers = (first.reader(), second.reader())
+        decoder = Decoder()
+        self._readers = (first.reader(decoder), second.reader(decoder))
         self.num_equal = 0
         """Records that were equal from the start, before anything differed."""
         self.translation = Translation(0)
@@ -44,13 +46,14 @@ class Lockstep:
     def _skip_equal(self) -> bool:
         """Move both sides to the first record that differs; False if there is none."""
         while True:
-            first, second = (reader.peek(_PORTION) for reader in self._readers)
+            first, second = (reader.at_hand() for reader in self._readers)
             if first is None and second is None:
                 return False
             if first is None or second is None:
                 return True
             rows = min(first.rows, second.rows)
-            equal = self._equal_rows(cut(first, 0, rows), cut(second, 0, rows))
+            first, second = cut(first, 0, rows), cut(second, 0, rows)
+            equal = rows if self._is_same(first, second) else self._equal_rows(first, second)
             self._advance(equal)
             if equal < rows:
                 return True
@@ -59,6 +62,11 @@ class Lockstep:
         self.num_equal += rows
         for reader in self._readers:
             reader.advance(rows)
+
+    def _is_same(self, first: Chunk, second: Chunk) -> bool:
+        """Whether nothing differs; as long as nothing did, equal distances lead to the same producers."""
+        distances = (chunk.children["inputs"].columns["producer"] for chunk in (first, second))
+        return are_same(first, second, self.canonical) and are_same_cells(*distances)
 
     def _equal_rows(self, first: Chunk, second: Chunk) -> int:
         same = same_structure(first, second, self.canonical)
@@ -81,7 +89,25 @@ class Lockstep:
                 chunks[side] = part
         return self._group(chunks[0], chunks[1])
 
+    def _same_group(self, first: Chunk, second: Chunk) -> Group | None:
+        """The records of a step in which nothing differs; None if something does, or needs a closer look."""
+        if first.rows != second.rows or not are_same(first, second, self.canonical):
+            return None
+        rows = np.arange(first.rows)
+        keys = first.first + rows
+        translation = self.translation.copy()
+        translation.add(second.first, keys)
+        sources = producers(first)
+        if not np.array_equal(sources, translation.keys(producers(second))):
+            return None
+        self.translation = translation
+        views = self.canonical.layouts.first[first.children["inputs"].columns["layout"]]
+        return Group(first, second, Pairing(rows, rows), keys, Flags.none(first.rows), sources, sources, views, views)
+
     def _group(self, first: Chunk, second: Chunk) -> Group:
+        same = self._same_group(first, second)
+        if same is not None:
+            return same
         pairing = align(first, second, self.canonical)
         if self.pairs_by_content:
             trial = self._compare(first, second, pairing, self.translation.copy())
@@ -130,7 +156,7 @@ def _spread(flags: Flags, at: Array, length: int) -> Flags:
 
 def _rest_of_step(reader: RecordReader) -> Chunk | None:
     """The next records that belong to one step; of a huge step only a part."""
-    rows = _PORTION
+    rows = _USUAL_STEP
     while True:
         chunk = reader.peek(rows)
         if chunk is None:

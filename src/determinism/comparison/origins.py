@@ -13,12 +13,18 @@ from determinism.trace.schema import Table
 from determinism.types import Access, Role
 
 _MOST_WRITERS = 4096
+_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
 _COPIES = frozenset(
     {
         "aten::clone", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::cat", "aten::stack",
         "aten::_foreach_copy_", "aten::lift_fresh", "aten::lift_fresh_copy", "determinism::batch",
     }
 )  # fmt: skip
+
+
+_RECEIVES = frozenset({"recv_", "recv_any_source_", "irecv"})
+"""Collective ops that take their tensors only to fill them."""
+_SENDS_NOTHING = _RECEIVES | {"wait_tensor", "barrier", "monitored_barrier_"}
 
 
 class Input(NamedTuple):
@@ -59,6 +65,30 @@ class Entry(NamedTuple):
         return self.op.partition(".")[0] in _COPIES
 
     @property
+    def is_collective(self) -> bool:
+        """Whether the op exchanges tensors with other processes; then its outputs were not there yet to be digested."""
+        return self.op.startswith(("c10d::", "_c10d_functional::"))
+
+    @property
+    def sends(self) -> bool:
+        """Whether other processes get what the op read."""
+        return self.is_collective and self._base not in _SENDS_NOTHING
+
+    @property
+    def counts(self) -> bool:
+        """Whether a difference that it reads counts: the value is looked at, saved, or made the loss."""
+        return self.role in _VALUE_SINKS
+
+    @property
+    def only_receives(self) -> bool:
+        """Whether the op is given tensors only to fill them."""
+        return self.is_collective and self._base in _RECEIVES
+
+    @property
+    def _base(self) -> str:
+        return self.op.partition("::")[2].partition(".")[0]
+
+    @property
     def shows_what_it_read(self) -> bool:
         """Whether equal results mean that the same bits were read."""
         return bool(self.outputs) and (self.is_copy or self.role in (Role.ESCAPE, Role.CHECKPOINT, Role.LOSS))
@@ -78,7 +108,7 @@ def entry(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
     """The record at a position of a chunk."""
     names = process.names
     columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
-    number = chunk.first + row
+    number = chunk.number(row)
     inputs = chunk.children["inputs"]
     digests = chunk.children["input_digests"]
     held = {
@@ -122,6 +152,10 @@ class Origins:
         """One record by number; it must have been passed."""
         return entry(self._process, *self._process.record(number))
 
+    def came_in(self, value: Input) -> bool:
+        """Whether a value arrived from another process, through a collective or a receive."""
+        return value.producer >= 0 and self.entry(value.producer).is_collective
+
     def is_unwritten(self, value: Input) -> bool:
         """Whether a value holds memory that nobody wrote.
 
@@ -134,6 +168,8 @@ class Origins:
             if at.producer < 0:
                 return False
             writer = self.entry(at.producer)
+            if writer.is_collective:
+                return False
             made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
             if made is not None and not any(made.digest) and not writer.reads:
                 return leaves_uncovered(value.layout, covers)

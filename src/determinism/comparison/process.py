@@ -9,12 +9,13 @@ from determinism.comparison.flow import Flow
 from determinism.comparison.kind import detail_of, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.origins import Entry
+from determinism.comparison.received import NOTHING, Received, received_by
 from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
 from determinism.comparison.roots import Root
 from determinism.comparison.visible import SORTS, VisibleDifferences
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
-from determinism.types import Kind, Level, Phase
+from determinism.types import Kind, Level, Phase, Stream
 
 
 @dataclass
@@ -32,12 +33,20 @@ class ProcessComparison:
     dead_first: list[DeadDifference] = field(default_factory=list)
     first_dead: Divergence | None = None
     """As a divergence, for those who count dead differences too."""
+    sent: Divergence | None = None
+    """The first that other processes got through a collective, whether anything here read it or not."""
+    received: Received = NOTHING
+    """What the divergence got from other streams."""
+    stream: Stream = Stream.PROCESS
+    part_of: str = ""
+    """Key of the process; that of the streams of its threads, pools and workers as well."""
+    traces: tuple[ProcessTrace, ProcessTrace] | None = None
 
 
 def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
     """Compare the records of two processes with the same key."""
     lockstep = Lockstep(first, second, Canonical(first, second))
-    flow = Flow(first, second, lockstep)
+    flow = Flow(first, second, lambda number: lockstep.translation.key(number))
     visible = VisibleDifferences(first, second)
     for group in lockstep.groups():
         flow.add(group)
@@ -45,14 +54,18 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         visible.add(group)
         if flow.is_settled and visible.is_complete:
             break
-    result = ProcessComparison(first.key, float(first.description.get("started", 0.0)))
+    started = float(first.description.get("started", 0.0))
+    result = ProcessComparison(first.key, started, traces=(first, second), part_of=first.key)
     level = Level(first.description.get("level", "op"))
     result.dead_differences, dead = flow.dead()
-    result.dead_first = [_dead(root, first, second) for root in dead[:5]]
+    result.dead_first = [dead_difference(describe(root, first, second, Level.OP)) for root in dead[:5]]
     if dead:
         result.first_dead = describe(dead[0], first, second, level)
+    if flow.sent is not None and flow.sent is not flow.live:
+        result.sent = describe(flow.sent, first, second, level)
     if flow.live is not None:
         result.divergence = describe(flow.live, first, second, level)
+        result.received = received_by(flow.live)
         result.first_visible = visible.earliest()
         result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
         result.absorbed = not visible.first and result.divergence.kind is not Kind.STRUCTURE
@@ -104,6 +117,6 @@ def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
     return tuple(found)
 
 
-def _dead(root: Root, first: ProcessTrace, second: ProcessTrace) -> DeadDifference:
-    found = describe(root, first, second, Level.OP)
+def dead_difference(found: Divergence) -> DeadDifference:
+    """What is said of a divergence that nothing read."""
     return DeadDifference(found.step, found.phase, found.op, found.site)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from determinism.comparison.group import Group
@@ -16,15 +18,19 @@ class Readers:
             _owners(group.first, _positions(group.pairing.first, group.first.rows)),
             _owners(group.second, _positions(group.pairing.second, group.second.rows)),
         ]
-        keys = np.concatenate([group.producers_first, group.producers_second])
-        order = np.argsort(keys, kind="stable")
-        self._keys = keys[order]
-        self._owners = np.concatenate(owners)[order]
+        self._keys = np.concatenate([group.producers_first, group.producers_second])
+        self._owners = np.concatenate(owners)
+
+    @cached_property
+    def _by_key(self) -> tuple[Array, Array]:
+        order = np.argsort(self._keys, kind="stable")
+        return self._keys[order], self._owners[order]
 
     def of(self, key: int) -> Array:
         """Positions of the records that read from one producer."""
-        low, high = np.searchsorted(self._keys, [key, key + 1])
-        return self._owners[low:high]
+        keys, owners = self._by_key
+        low, high = np.searchsorted(keys, [key, key + 1])
+        return owners[low:high]
 
     def of_any(self, keys: set[int]) -> Array:
         """Positions of the records that read from any of several producers."""

@@ -49,6 +49,12 @@ class Divergence:
     outputs: tuple[OutputDifference, ...]
     detail: str
     """One or two sentences: what exactly differs, with the values of both runs."""
+    stream: str | None = None
+    """Key of the stream that holds the record, where its records have no order of their own."""
+    thread: str | None = None
+    """Name of the thread, where that is not the main thread of the process."""
+    received_from: str | None = None
+    """Key of the process whose divergence explains this one."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,12 @@ class DeadDifference:
     site: Frame | None
 
 
+_COUNTED_IN_OPS = frozenset({"cuda-graph", "formula-changed", "fused-kernels", "handler-failed"})
+"""Blind spots that count calls, as records do."""
+_RECORDED_FROM_OUTSIDE = frozenset({"formula-changed", "fused-kernels"})
+"""Of them, those whose calls are records too."""
+
+
 @dataclass(frozen=True)
 class BlindSpot:
     """Something that was not recorded."""
@@ -88,6 +100,20 @@ class Trouble:
     message: str
 
 
+@dataclass(frozen=True)
+class Leftover:
+    """A file that one run changed and a later one read before it wrote to it: the runs did not start alike.
+
+    Runs count from 1.
+    """
+
+    file: str
+    changed_in: int
+    read_in: int
+    is_copied: bool
+    """Whether a fresh copy of the working directory would have hidden it."""
+
+
 @dataclass
 class RunSummary:
     """How one run went."""
@@ -95,7 +121,7 @@ class RunSummary:
     command: list[str]
     exit_status: int | None
     stopped_by: str | None
-    """Signal name, `steps`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
+    """Signal name, `steps`, `fail-fast`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
     seconds: float
     trace: str | None
 
@@ -110,6 +136,13 @@ class Recorded:
     """What counted as a step: `optimizer`, `determinism.step`, `batches`; None where there were none."""
     processes: int = 0
     blind_spots: list[BlindSpot] = field(default_factory=list)
+
+    def share(self, spot: BlindSpot) -> float | None:
+        """What part of the program's ops a blind spot is, from 0 to 1; None if that cannot be known."""
+        if spot.identifier not in _COUNTED_IN_OPS:
+            return None
+        unrecorded = 0 if spot.identifier in _RECORDED_FROM_OUTSIDE else spot.count
+        return min(1.0, spot.count / max(1, self.records + unrecorded))
 
 
 @dataclass
@@ -131,6 +164,11 @@ class Comparison:
     environment: list[tuple[str, str, str]] = field(default_factory=list)
     """Name and both values of what differs between the environments of the runs."""
     level: str = "op"
+    leftovers: list[Leftover] = field(default_factory=list)
+    extra_runs: int = 0
+    """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
+    racy: list[str] = field(default_factory=list)
+    """What the program did whose outcome depends on timing, such as `threads`."""
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""

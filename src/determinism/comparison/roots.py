@@ -34,6 +34,8 @@ class Root:
     second: Entry | None
     aspects: Aspects
     reads_unwritten: bool
+    came_in: bool
+    """Whether an input that differs arrived from another process, through a collective or a receive."""
 
     @property
     def is_extra(self) -> bool:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from determinism.comparison.endings import compare_as_far_as_recorded, conclude
+from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.endings import compare_as_far_as_recorded, conclude, cut_reasons
+from determinism.comparison.explained import Explained, Found
 from determinism.comparison.process import ProcessComparison
+from determinism.comparison.received import Pair
 from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary
+from determinism.comparison.streams import ordered, stream_of, unordered
+from determinism.comparison.unordered import Surroundings, compare_unordered
 from determinism.errors import UsageError
-from determinism.trace.reader import ProcessTrace, Trace, open_trace
-from determinism.types import Kind, Verdict
+from determinism.trace.reader import Trace, open_trace
+from determinism.types import Kind, Stream, Verdict
 
 
 def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
@@ -79,17 +87,32 @@ def _check_steps(traces: Sequence[Trace]) -> None:
 
 def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict: bool) -> bool:
     """Compare two runs into the result; returns whether they differ."""
-    partners = {process.key: process for process in second.processes}
-    pairs = [(process, partners[process.key]) for process in first.processes if process.key in partners]
-    results = [compare_as_far_as_recorded(mine, other, (first, second)) for mine, other in pairs]
-    differing = [result for result in results if result.divergence is not None]
-    comparison.dead_differences += sum(result.dead_differences for result in results)
-    comparison.dead_first = [*comparison.dead_first, *(d for r in results for d in r.dead_first)][:5]
-    if differing:
-        _take(comparison, differing)
+    mine, others = (ordered(trace) for trace in (first, second))
+    partners = {process.key: process for process in others}
+    results: list[ProcessComparison] = [
+        compare_as_far_as_recorded(process, partners[process.key], (first, second))
+        for process in mine
+        if process.key in partners
+    ]
+    received = frozenset[Pair]().union(*(result.received.pairs for result in results))
+    main = {result.part_of: result.traces for result in results}
+    search = DigestSearch()
+    for streams in unordered(first, second):
+        around = Surroundings(
+            received, main.get(streams.part_of), search, lambda: any(cut_reasons(trace) for trace in (first, second))
+        )
+        results.append(compare_unordered(streams, around))
+    ways = Explained(results, search).ways()
+    # What a stream sent was read after all, if not there.
+    read = [found.result for way in ways for found in way if found.result.divergence is None]
+    unread = [result for result in results if not any(result is other for other in read)]
+    comparison.dead_differences += sum(result.dead_differences for result in unread)
+    comparison.dead_first = [*comparison.dead_first, *(d for r in unread for d in r.dead_first)][:5]
+    if ways:
+        _take(comparison, ways)
         return True
-    unmatched = sorted({p.key for p in first.processes} ^ set(partners))
-    if unmatched and first.processes and second.processes:
+    unmatched = sorted({process.key for process in mine} ^ set(partners))
+    if unmatched and mine and others:
         comparison.verdict = Verdict.DIFFERENT
         comparison.first_divergence = _missing_process(first, second, unmatched[0])
         return True
@@ -100,19 +123,28 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict
     return False
 
 
-def _take(comparison: Comparison, differing: list[ProcessComparison]) -> None:
-    def place(result: ProcessComparison) -> tuple[int, float, int]:
-        assert result.divergence is not None
-        return result.divergence.step, result.started, result.divergence.record
-
-    ordered = sorted(differing, key=place)
-    chosen = ordered[0]
+def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
+    """Report the origin of the first way, and beside it every other divergence with what explains it."""
+    origin = ways[0][-1]
     comparison.verdict = Verdict.DIFFERENT
-    comparison.first_divergence = chosen.divergence
-    comparison.divergences = [r.divergence for r in ordered[1:] if r.divergence is not None]
-    comparison.first_visible = chosen.first_visible
-    comparison.infected = chosen.infected
-    comparison.absorbed = chosen.absorbed
+    comparison.first_divergence = origin.divergence
+    others: dict[tuple[str | None, ...], Divergence] = {}
+    for way in ways:
+        for found, sender in zip(way, [*way[1:], None], strict=True):
+            key = _thread(found.divergence)
+            if key != _thread(origin.divergence):
+                source = None if sender is None else sender.divergence.process
+                others.setdefault(key, replace(found.divergence, received_from=source))
+    comparison.divergences = list(others.values())
+    reached = [found.result for way in ways if way[-1].result is origin.result for found in reversed(way)]
+    shown = min(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
+    comparison.first_visible = shown.first_visible
+    comparison.infected = shown.infected
+    comparison.absorbed = all(result.absorbed for result in reached if result.divergence is not None)
+
+
+def _thread(divergence: Divergence) -> tuple[str | None, ...]:
+    return divergence.process, divergence.stream, divergence.thread
 
 
 def _missing_process(first: Trace, second: Trace, key: str) -> Divergence:
@@ -139,7 +171,8 @@ def _stopped_by(trace: Trace) -> str | None:
 
 
 def _recorded(traces: Sequence[Trace]) -> Recorded:
-    recorded = Recorded(processes=len(traces[0].processes))
+    is_process = [stream_of(process) is not Stream.THREADS for process in traces[0].processes]
+    recorded = Recorded(processes=sum(is_process))
     spots: dict[tuple[str, str, str], int] = {}
     for process in traces[0].processes:
         records, steps = process.extent
@@ -147,15 +180,15 @@ def _recorded(traces: Sequence[Trace]) -> Recorded:
         recorded.steps = max(recorded.steps, steps)
         recorded.steps_by = recorded.steps_by or process.steps_by or ("batches" if steps else None)
     for trace in traces:
-        for process in trace.processes:
-            for key, count in _blind_spots(process):
+        for described in (trace.manifest, *(process.description for process in trace.processes)):
+            for key, count in _blind_spots(described):
                 spots[key] = max(spots.get(key, 0), count)
     recorded.blind_spots = [BlindSpot(*key, count) for key, count in spots.items()]
     return recorded
 
 
-def _blind_spots(process: ProcessTrace) -> list[tuple[tuple[str, str, str], int]]:
-    return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in process.description.get("blind_spots") or []]
+def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], int]]:
+    return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
 def _environment(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:

@@ -41,14 +41,17 @@ class VisibleDifferences:
         """Look at one more group of the first process, from the first divergence on."""
         paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
         differs = group.flags.outputs & paired
-        self._differing.append(group.keys[differs | ((group.pairing.first >= 0) & ~paired)])
+        differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
+        if len(differing):
+            self._differing.append(differing)
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
-        positions = np.flatnonzero(paired)
         self._look_at_extra_losses(group)
         for role in _SINKS:
-            for at in np.flatnonzero(roles == role):
-                self._look(group, int(rows[at]), role, bool(differs[positions[at]]))
+            # A step ends with equal outputs, of which it has none; whether what is held differs shows in its inputs.
+            chosen = roles == role if role is Role.STATE else (roles == role) & differs[paired]
+            for row in rows[chosen]:
+                self._look(group, int(row), role)
 
     def _look_at_extra_losses(self, group: Group) -> None:
         for run, (mine, other, chunk) in enumerate(
@@ -62,13 +65,11 @@ class VisibleDifferences:
             if len(losses):
                 self._note("loss", int(chunk.columns["step"][losses[0]]), f"loss that only run {run + 1} has")
 
-    def _look(self, group: Group, row: int, role: Role, differs: bool) -> None:
+    def _look(self, group: Group, row: int, role: Role) -> None:
         step = int(group.first.columns["step"][row])
         names = self._process.names
         if role is Role.STATE:
             self._look_at_state(group, row, step)
-            return
-        if not differs:
             return
         if role is Role.LOSS:
             self._note("loss", step, "loss")

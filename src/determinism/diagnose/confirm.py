@@ -25,8 +25,13 @@ SECONDS = 5.0
 
 
 def needs_confirmation(divergence: Divergence | None) -> bool:
-    """Whether a repetition can tell more about a divergence."""
-    return divergence is not None and divergence.kind is Kind.OP and divergence.op.partition("::")[0] != "determinism"
+    """Whether a repetition can tell more about a divergence.
+
+    Records without an order of their own cannot be found again by counting.
+    """
+    if divergence is None or divergence.stream is not None:
+        return False
+    return divergence.kind is Kind.OP and divergence.op.partition("::")[0] != "determinism"
 
 
 def capture_request(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import os
 import sys
 
 from determinism.frameworks.registry import RECORDERS
-from determinism.launch.import_hook import after_import
+from determinism.import_hook import after_import
 from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
+from determinism.launch.reading import note_leftovers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
     """
     if RECORDING_VARIABLE not in os.environ or _is_helper(sys.orig_argv):
         return
+    note_leftovers()
     for framework, recorder in recorders.items():
-        after_import(framework, _starter(framework, recorder))
+        after_import(framework, _starter(framework, recorder), note_not_recorded)
 
 
 def _is_helper(arguments: Sequence[str]) -> bool:
@@ -81,20 +83,21 @@ def _start_recorder(recorder: str) -> None:
     import atexit
     from importlib import import_module
 
+    from determinism import relocation
     from determinism.launch.configuration import RecordingConfiguration
-    from determinism.launch.process_key import PROCESS_VARIABLE, claim_process_folder
     from determinism.session import active
+    from determinism.session.process_key import Folders
 
     configuration = RecordingConfiguration.from_environment(os.environ)
     if configuration is None:
         return
+    if configuration.copied is not None:
+        relocation.set_copy(*configuration.copied)
     start_session = import_module(recorder).start
-    folder = claim_process_folder(configuration.trace_folder, os.environ.get(PROCESS_VARIABLE))
-    os.environ[PROCESS_VARIABLE] = folder.name
-    session = start_session(folder, configuration)
-    active.add(session)
+    session = start_session(Folders(configuration.trace_folder, note_not_recorded), configuration)
+    session.note_earlier_threads()
+    active.add(session, note_not_recorded)
     atexit.register(_quietly(session.close))
-    os.register_at_fork(after_in_child=_quietly(session.forked))
 
 
 def _quietly(action: Callable[[], None]) -> Callable[[], None]:

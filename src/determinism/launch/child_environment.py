@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from determinism.launch.configuration import RecordingConfiguration
-from determinism.launch.process_key import PROCESS_VARIABLE
+from determinism.session.process_key import PROCESS_VARIABLE
 
 BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from determinism.launch.notes import RECORDING_VARIABLE
+from determinism.launch.reading import EARLIER_RUNS_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,31 @@ class RecordingConfiguration:
     """Digest every input."""
     capture: dict[str, Any] | None = None
     """Which record a confirming run captures."""
+    copied: tuple[str, str] | None = None
+    """The copy that the program runs in, and the folder that it is a copy of."""
+    earlier_runs: Sequence[tuple[int, int]] = ()
+    """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970."""
 
     def to_environment(self) -> dict[str, str]:
-        """The environment variable that carries the request."""
+        """The environment variables that carry the request."""
         document = {**asdict(self), "trace_folder": str(self.trace_folder.absolute())}
-        return {RECORDING_VARIABLE: json.dumps(document)}
+        # Apart from the rest: whoever looks at this does without reading JSON.
+        del document["earlier_runs"]
+        runs = ",".join(f"{begin}:{end}" for begin, end in self.earlier_runs)
+        return {RECORDING_VARIABLE: json.dumps(document), EARLIER_RUNS_VARIABLE: runs}
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RecordingConfiguration | None:
-        """The request that an environment carries; None if it carries none."""
+        """The request that an environment carries, without the earlier runs; None if it carries none."""
         text = environ.get(RECORDING_VARIABLE)
         if text is None:
             return None
         document = json.loads(text)
-        return cls(**{**document, "trace_folder": Path(document["trace_folder"])})
+        copied = document.get("copied")
+        return cls(
+            **{
+                **document,
+                "trace_folder": Path(document["trace_folder"]),
+                "copied": None if copied is None else tuple(copied),
+            }
+        )

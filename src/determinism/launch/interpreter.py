@@ -14,7 +14,9 @@ from determinism.errors import LaunchError
 from determinism.launch.executable import find_executable
 from determinism.launch.packages import OLDEST_PYTHON, RECORDER_PACKAGES, install_line
 
-_PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
+PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
+"""What the file of a Python interpreter is called."""
+
 _PROBE_SECONDS = 30.0
 _PROBE = """
 import sys
@@ -45,7 +47,7 @@ def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str
     interpreter = _interpreter(find_executable(command[0], environ), command[1:], environ)
     if interpreter is None:
         return None
-    hiding = [f"-{letter}" for letter in "ISE" if letter in interpreter.options]
+    hiding = hiding_options(interpreter.options)
     if hiding:
         return (
             f"{' '.join(hiding)} in the command hides the recorder from {interpreter.path}, so this process will not "
@@ -55,17 +57,22 @@ def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str
     return None
 
 
+def hiding_options(letters: str) -> list[str]:
+    """The options among some letters that keep Python from running what starts the recording."""
+    return [f"-{letter}" for letter in "ISE" if letter in letters]
+
+
 def _interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> _Interpreter | None:
     """The Python that an executable is, or that its `#!` line leads to; None if there is none in sight."""
-    if _PYTHON_NAME.fullmatch(Path(path).name):
-        return _Interpreter(path, "".join(_option_letters(arguments)))
+    if PYTHON_NAME.fullmatch(Path(path).name):
+        return _Interpreter(path, "".join(option_letters(arguments)))
     words = _shebang(path)
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word.split("/")[0]]
         found = shutil.which(words[0], path=environ.get("PATH")) if words else None
         words = [found, *words[1:]] if found else []
-    if words and _PYTHON_NAME.fullmatch(Path(words[0]).name):
-        return _Interpreter(words[0], "".join(_option_letters(words[1:])))
+    if words and PYTHON_NAME.fullmatch(Path(words[0]).name):
+        return _Interpreter(words[0], "".join(option_letters(words[1:])))
     return None
 
 
@@ -85,7 +92,7 @@ def _shebang(path: str) -> list[str]:
         return []
 
 
-def _option_letters(arguments: Sequence[str]) -> Iterator[str]:
+def option_letters(arguments: Sequence[str]) -> Iterator[str]:
     """The one-letter options of Python before the script, `-c` or `-m`."""
     remaining = iter(arguments)
     for argument in remaining:

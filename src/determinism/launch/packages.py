@@ -6,7 +6,7 @@ import shlex
 
 OLDEST_PYTHON = (3, 11)
 
-RECORDER_PACKAGES = ("pyarrow", "xxhash")
+RECORDER_PACKAGES = ("numpy", "pyarrow", "xxhash")
 
 
 def install_line(interpreter: str) -> str:

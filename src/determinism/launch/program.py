@@ -11,9 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from determinism.comparison.endings import FAIL_FAST
 from determinism.errors import LaunchError
 from determinism.launch.child_environment import child_environment
 from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.hidden_processes import HiddenProcesses
 from determinism.launch.interruption import Interruption, caught_signals, send
 from determinism.launch.output_log import OutputLog
 from determinism.launch.progress import Progress
@@ -32,8 +34,10 @@ class ProgramExit:
     exit_status: int
     """As `Popen.returncode`: minus the signal's number if a signal ended it."""
     stopped_by: str | None
-    """Name of the signal that ended it, or that the user interrupted it with."""
+    """Name of the signal that ended it, or that the user interrupted it with; `fail-fast` if we stopped it."""
     seconds: float
+    hidden: Sequence[tuple[str, str]] = ()
+    """Command of each process that recording could not reach, and why."""
 
 
 class Interrupted(LaunchError):
@@ -53,6 +57,11 @@ class Interrupted(LaunchError):
         self.program_exit = program_exit
 
 
+def never() -> bool:
+    """Let a program go on to its own end."""
+    return False
+
+
 def run_program(
     command: Sequence[str],
     *,
@@ -62,6 +71,7 @@ def run_program(
     on_progress: ProgressCallback | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
+    is_decided: Callable[[], bool] = never,
 ) -> ProgramExit:
     """Run a command with nothing changed but that its Python processes record themselves.
 
@@ -73,29 +83,40 @@ def run_program(
         on_progress: Called about ten times a second.
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
+        is_decided: Asked about ten times a second; the program is stopped when it says yes.
 
     Raises:
         LaunchError: It cannot be started.
         Interrupted: The user ended it with Ctrl-C or a signal.
         OSError: The log cannot be written.
     """
-    environ = child_environment(os.environ if environment is None else environment, configuration)
+    own = os.environ if environment is None else environment
+    environ = child_environment(own if cwd is None else {**own, "PWD": str(cwd)}, configuration)
     with ExitStack() as stack:
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
         output = stack.enter_context(OutputLog(log))
         received = stack.enter_context(caught_signals())
+        hidden = HiddenProcesses(configuration.trace_folder)
         started = time.monotonic()
         process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output)
         stack.callback(_end, process)
         output.started()
         if run_input is not None:
             run_input.started()
-        _watch(process, received, Progress(configuration.trace_folder), on_progress)
+        progress = Progress(configuration.trace_folder)
+
+        def each_moment() -> None:
+            hidden.look(process.pid)
+            if on_progress is not None:
+                on_progress(*progress.read())
+
+        was_stopped = _watch(process, received, each_moment, is_decided)
         seconds = time.monotonic() - started
     stopped_by = _signal_name(-process.returncode) if process.returncode < 0 else None
+    unseen = tuple(hidden.found.values())
     if received:
-        raise Interrupted(ProgramExit(process.returncode, _signal_name(received[0]), seconds))
-    return ProgramExit(process.returncode, stopped_by, seconds)
+        raise Interrupted(ProgramExit(process.returncode, _signal_name(received[0]), seconds, unseen))
+    return ProgramExit(process.returncode, FAIL_FAST if was_stopped else stopped_by, seconds, unseen)
 
 
 def _start(
@@ -121,18 +142,25 @@ def _start(
 
 
 def _watch(
-    process: subprocess.Popen[bytes], received: list[int], progress: Progress, on_progress: ProgressCallback | None
-) -> None:
+    process: subprocess.Popen[bytes],
+    received: list[int],
+    each_moment: Callable[[], None],
+    is_decided: Callable[[], bool],
+) -> bool:
+    """Wait for the end of the program; whether it was stopped because nothing more is to be learned from it."""
     interruption = Interruption(process)
+    sent: list[int] = []
     ended = False
     while not ended:
         try:
             process.wait(_PROGRESS_SECONDS)
             ended = True
         except subprocess.TimeoutExpired:
-            interruption.advance(received)
-        if on_progress is not None:
-            on_progress(*progress.read())
+            if not received and not sent and is_decided():
+                sent.append(signal.SIGTERM)
+            interruption.advance(received or sent)
+        each_moment()
+    return bool(sent) and not received
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

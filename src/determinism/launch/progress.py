@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE
-from determinism.trace.spool import read_progress
+from determinism.trace.spool_file import read_progress
 
 
 class Progress:

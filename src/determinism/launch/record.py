@@ -6,15 +6,16 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from determinism.errors import LaunchError, TraceError
 from determinism.launch.configuration import RecordingConfiguration
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, run_program
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
 from determinism.launch.standard_input import StandardInput
+from determinism.launch.unrecorded import unrecorded_processes
 from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
 
@@ -62,7 +63,9 @@ def record_program(
     log: Path | None = None,
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
-    environment: Mapping[str, str] | None = None,
+    copied_to: Path | None = None,
+    earlier_runs: Sequence[tuple[int, int]] = (),
+    is_decided: Callable[[], bool] = never,
 ) -> RunResult:
     """Run a command under recording.
 
@@ -77,7 +80,9 @@ def record_program(
         log: File for the program's output; None passes it through.
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
-        environment: The environment it would have without recording; None for the current one.
+        copied_to: A copy of the working directory to run it in; None for the working directory itself.
+        earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970.
+        is_decided: Asked about ten times a second; the program is stopped when it says yes.
 
     Raises:
         TraceError: The trace cannot be written; `Unfinished` if the program was run.
@@ -85,20 +90,43 @@ def record_program(
         Interrupted: The user ended it; the trace is whole up to there.
     """
     folder = folder.absolute()
-    configuration = RecordingConfiguration(folder, level, steps, max_disk, paranoid, capture)
-    facts: dict[str, Any] = {
+    copied = None if copied_to is None else (str(copied_to), str(Path.cwd()))
+    configuration = RecordingConfiguration(
+        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs)
+    )
+    facts = _facts(command, configuration)
+    create_trace(folder, **facts)
+
+    def run() -> ProgramExit:
+        return run_program(
+            command,
+            configuration=configuration,
+            log=log,
+            cwd=copied_to,
+            on_progress=on_progress,
+            stdin=stdin,
+            is_decided=is_decided,
+        )
+
+    return _run_to_its_end(folder, facts, run)
+
+
+def _facts(command: Sequence[str], configuration: RecordingConfiguration) -> dict[str, Any]:
+    """What the manifest says from the start."""
+    return {
         "created": time.time(),
         "command": list(command),
         "cwd": str(Path.cwd()),
-        "level": level,
-        "steps": steps,
-        "paranoid": paranoid,
+        "level": configuration.level,
+        "steps": configuration.steps,
+        "paranoid": configuration.paranoid,
     }
-    create_trace(folder, **facts)
+
+
+def _run_to_its_end(folder: Path, facts: dict[str, Any], run: Callable[[], ProgramExit]) -> RunResult:
+    """Run the program and finish its trace, however it ends."""
     try:
-        program_exit = run_program(
-            command, configuration=configuration, log=log, on_progress=on_progress, environment=environment, stdin=stdin
-        )
+        program_exit = run()
     except Interrupted as interrupted:
         _finish(folder, facts, replace(interrupted.program_exit, stopped_by="interrupt"))
         raise
@@ -122,6 +150,7 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
         "seconds": program_exit.seconds,
         "complete": True,
         "environment": {key: description.get("environment") for key, description in processes.items()},
+        "blind_spots": unrecorded_processes(folder, program_exit.hidden),
     }
     try:
         write_manifest(folder, {**facts, **ending})

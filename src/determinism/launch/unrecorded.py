@@ -1,15 +1,20 @@
-"""Says why no process of a run recorded anything."""
+"""Says which processes of a run recorded nothing, and why."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from determinism.errors import LaunchError
 from determinism.launch.notes import NOTE_PREFIX
-from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
+from determinism.trace.description import read_manifest
+from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLDER
+
+_LONGEST_COMMAND = 50
 
 _LEAST_ROOM = 1 << 20
 """Bytes that a trace needs to begin."""
@@ -21,13 +26,40 @@ def not_recorded_reasons(folder: Path) -> list[str]:
     Args:
         folder: The trace.
     """
-    reasons: Counter[str] = Counter()
+    return [reason for reason, _ in Counter(reason for _, reason in _notes(folder)).most_common()]
+
+
+def _notes(folder: Path) -> Iterator[tuple[str, str]]:
+    """The command of each process that left a note, and its reason."""
     for path in sorted(folder.glob(f"{NOTE_PREFIX}*.json")):
         try:
-            reasons[str(json.loads(path.read_text(encoding="utf-8"))["reason"])] += 1
+            note = json.loads(path.read_text(encoding="utf-8"))
+            yield " ".join(map(str, note["command"])), str(note["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return [reason for reason, _ in reasons.most_common()]
+
+
+def unrecorded_processes(folder: Path, hidden: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Processes of a run that used a framework and were not recorded, as blind spots for its manifest.
+
+    Args:
+        folder: The trace, with the notes that processes left.
+        hidden: Command and reason of each process that was seen from outside only.
+    """
+    found = Counter((_short(command), reason) for command, reason in [*_notes(folder), *hidden])
+    return [blind_spot("unrecorded-process", *process, count) for process, count in sorted(found.items())]
+
+
+def blind_spot(identifier: str, what: str, reason: str, count: int) -> dict[str, Any]:
+    """A blind spot as the manifest has it."""
+    return {"id": identifier, "what": what, "reason": reason, "count": count}
+
+
+def _short(command: str) -> str:
+    """The first words of a command, without the folders of what it starts."""
+    first, *others = command.split() or [""]
+    text = " ".join([first.rpartition("/")[2], *others])
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 3]}..."
 
 
 def require_recorded(folder: Path, exit_status: int) -> None:
@@ -65,10 +97,18 @@ def unrecorded_reason(folder: Path) -> str | None:
     """
     if any((folder / PROCESSES_FOLDER).glob(f"*/{PROCESS_FILE}")):
         return None
-    reasons = not_recorded_reasons(folder)
+    reasons = not_recorded_reasons(folder) or _reasons_of_hidden(folder)
     if reasons:
         return "No process of the program recorded anything. " + " ".join(reasons)
     return (
         "No process of the program recorded anything: none that recording could reach imported torch. If the program "
         "uses torch, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
     )
+
+
+def _reasons_of_hidden(folder: Path) -> list[str]:
+    """What was seen from outside of processes that could not leave a note."""
+    if not (folder / MANIFEST_FILE).exists():
+        return []
+    spots = read_manifest(folder).get("blind_spots") or []
+    return [f"{spot['what']} imported a framework, but {spot['reason']}." for spot in spots]

@@ -39,6 +39,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
             "count": comparison.dead_differences,
             "first": [_dead_difference(difference) for difference in comparison.dead_first],
         },
+        "leftovers": [
+            {"file": leftover.file, "changed_in": leftover.changed_in, "read_in": leftover.read_in}
+            for leftover in comparison.leftovers
+        ],
+        "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
         "causes": [],
         "fixes": [],
         "environment": [
@@ -87,7 +92,13 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
         "steps": recorded.steps,
         "processes": recorded.processes,
         "blind_spots": [
-            {"id": spot.identifier, "what": spot.what, "reason": spot.reason, "count": spot.count}
+            {
+                "id": spot.identifier,
+                "what": spot.what,
+                "reason": spot.reason,
+                "count": spot.count,
+                "share": recorded.share(spot),
+            }
             for spot in recorded.blind_spots
         ],
     }
@@ -107,11 +118,13 @@ def _short_divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         "kind": divergence.kind,
         "process": divergence.process,
+        "thread": divergence.thread,
         "step": divergence.step,
         "phase": divergence.phase,
         "op": divergence.op,
         "module": divergence.module,
         "site": _frame(divergence.site),
+        "received_from": divergence.received_from,
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.report.entry import Entry, Weight
+from determinism.report.leftovers import leftover_entries
 from determinism.report.places import line_text, path_text
 from determinism.report.wording import counted, dead_phrase, listed, prose, stop_phrase
 from determinism.types import Level, Verdict
@@ -22,6 +23,9 @@ def note_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say what limits the verdict, and what else was seen."""
     yield from _trouble_entries(comparison)
     yield from _run_entries(comparison)
+    yield from _extra_run_entries(comparison)
+    if comparison.verdict is not Verdict.DIFFERENT:
+        yield from leftover_entries(comparison)
     yield from _step_entries(comparison)
     yield from _process_entries(comparison)
     yield from _dead_entries(comparison)
@@ -60,6 +64,17 @@ def _ending(run: RunSummary) -> str | None:
     return ", ".join(phrases) or None
 
 
+def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
+    if not comparison.racy:
+        return
+    because = f"the program is racy ({listed(comparison.racy)}), so it may come out differently at another time"
+    if comparison.extra_runs:
+        text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
+        yield Entry(text, "extra runs", Weight.CONSEQUENCE)
+    elif comparison.verdict is Verdict.SAME:
+        yield Entry(f"{because}; -n 5 makes five runs", "racy", Weight.CONSEQUENCE)
+
+
 def _step_entries(comparison: Comparison) -> Iterator[Entry]:
     recorded = comparison.recorded
     if recorded.steps_by == "batches":
@@ -71,7 +86,11 @@ def _step_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _process_entries(comparison: Comparison) -> Iterator[Entry]:
-    others = [divergence for divergence in comparison.divergences if divergence != comparison.first_divergence]
+    others = [
+        divergence
+        for divergence in comparison.divergences
+        if divergence.received_from is None and divergence != comparison.first_divergence
+    ]
     if not others:
         return
     verb = "differs" if len(others) == 1 else "differ"
@@ -99,7 +118,9 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
     spots = sorted(comparison.recorded.blind_spots, key=lambda spot: -spot.count)
     for number, spot in enumerate(spots[:MOST_BLIND_SPOTS]):
         times = "once" if spot.count == 1 else counted(spot.count, "time")
-        text = f"{prose(spot.what)}, {times}: {prose(spot.reason)}"
+        share = comparison.recorded.share(spot)
+        part = "" if share is None else f" ({share:.1%} of the ops)"
+        text = f"{prose(spot.what)}, {times}{part}: {prose(spot.reason)}"
         weight = Weight.ITEM if number else Weight.CONSEQUENCE
         yield Entry(text, "" if number else "blind spots", weight, lines=2)
     if len(spots) > MOST_BLIND_SPOTS:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from determinism.comparison.result import Comparison, Divergence, OutputDifference
 from determinism.report.entry import Entry, Tone, Weight
-from determinism.report.places import frame_text
+from determinism.report.places import frame_text, line_text
 from determinism.report.wording import counted, kind_sentence, prose
 from determinism.trace.names import Frame
 from determinism.types import Kind, Level
@@ -15,6 +15,7 @@ from determinism.types import Kind, Level
 MOST_OUTPUTS = 3
 MOST_FRAMES = 4
 MOST_INFECTED = 6
+MOST_RECEIVERS = 3
 
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
@@ -38,7 +39,8 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
 
 
 def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say where the difference became visible, what it reached, and whether it vanished."""
+    """Say who received the difference, where it became visible, what it reached, and whether it vanished."""
+    yield from _receiver_entries(comparison)
     first = comparison.first_visible
     if first is not None:
         yield Entry(f"first at step {first.step}: {first.what}", "visible", Weight.CONSEQUENCE, lines=2)
@@ -53,10 +55,25 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "absorbed", Weight.CONSEQUENCE)
 
 
+def _receiver_entries(comparison: Comparison) -> Iterator[Entry]:
+    receivers = [divergence for divergence in comparison.divergences if divergence.received_from is not None]
+    for number, one in enumerate(receivers[:MOST_RECEIVERS]):
+        receiver = f"thread {one.thread}" if one.thread is not None else f"process {one.process}"
+        sender = "another thread" if one.received_from == one.process else f"process {one.received_from}"
+        place = f" at {line_text(one.site)}" if one.site else ""
+        text = f"{receiver} received it from {sender}, in {one.op}{place} (step {one.step})"
+        yield Entry(text, "" if number else "received", Weight.ITEM if number else Weight.CONSEQUENCE, lines=2)
+    more = len(receivers) - MOST_RECEIVERS
+    if more > 0:
+        yield Entry(f"and so did {more:,} more", weight=Weight.ITEM)
+
+
 def _where(comparison: Comparison, first: Divergence) -> str:
     parts = [f"step {first.step}", first.phase]
     if comparison.recorded.processes > 1:
         parts.append(f"process {first.process}")
+    if first.thread is not None:
+        parts.append(f"thread {first.thread}")
     return ", ".join(parts)
 
 
@@ -87,6 +104,10 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if first.kind is not Kind.OP or comparison.level != Level.OP:
         # The cause is known without them, or there is nothing to compare them with; other levels do not follow inputs.
         return None
+    if first.stream is not None:
+        return (
+            "It is not known whether the inputs were equal: a further run shares out the work among threads otherwise."
+        )
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 

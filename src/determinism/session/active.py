@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
 from determinism.errors import UsageError
-from determinism.types import RecordingOptions
+from determinism.types import ProcessFolders, RecordingOptions
 
 
 class RecordingSession(Protocol):
@@ -28,6 +30,9 @@ class RecordingSession(Protocol):
     def leave(self) -> None:
         """Finish the files and stop seeing ops in this thread."""
 
+    def note_earlier_threads(self) -> None:
+        """Count threads that cannot be recorded."""
+
     def forked(self) -> None:
         """This process is a forked child."""
 
@@ -35,15 +40,32 @@ class RecordingSession(Protocol):
 class Recorder(Protocol):
     """A framework's module `recording`."""
 
-    def start(self, folder: Path, options: RecordingOptions) -> RecordingSession:
+    def start(self, folders: ProcessFolders, options: RecordingOptions) -> RecordingSession:
         """Begin to record this process."""
 
 
 _sessions: list[RecordingSession] = []
+_failed: Callable[[str], None] = warnings.warn
+"""Told what could not be recorded."""
 
 
-def add(session: RecordingSession) -> None:
+def _forked() -> None:
+    for session in _sessions:
+        try:
+            session.forked()
+        except Exception as error:
+            _failed(f"Recording failed in the forked process {os.getpid()}: {type(error).__name__}: {error}")
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def add(session: RecordingSession, failed: Callable[[str], None] = warnings.warn) -> None:
     """A recording began.
+
+    Args:
+        session: The recording.
+        failed: Told when a forked process cannot be recorded.
 
     Raises:
         UsageError: This process is being recorded already.
@@ -54,6 +76,8 @@ def add(session: RecordingSession) -> None:
             "This process is being recorded already, so a second recording cannot begin. Leave out "
             "`determinism.record` under `determinism check`, and do not nest it.",
         )
+    global _failed
+    _failed = failed
     _sessions.append(session)
 
 

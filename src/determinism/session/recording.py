@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +32,41 @@ class Options:
     max_disk: int | None = None
     paranoid: bool = False
     capture: dict[str, Any] | None = None
+
+
+class _Folders:
+    """The folders of this process and of those that it forks while it is recorded."""
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._parent = trace_folder / PROCESSES_FOLDER
+        self._key: str | None = None
+
+    def claim(self, name: str | None) -> Path:
+        """Make the folder of this process; children without a name count in the order in which they begin.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        for index in itertools.count(1):
+            if self._key is None:
+                key = "main"
+            elif name is None:
+                key = f"{self._key}.{index}"
+            else:
+                key = f"{self._key}.{name}" if index == 1 else f"{self._key}.{name}-{index}"
+            try:
+                (self._parent / key).mkdir()
+            except FileExistsError:
+                if self._key is None:
+                    raise
+                continue
+            self._key = key
+            return self._parent / key
+        raise AssertionError("the count of keys has no end")
+
+    def failed(self, reason: str) -> None:
+        """A child could not be recorded: say so on its error stream, which is the only place left."""
+        warnings.warn(reason, RuntimeWarning, stacklevel=2)
 
 
 @contextmanager
@@ -63,10 +100,9 @@ def record(
     folder = Path(path).absolute()
     facts = {"created": time.time(), "command": [sys.executable, *sys.argv], "cwd": os.getcwd(), "level": level}
     create_trace(folder, **facts)
-    process_folder = folder / PROCESSES_FOLDER / "main"
-    process_folder.mkdir()
     recorder: active.Recorder = import_module(RECORDERS[framework])
-    session = recorder.start(process_folder, Options(level=level, max_disk=max_disk, paranoid=paranoid))
+    session = recorder.start(_Folders(folder), Options(level=level, max_disk=max_disk, paranoid=paranoid))
+    process = os.getpid()
     frame = innermost_user_frame()
     if frame is not None:
         session.begin_at(frame)
@@ -77,9 +113,11 @@ def record(
     finally:
         active.remove(session)
         session.leave()
-        seconds = time.time() - float(str(facts["created"]))
-        # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
-        with suppress(OSError):
-            write_manifest(
-                folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True}
-            )
+        # A forked child comes to the end of the block too; the trace belongs to its parent.
+        if os.getpid() == process:
+            seconds = time.time() - float(str(facts["created"]))
+            # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
+            with suppress(OSError):
+                write_manifest(
+                    folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True}
+                )

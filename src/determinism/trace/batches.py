@@ -1,13 +1,17 @@
-"""From columns of bytes to Arrow record batches; the one place that says how records look as Arrow types."""
+"""From the rows of a spool to Arrow record batches; the one place that says how records look as Arrow types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from array import array
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from determinism.trace.schema import CHILD_COLUMNS, FORMAT, RECORD_COLUMNS, Column
-from determinism.trace.spool import Section, SpoolContent
+from determinism.trace.spool_file import RECORDS, SpoolContent
 
 _TYPES = {"i": pa.int32(), "b": pa.int8(), "digest": pa.binary(16)}
 
@@ -38,35 +42,54 @@ NAMES_SCHEMA = pa.schema(
 WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-def _array(column: Column, length: int, raw: bytes) -> pa.Array:
-    return pa.Array.from_buffers(_TYPES[column.code], length, [None, pa.py_buffer(raw)])
+def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
+    """The records in a spool.
 
-
-def batch_from_cells(rows: int, layout: list[Section], cells: Callable[[Section, int], bytes]) -> pa.RecordBatch:
-    """Make a record batch of `rows` records.
-
-    Args:
-        rows: Number of records.
-        layout: The columns of the spool.
-        cells: Gives the first n cells of a column as bytes.
+    Raises:
+        ValueError: Its numbers lead out of it.
     """
-    by_group: dict[str, list[Section]] = {}
-    for section in layout:
-        by_group.setdefault(section.group, []).append(section)
-    arrays = [_array(s.column, rows, cells(s, rows)) for s in by_group["record"]]
-    ends = {s.column.name: cells(s, rows) for s in by_group["end"]}
+    records = content.rows(RECORDS, content.num_records)
+    numbers = content.first_record + np.arange(content.num_records, dtype=np.int64)
+    arrays = [_array(column, records, numbers) for column in RECORD_COLUMNS]
     for group, columns in CHILD_COLUMNS.items():
-        offsets = bytes(4) + ends[group]
-        length = int.from_bytes(offsets[-4:], "little")
-        children = [_array(s.column, length, cells(s, length)) for s in by_group[group]]
+        offsets = np.zeros(content.num_records + 1, np.int32)
+        offsets[1:] = content.ends(group)
+        entries = content.rows(group, int(offsets[-1]))
+        of_entries = np.repeat(numbers, np.diff(offsets))
+        children = [_array(column, entries, of_entries) for column in columns]
         values = pa.StructArray.from_arrays(children, fields=list(_child_type(columns)))
-        arrays.append(
-            pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(offsets)]), values)
-        )
+        arrays.append(pa.ListArray.from_arrays(_fixed(pa.int32(), offsets), values))
     return pa.record_batch(
         [a.cast(f.type) if a.type != f.type else a for a, f in zip(arrays, RECORD_SCHEMA, strict=True)],
         schema=RECORD_SCHEMA,
     )
+
+
+def _array(column: Column, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> pa.Array:
+    """One column of rows that belong to the records of these numbers."""
+    cells = rows[column.name]
+    if column.is_reference:
+        cells = np.where(cells >= 0, numbers - cells, 0).astype(np.int32)
+    return _fixed(_TYPES[column.code], cells)
+
+
+def _fixed(kind: pa.DataType, cells: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(cells), [None, pa.py_buffer(np.ascontiguousarray(cells))])
+
+
+def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
+    """Make a batch of names: table, number, text.
+
+    The arrays are made from bytes: where pandas is installed, `pyarrow.array` would import it into the program.
+    """
+    texts = [text.encode() for _, _, text in rows]
+    ends = array("i", itertools.accumulate(map(len, texts), initial=0))
+    columns = [
+        pa.Array.from_buffers(pa.int8(), len(rows), [None, pa.py_buffer(array("b", [row[0] for row in rows]))]),
+        pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(array("i", [row[1] for row in rows]))]),
+        pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))),
+    ]
+    return pa.record_batch(columns, schema=NAMES_SCHEMA)
 
 
 def written_bytes(batch: pa.RecordBatch) -> int:
@@ -75,18 +98,3 @@ def written_bytes(batch: pa.RecordBatch) -> int:
     with pa.ipc.new_stream(sink, batch.schema, options=WRITE_OPTIONS) as stream:
         stream.write_batch(batch)
     return int(sink.size())
-
-
-def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
-    """The records that a process left in its spool.
-
-    Raises:
-        ValueError: Its numbers lead out of it.
-    """
-
-    def cells(section: Section, count: int) -> bytes:
-        if count > section.capacity:
-            raise ValueError(f"{count} cells of {section.column.name} in room for {section.capacity}")
-        return content.data[section.offset : section.offset + section.column.width * count]
-
-    return batch_from_cells(content.rows, content.layout, cells)

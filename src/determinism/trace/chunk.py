@@ -24,13 +24,24 @@ class Children(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records."""
+    """Consecutive records, or picked ones."""
 
     first: int
     """Number of the first record."""
     rows: int
     columns: dict[str, Array]
     children: dict[str, Children]
+    picked: Array | None = None
+    """The number of each record, where they are not consecutive."""
+
+    @property
+    def numbers(self) -> Array:
+        """The number of each record."""
+        return np.arange(self.first, self.first + self.rows, dtype=np.int64) if self.picked is None else self.picked
+
+    def number(self, row: int) -> int:
+        """The number of the record at a position."""
+        return self.first + row if self.picked is None else int(self.picked[row])
 
 
 def _cells(array: pa.Array, code: str) -> Array:
@@ -56,7 +67,7 @@ def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
 
 
 def join(chunks: list[Chunk]) -> Chunk:
-    """One chunk from consecutive ones."""
+    """One chunk from consecutive ones, or from picked ones in order."""
     if len(chunks) == 1:
         return chunks[0]
     columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
@@ -68,7 +79,8 @@ def join(chunks: list[Chunk]) -> Chunk:
         children[group] = Children(
             starts, {name: np.concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
         )
-    return Chunk(chunks[0].first, sum(c.rows for c in chunks), columns, children)
+    picked = None if all(c.picked is None for c in chunks) else np.concatenate([c.numbers for c in chunks])
+    return Chunk(chunks[0].first, sum(c.rows for c in chunks), columns, children, picked)
 
 
 def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
@@ -83,3 +95,16 @@ def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
             entries.starts[start : stop + 1] - low, {name: cells[low:high] for name, cells in entries.columns.items()}
         )
     return Chunk(chunk.first + start, stop - start, columns, children)
+
+
+def pick(chunk: Chunk, rows: Array) -> Chunk:
+    """Some records of a chunk, by their positions in it."""
+    children = {}
+    for group, entries in chunk.children.items():
+        counts = entries.starts[rows + 1] - entries.starts[rows]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(starts[-1]) + np.repeat(entries.starts[rows] - starts[:-1], counts)
+        children[group] = Children(starts, {name: cells[at] for name, cells in entries.columns.items()})
+    columns = {name: cells[rows] for name, cells in chunk.columns.items()}
+    numbers = chunk.numbers[rows]
+    return Chunk(int(numbers[0]) if len(numbers) else chunk.first, len(rows), columns, children, numbers)

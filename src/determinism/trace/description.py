@@ -10,8 +10,8 @@ from typing import Any
 
 from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.spool import read_spool
-from determinism.types import Level
+from determinism.trace.spool_file import read_spool
+from determinism.types import Level, Stream
 
 Document = dict[str, Any]
 _Rule = Callable[[Any], bool]
@@ -45,7 +45,7 @@ def has_begun(folder: Path) -> bool:
         return True
     records = folder / schema.RECORDS_FILE
     content = read_spool(folder / schema.SPOOL_FILE)
-    if (content is not None and content.rows) or (records.exists() and records.stat().st_size):
+    if (content is not None and content.num_records) or (records.exists() and records.stat().st_size):
         raise TraceError(
             "trace-damaged",
             f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
@@ -135,9 +135,13 @@ _MANIFEST_RULES: dict[str, _Rule] = {
     "stopped_by": _is_text,
     "seconds": _is_duration,
     "steps": _is_count,
+    "blind_spots": _is_spots,
 }
 _PROCESS_RULES: dict[str, _Rule] = {
     "level": lambda value: value in set(Level),
+    "stream": lambda value: value is None or value in set(Stream),
+    "part_of": _is_text,
+    "threads": _is_text_list,
     "framework": _is_text,
     "steps_by": _is_text,
     "records": _is_count,
@@ -145,5 +149,6 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "stopped_by": _is_text,
     "environment": _is_facts,
     "settings": _is_facts,
+    "racy": _is_text_list,
     "blind_spots": _is_spots,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from determinism.trace.batches import NAMES_SCHEMA, WRITE_OPTIONS
+from determinism.trace.batches import NAMES_SCHEMA, WRITE_OPTIONS, batch_from_names
 from determinism.trace.schema import NAMES_FILE, PENDING_NAMES_FILE, Table
 
 
@@ -66,11 +66,7 @@ class NamesWriter:
         """
         if not self._rows:
             return
-        columns = [
-            pa.array(values, field.type)
-            for values, field in zip(zip(*self._rows, strict=True), NAMES_SCHEMA, strict=True)
-        ]
-        batch = pa.record_batch(columns, schema=NAMES_SCHEMA)
+        batch = batch_from_names(self._rows)
         if not has_room_for(batch):
             return
         self._stream.write_batch(batch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +17,14 @@ from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import batch_from_spool
 from determinism.trace.chunk import Chunk, chunk_from_batch, cut
+from determinism.trace.decoder import Decoder
 from determinism.trace.description import has_begun, read_description, read_manifest
 from determinism.trace.names import Names
 from determinism.trace.portions import RecordReader
 from determinism.trace.soundness import is_sound, is_whole
-from determinism.trace.spool import read_spool
+from determinism.trace.spool_file import read_spool
 from determinism.trace.stream import BatchStream
-from determinism.types import Role
-
-
-class _Place(NamedTuple):
-    first: int
-    rows: int
-    offset: int | None
+from determinism.types import Role, Stream
 
 
 class ProcessTrace:
@@ -47,8 +44,9 @@ class ProcessTrace:
         self.key = folder.name
         self.description = read_description(folder)
         self._limit = limit
-        self._places: list[_Place] = []
-        self._cached: tuple[int, Chunk] | None = None
+        self._firsts, self._offsets = array("q"), array("q")
+        """Of each batch that `chunks` passed: the number of its first record, and where it lies in the stream."""
+        self._cached: Chunk | None = None
         self._tail: Chunk | None = None
         self._num_batches = 0
         self._spool_stopped_by: str | None = None
@@ -68,14 +66,18 @@ class ProcessTrace:
         """The same process, as if it had made no more than this many records."""
         return ProcessTrace(self.folder, limit=limit)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record in order, in the batches they were written in.
 
         A stream that breaks off gives its whole batches; then the spool of a killed process follows.
+
+        Args:
+            decoder: One that other readers use too.
         """
-        counts_batches = self.description.get("steps_by") is None
+        # Threads are in the step of their process.
+        counts_batches = self.steps_by is None and self.description.get("stream") != Stream.THREADS
         batches = self._num_batches = 0
-        for chunk in self._stored_chunks():
+        for chunk in self._stored_chunks(decoder or Decoder()):
             if self._limit is not None and chunk.first >= self._limit:
                 return
             if self._limit is not None and chunk.first + chunk.rows > self._limit:
@@ -124,16 +126,17 @@ class ProcessTrace:
         records = self.description.get("records")
         return None if records is None else int(records)
 
-    def _stored_chunks(self) -> Iterator[Chunk]:
-        self._places.clear()
+    def _stored_chunks(self, decoder: Decoder) -> Iterator[Chunk]:
+        self._firsts, self._offsets = array("q"), array("q")
         self.truncated = False
         first = 0
         offset = self._stream.start
-        while (placed := self._stream.at(offset)) is not None:
-            chunk = self._sound(first, placed.batch)
+        while offset is not None and (placed := self._stream.at(offset)) is not None:
+            chunk = self._sound(decoder.chunk(first, placed.message))
             if chunk is None:
                 break
-            self._places.append(_Place(first, chunk.rows, offset))
+            self._firsts.append(first)
+            self._offsets.append(offset)
             offset = placed.end
             first += chunk.rows
             yield chunk
@@ -152,24 +155,23 @@ class ProcessTrace:
         if content is None:
             self.truncated |= self._promised() is None and self.stopped_by is None
             return None
-        if content.first_record + content.rows <= first:
+        if content.first_record + content.num_records <= first:
             return None
         # The stream may end in half a batch: what that was is still here.
         self.truncated = content.first_record != first
         if self.truncated:
             return None
         try:
-            return self._sound(first, batch_from_spool(content))
+            batch = batch_from_spool(content)
         except (ValueError, pa.ArrowException):
             self.truncated = True
             return None
+        return self._sound(chunk_from_batch(first, batch) if is_whole(batch) else None)
 
-    def _sound(self, first: int, batch: pa.RecordBatch) -> Chunk | None:
+    def _sound(self, chunk: Chunk | None) -> Chunk | None:
         """The records of a batch; None if they cannot be what was written."""
-        if is_whole(batch):
-            chunk = chunk_from_batch(first, batch)
-            if is_sound(chunk, self.names):
-                return chunk
+        if chunk is not None and is_sound(chunk, self.names):
+            return chunk
         self.truncated = True
         return None
 
@@ -179,24 +181,24 @@ class ProcessTrace:
         return chunk, number - chunk.first
 
     def _chunk_of(self, number: int) -> Chunk:
-        if self._cached is not None and 0 <= number - self._cached[1].first < self._cached[1].rows:
-            return self._cached[1]
+        if self._cached is not None and 0 <= number - self._cached.first < self._cached.rows:
+            return self._cached
         if self._tail is not None and number >= self._tail.first:
             return self._tail
-        low, high = 0, len(self._places) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._places[middle].first <= number else (low, middle - 1)
-        place = self._places[low]
-        placed = self._stream.at(place.offset)
+        index = bisect_right(self._firsts, number) - 1
+        placed = self._stream.at(self._offsets[index])
         assert placed is not None
-        chunk = chunk_from_batch(place.first, placed.batch)
-        self._cached = (low, chunk)
-        return chunk
+        self._cached = Decoder().chunk(self._firsts[index], placed.message)
+        assert self._cached is not None
+        return self._cached
 
-    def reader(self) -> RecordReader:
-        """Read the records from the first on, in portions of any size."""
-        return RecordReader(self.chunks())
+    def reader(self, decoder: Decoder | None = None) -> RecordReader:
+        """Read the records from the first on, in portions of any size.
+
+        Args:
+            decoder: One that other readers use too.
+        """
+        return RecordReader(self.chunks(decoder))
 
 
 class Trace:

@@ -50,11 +50,8 @@ class Column(NamedTuple):
     name: str
     code: str
     """`struct` code of one cell, or "digest" for 16 bytes."""
-
-    @property
-    def width(self) -> int:
-        """Bytes of one cell."""
-        return {"i": 4, "b": 1, "digest": 16}[self.code]
+    is_reference: bool = False
+    """Whether it leads to another record: by a distance in the stream, by that record's number (or -1) in a spool."""
 
 
 RECORD_COLUMNS = (
@@ -65,7 +62,7 @@ RECORD_COLUMNS = (
     Column("op", "i"),
     Column("module", "i"),
     Column("stack", "i"),
-    Column("forward", "i"),
+    Column("forward", "i", is_reference=True),
     Column("forward_stack", "i"),
     Column("arguments", "i"),
 )
@@ -73,7 +70,7 @@ RECORD_COLUMNS = (
 
 CHILD_COLUMNS = {
     "inputs": (
-        Column("producer", "i"),
+        Column("producer", "i", is_reference=True),
         Column("output", "i"),
         Column("access", "b"),
         Column("layout", "i"),

@@ -10,57 +10,34 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS, VERSION, Column
-
-_HEADER = struct.Struct("<8sIIQII")  # magic, version, rows, first record, record capacity, child capacity
-_MAGIC = b"detspool"
-_ROWS_OFFSET = 12
-_FIRST_OFFSET = 16
-_STOP_OFFSET = 32
-HEADER_BYTES = 64
-_STOPS = ("", "disk-full", "max-disk")
-"""Why recording stopped. On a full disk this byte is all that can still be said, because it has its place already."""
+from determinism.trace import spool_file
+from determinism.trace.spool_file import SpoolContent, row_bytes, row_format
 
 
-class Section(NamedTuple):
-    """Where one column lies in the spool."""
+class _Packers(dict[int, Callable[..., None]]):
+    """Stores the rows of a list, given the cells of all of them one after the other; by the number of cells."""
 
-    group: str
-    column: Column
-    offset: int
-    capacity: int
+    def __init__(self, group: str) -> None:
+        self._row = row_format(group)
+        self._width = len(spool_file.ROWS[group])
 
-
-def sections(record_capacity: int, child_capacity: int) -> list[Section]:
-    """Lay out every column for the given numbers of records and of list entries."""
-    laid_out: list[Section] = []
-    offset = HEADER_BYTES
-
-    def place(group: str, column: Column, capacity: int) -> None:
-        nonlocal offset
-        laid_out.append(Section(group, column, offset, capacity))
-        offset += -(-column.width * capacity // 16) * 16
-
-    for column in RECORD_COLUMNS:
-        place("record", column, record_capacity)
-    for group, columns in CHILD_COLUMNS.items():
-        place("end", Column(group, "i"), record_capacity)
-        for column in columns:
-            place(group, column, child_capacity)
-    return laid_out
+    def __missing__(self, cells: int) -> Callable[..., None]:
+        packer = self[cells] = struct.Struct("=" + self._row * (cells // self._width)).pack_into
+        return packer
 
 
-def spool_bytes(record_capacity: int, child_capacity: int) -> int:
-    """How large a spool is."""
-    last = sections(record_capacity, child_capacity)[-1]
-    return last.offset + -(-last.column.width * last.capacity // 16) * 16
+_pack_record = struct.Struct(f"={row_format(spool_file.RECORDS)}").pack_into
+_pack_inputs, _pack_digests, _pack_outputs, _pack_generators = (
+    _Packers(group) for group in ("inputs", "input_digests", "outputs", "generators")
+)
+_RECORD, _INPUT, _DIGEST, _OUTPUT, _GENERATOR = (row_bytes(group) for group in spool_file.ROWS)
 
 
 class Spool:
-    """The buffer of one process, with one memory view per column."""
+    """The buffer of one process."""
 
     def __init__(self, path: Path, record_capacity: int, child_capacity: int, first_record: int = 0) -> None:
         """Create the file.
@@ -76,89 +53,95 @@ class Spool:
         """
         self.record_capacity = record_capacity
         self.child_capacity = child_capacity
-        self.layout = sections(record_capacity, child_capacity)
-        size = self.size = spool_bytes(record_capacity, child_capacity)
+        self.num_records = 0
+        self.first_record = first_record
+        self._inputs = self._digests = self._outputs = self._generators = 0
+        size = self.size = spool_file.spool_bytes(record_capacity, child_capacity)
         # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
         part = path.with_name(f"{path.name}.part")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
             self._map = mmap.mmap(descriptor, size)
-            _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, 0, first_record, record_capacity, child_capacity)
+            header = (spool_file.MAGIC, spool_file.SPOOL_VERSION, 0, first_record, record_capacity, child_capacity)
+            spool_file.HEADER.pack_into(self._map, 0, *header)
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        self.bytes = memoryview(self._map)
-        self.first_record = first_record
-        self._rows = self.bytes[_ROWS_OFFSET : _ROWS_OFFSET + 4].cast("I")
-        self._first = self.bytes[_FIRST_OFFSET : _FIRST_OFFSET + 8].cast("Q")
+        self._bytes = memoryview(self._map)
+        self._committed = self._bytes[spool_file.ROWS_OFFSET : spool_file.ROWS_OFFSET + 4].cast("I")
+        self._first = self._bytes[spool_file.FIRST_OFFSET : spool_file.FIRST_OFFSET + 8].cast("Q")
+        self._sections = spool_file.sections(record_capacity, child_capacity)
+        (
+            self._records_at, self._inputs_at, self._digests_at, self._outputs_at, self._generators_at,
+        ) = (section.offset for section in self._sections.values())  # fmt: skip
 
-    def view(self, section: Section) -> memoryview:
-        """The cells of one column; digests as bytes."""
-        end = section.offset + section.column.width * section.capacity
-        raw = self.bytes[section.offset : end]
-        if section.column.code == "digest":
-            return raw
-        return raw.cast("i") if section.column.code == "i" else raw.cast("b")
+    def append(
+        self,
+        cells: tuple[int, ...],
+        inputs: Sequence[int],
+        input_digests: Sequence[int | bytes],
+        outputs: Sequence[int | bytes],
+        generators: Sequence[bytes],
+    ) -> bool:
+        """Store one record; it is in the file when this returns.
 
-    def commit(self, rows: int) -> None:
-        """Say that this many records are whole."""
-        self._rows[0] = rows
+        Args:
+            cells: One number per column of `schema.RECORD_COLUMNS`.
+            inputs: Cell after cell of all inputs, as in `schema.CHILD_COLUMNS`; so for the other lists.
+            input_digests: See `inputs`.
+            outputs: See `inputs`.
+            generators: See `inputs`.
+
+        Returns:
+            False if there was no room, and nothing was stored.
+        """
+        row = self.num_records
+        room = self.child_capacity
+        first_input, first_digest, first_output, first_generator = (
+            self._inputs, self._digests, self._outputs, self._generators,
+        )  # fmt: skip
+        end_inputs = first_input + len(inputs) // 4
+        end_digests = first_digest + len(input_digests) // 2
+        end_outputs = first_output + len(outputs) // 2
+        end_generators = first_generator + len(generators)
+        if (
+            row >= self.record_capacity
+            or end_inputs > room
+            or end_outputs > room
+            or end_digests > room
+            or end_generators > room
+        ):
+            return False
+        into = self._map
+        if inputs:
+            _pack_inputs[len(inputs)](into, self._inputs_at + _INPUT * first_input, *inputs)
+        if input_digests:
+            _pack_digests[len(input_digests)](into, self._digests_at + _DIGEST * first_digest, *input_digests)
+        if outputs:
+            _pack_outputs[len(outputs)](into, self._outputs_at + _OUTPUT * first_output, *outputs)
+        if generators:
+            _pack_generators[len(generators)](into, self._generators_at + _GENERATOR * first_generator, *generators)
+        ends = (end_inputs, end_digests, end_outputs, end_generators)
+        _pack_record(into, self._records_at + _RECORD * row, *cells, *ends)
+        self._inputs, self._digests, self._outputs, self._generators = ends
+        self._committed[0] = self.num_records = row + 1
+        return True
+
+    def content(self) -> SpoolContent:
+        """What it holds now; valid until the next record is stored."""
+        return SpoolContent(self.num_records, self.first_record, self._sections, self._bytes, None)
 
     def stop(self, reason: str) -> None:
         """Say why nothing more will be recorded."""
-        self._map[_STOP_OFFSET] = _STOPS.index(reason)
+        self._map[spool_file.STOP_OFFSET] = spool_file.STOPS.index(reason)
 
-    def restart(self, first_record: int) -> None:
-        """Empty the spool; the next record is number `first_record`."""
-        self._rows[0] = 0
-        self._first[0] = first_record
-        self.first_record = first_record
-
-
-class SpoolContent(NamedTuple):
-    """What a spool file holds."""
-
-    rows: int
-    first_record: int
-    layout: list[Section]
-    data: bytes
-    stopped_by: str | None
-    """`disk-full` or `max-disk`."""
-
-
-def read_spool(path: Path) -> SpoolContent | None:
-    """Read the spool that a process left behind; None if there is none or if it is not whole."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if len(data) < HEADER_BYTES:
-        return None
-    magic, version, rows, first, record_capacity, child_capacity = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != VERSION or rows > record_capacity:
-        return None
-    layout = sections(record_capacity, child_capacity)
-    last = layout[-1]
-    if len(data) < last.offset + last.column.width * last.capacity:
-        return None
-    stop = data[_STOP_OFFSET]
-    return SpoolContent(rows, first, layout, data, _STOPS[stop] or None if stop < len(_STOPS) else None)
-
-
-def read_progress(path: Path) -> tuple[int, int] | None:
-    """The number of records so far and the last step, from a spool that is being written; None before it exists."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-            magic, _, rows, first, record_capacity, child_capacity = _HEADER.unpack_from(header)
-            if magic != _MAGIC:
-                return None
-            section = next(s for s in sections(record_capacity, child_capacity) if s.column.name == "step")
-            file.seek(section.offset + 4 * max(rows - 1, 0))
-            return first + rows, int.from_bytes(file.read(4), "little", signed=True)
-    except (OSError, struct.error):
-        return None
+    def restart(self) -> None:
+        """Empty the spool; it goes on with the next record."""
+        self.first_record += self.num_records
+        self._committed[0] = self.num_records = 0
+        self._first[0] = self.first_record
+        self._inputs = self._digests = self._outputs = self._generators = 0

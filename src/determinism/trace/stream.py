@@ -13,9 +13,9 @@ from determinism.trace.schema import FORMAT
 
 
 class Placed(NamedTuple):
-    """A batch, and where the one after it begins."""
+    """A batch as it stands in the file, and where the one after it begins."""
 
-    batch: pa.RecordBatch
+    message: Any
     end: int
 
 
@@ -53,17 +53,14 @@ class BatchStream:
             )
         self.start = int(self._source.tell())
 
-    def at(self, offset: int | None) -> Placed | None:
+    def at(self, offset: int) -> Placed | None:
         """The batch that begins at an offset; None at the end of what can be read."""
-        if offset is None:
-            return None
         try:
             self._source.seek(offset)
             message = pa.ipc.read_message(self._source)
-            batch = pa.ipc.read_record_batch(message, RECORD_SCHEMA)
         except EOFError:
             return None
         except (pa.ArrowException, OSError):
             self.is_broken = True
             return None
-        return Placed(batch, int(self._source.tell()))
+        return Placed(message, int(self._source.tell()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,7 @@ from determinism.digest import digest_text
 from determinism.frameworks.torch.op_traits import OpTraits
 
 _MAX_TEXT = 2000
-_Tensor = torch.Tensor
-_Parameter = torch.nn.Parameter
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -24,23 +24,25 @@ def argument_key(op: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     """A hashable key; two calls of an op have equal keys only if their arguments have the same types and bits.
 
     Tensors and generators count by their place only: they are recorded on their own.
+
+    Args:
+        op: Number of the op.
+        args: The positional arguments.
+        kwargs: The others.
     """
-    key: list[Any] = [op]
-    position = 0
-    for value in args:
-        kind = type(value)
-        if kind is not _Tensor and kind is not _Parameter:
-            key.append(position)
-            if kind is int:
-                key.append(value)
-            else:
-                _extend(key, value)
-        position += 1
-    if kwargs:
+    # A Python number may stand in the place of any tensor, also of the first.
+    values = [... if type(value) in _TENSORS else value for value in args]
+    try:
+        # Bytes tell 1, 1.0 and True apart, and 0.0 from -0.0. Version 2 writes equal values as equal bytes.
+        return op, marshal.dumps((values, kwargs) if kwargs else values, 2)
+    except ValueError:
+        # dtypes, devices, lists of tensors and the like.
+        key: list[Any] = [op]
+        _extend(key, values)
         for name, value in kwargs.items():
             key.append(name)
             _extend(key, value)
-    return tuple(key)
+        return tuple(key)
 
 
 def _extend(key: list[Any], value: Any) -> None:
@@ -110,6 +112,12 @@ class ArgumentTable:
 
     def number(self, op: int, traits: OpTraits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The number of the text of these arguments; -1 if there are none."""
+        if not kwargs:
+            for value in args:
+                if type(value) not in _TENSORS:
+                    break
+            else:
+                return -1
         key = argument_key(op, args, kwargs)
         number = self._numbers.get(key)
         if number is None:

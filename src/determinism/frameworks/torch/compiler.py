@@ -7,7 +7,6 @@ the same to Dynamo's frame evaluation for nothing.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,12 +36,3 @@ def unwrap_handler(mode: type[Any]) -> None:
     plain = getattr(mode.__torch_dispatch__, "__wrapped__", None)
     if plain is not None and leave_alone(plain):
         mode.__torch_dispatch__ = plain
-
-
-def num_fused_graphs() -> int:
-    """How many graphs Inductor compiled in this process; 0 if it never ran. Imports nothing."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(dynamo, "counters", None)
-    if not counters or not counters.get("inductor"):
-        return 0
-    return max(1, int(counters["stats"].get("unique_graphs", 1)))

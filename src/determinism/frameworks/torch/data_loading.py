@@ -6,43 +6,64 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase, Role
 
 
-def install(recorder: Recorder, batch_yielded: Callable[[], None]) -> Undo:
-    """Wrap the iterators of data loaders; returns what takes the wrapper off."""
+def install(threads: Threads, batch_yielded: Callable[[Any], None]) -> list[Undo]:
+    """Wrap the iterators of data loaders; returns what takes each wrapper off."""
 
     def around(original: Callable[[Any], Any], iterator: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(iterator)
         with recorder.in_phase(Phase.DATA):
             batch = original(iterator)
-            recorder.quietly(_record_batch, recorder, batch)
-        batch_yielded()
+            recorder.quietly(record_contents, recorder, "determinism::batch", batch)
+        if recorder is threads.main:
+            batch_yielded(iterator)
         return batch
 
-    return wrap(_BaseDataLoaderIter, "__next__", around)
+    def receiving(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # What the workers send arrives in an order that varies; it is recorded when it is yielded.
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        with recorder.suspended():
+            return original(*args, **kwargs)
+
+    return [
+        wrap(_BaseDataLoaderIter, "__next__", around),
+        wrap(_MultiProcessingDataLoaderIter, "_try_get_data", receiving),
+    ]
 
 
-def _record_batch(recorder: Recorder, batch: Any) -> None:
-    found = list(leaves(batch))
+def record_contents(recorder: Recorder, name: str, value: Any) -> None:
+    """Record that nested values arrived from outside: the digests of all tensors and other values in them.
+
+    Args:
+        recorder: That of the thread that got them.
+        name: How they came.
+        value: The values; their tensors are from now on known as outputs of this record.
+    """
+    found = list(leaves(value))
     tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
     others = [leaf for leaf in found if not isinstance(leaf, torch.Tensor)]
     record = recorder.event(
         Role.BATCH,
-        "determinism::batch",
+        name,
         tensors,
         values=True,
         plain_values=[b"".join(_plain_digest(value) for value in others)] if others else [],
     )
     storages = recorder.edges.storages
     for position, tensor in enumerate(tensors):
-        state = storages.state(tensor)
-        if tensor.nbytes == state.size:
+        state, layout = storages.look(tensor)
+        if layout.fills_storage:
             state.record, state.output = record, position
 
 

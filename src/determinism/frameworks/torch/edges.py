@@ -7,15 +7,18 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.layouts import LayoutTable
+from determinism.digest import digest_bytes
+from determinism.frameworks.torch.collectives import is_root
+from determinism.frameworks.torch.layouts import Layout
 from determinism.frameworks.torch.op_traits import OpTraits
-from determinism.frameworks.torch.storages import EXTERNAL, StorageState, StorageTable
-from determinism.frameworks.torch.tensor_bytes import digest_tensor
+from determinism.frameworks.torch.storages import EXTERNAL, StorageState
+from determinism.frameworks.torch.stream import Stream
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided
 from determinism.types import NO_DIGEST, Access
 
-_READ = int(Access.READ)
+READ = int(Access.READ)
 _CARRY = int(Access.CARRY)
-_STRIDED = torch.strided
+_data_pointer = torch._C.TensorBase.data_ptr
 _Tensor = torch.Tensor
 
 
@@ -27,23 +30,39 @@ class Looked:
     def __init__(self) -> None:
         self.edges: list[int] = []
         """Flat fours: record, output, access, layout."""
-        self.digests: list[tuple[int, bytes]] = []
-        """Position among the inputs, and what that input held."""
+        self.digests: tuple[Any, ...] = ()
+        """Flat twos: position among the inputs, and the digest of what that input held."""
+
+    def extend(self, other: Looked) -> None:
+        """Add the inputs of another record."""
+        inputs = len(self.edges) // 4
+        self.edges += other.edges
+        for position, digest in zip(other.digests[::2], other.digests[1::2], strict=True):
+            self.digests += (inputs + position, digest)
+
+    def with_outputs(self, record: int, outputs: list[Any]) -> Looked:
+        """The inputs of a record and what it made of them, as the inputs of another record that reads both."""
+        both = Looked()
+        both.extend(self)
+        for position, layout in enumerate(outputs[::2]):
+            both.edges += (record, position, READ, layout)
+        return both
 
 
 class Edges:
     """Knows which record wrote which memory."""
 
-    def __init__(self, layouts: LayoutTable, leaf_read: Callable[[torch.Tensor], None], *, paranoid: bool) -> None:
+    def __init__(self, stream: Stream, leaf_read: Callable[[torch.Tensor], None], *, paranoid: bool) -> None:
         """Make an empty one.
 
         Args:
-            layouts: Numbers layouts.
+            stream: Where the records are that wrote the memory.
             leaf_read: Called when a leaf that requires a gradient is read.
             paranoid: Digest every input, also those whose producer was recorded.
         """
-        self.storages = StorageTable()
-        self._layouts = layouts
+        self.storages = stream.storages
+        self._look = stream.storages.look
+        self._layouts = stream.layouts
         self._leaf_read = leaf_read
         self._paranoid = paranoid
 
@@ -79,62 +98,71 @@ class Edges:
         for value in values:
             if isinstance(value, _Tensor):
                 self.look_at(value, looked)
+            elif type(value) is list:
+                self._look_at_list(value, looked)
 
     def _look_at_target(self, traits: OpTraits, value: Any, args: Any, looked: Looked) -> None:
         reads = traits.reads_written
         if traits.accumulate_at is not None and len(args) > traits.accumulate_at:
             reads = bool(args[traits.accumulate_at])
+        elif traits.root_at is not None:
+            reads = is_root(args, traits.root_at)
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if not isinstance(tensor, _Tensor):
                 continue
-            if reads:
-                self.look_at(tensor, looked)
-            if (traits.keeps_unwritten and not reads) or tensor.nbytes != self.storages.state(tensor).size:
+            layout = self.look_at(tensor, looked) if reads else self._layout(tensor)
+            if (traits.keeps_unwritten and not reads) or (layout is not None and not layout.fills_storage):
                 self.look_at(tensor, looked, _CARRY)
 
-    def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = _READ) -> None:
-        """Add the edge from a tensor to the record that wrote its memory."""
-        if tensor.layout is not _STRIDED or tensor.is_nested:
-            looked.digests.append((len(looked.edges) // 4, digest_tensor(tensor)))
-            looked.edges += (EXTERNAL, 0, access, self._layouts.number(tensor, 0))
-            return
-        state = self.storages.state(tensor)
+    def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
+        """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
+        try:
+            state, layout = self._look(tensor)
+        except RuntimeError:
+            if is_strided(tensor):
+                raise
+            self.look_at_value(tensor, looked, access)
+            return None
         record = state.record
-        layout = self._layouts.number(tensor, state.size)
-        if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == _READ:
-            digest = digest_tensor(tensor)
-            looked.digests.append((len(looked.edges) // 4, digest))
-            if state.lifted is not None and state.lifted[0] == layout and state.lifted[1] != digest:
+        if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == READ:
+            digest = _digest(tensor, layout)
+            looked.digests += (len(looked.edges) // 4, digest)
+            if state.lifted is not None and state.lifted[0] == layout.number and state.lifted[1] != digest:
                 # The owner filled its buffer anew: what is read now never came through the op that took it over.
                 record = EXTERNAL
-        looked.edges += (record, state.output, access, layout)
-        if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+        looked.edges += (record, state.output, access, layout.number)
+        if tensor.requires_grad and torch.is_grad_enabled() and tensor.is_leaf:
             self._leaf_read(tensor)
+        return layout
 
-    def look_at_value(self, tensor: torch.Tensor, looked: Looked) -> None:
+    def _layout(self, tensor: torch.Tensor) -> Layout | None:
+        return self._look(tensor)[1] if is_strided(tensor) else None
+
+    def look_at_value(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> None:
         """Add a tensor as an input that is known by its digest only."""
-        looked.digests.append((len(looked.edges) // 4, digest_tensor(tensor)))
-        looked.edges += (EXTERNAL, 0, _READ, self._layouts.number(tensor, 0))
+        looked.digests += (len(looked.edges) // 4, digest_tensor(tensor))
+        looked.edges += (EXTERNAL, 0, access, self._layouts.number_without_storage(tensor))
 
     def outputs(
         self, traits: OpTraits, tensors: list[torch.Tensor]
-    ) -> tuple[list[tuple[int, bytes]], list[StorageState | None]]:
-        """Layout and digest of what an op wrote, and the states of the storages that it lies in."""
-        made: list[tuple[int, bytes]] = []
+    ) -> tuple[list[int | bytes], list[StorageState | None]]:
+        """Flat twos of layout and digest of what an op wrote, and the states of the storages that it lies in."""
+        made: list[int | bytes] = []
         states: list[StorageState | None] = []
-        number = self._layouts.number
+        has_no_values = traits.is_uninitialized or traits.is_collective
         for position, tensor in enumerate(tensors):
-            if traits.is_uninitialized or traits.is_collective or position in traits.workspaces:
-                digest = NO_DIGEST
-            else:
-                digest = digest_tensor(tensor)
-            if tensor.layout is _STRIDED and not tensor.is_nested:
-                state = self.storages.state(tensor)
-                states.append(state)
-                made.append((number(tensor, state.size), digest))
-            else:
+            is_digested = not has_no_values and position not in traits.workspaces
+            try:
+                state, layout = self._look(tensor)
+            except RuntimeError:
+                if is_strided(tensor):
+                    raise
                 states.append(None)
-                made.append((number(tensor, 0), digest))
+                digest = digest_tensor(tensor) if is_digested else NO_DIGEST
+                made += (self._layouts.number_without_storage(tensor), digest)
+                continue
+            states.append(state)
+            made += (layout.number, _digest(tensor, layout) if is_digested else NO_DIGEST)
         return made, states
 
     def wrote(self, states: list[StorageState | None], record: int) -> None:
@@ -149,21 +177,28 @@ class Edges:
         """Another process may still be writing these storages: what they hold is digested when it is read."""
         for state in states:
             if state is not None:
-                state.record = EXTERNAL
                 state.is_foreign = True
 
-    def lifted(self, states: list[StorageState | None], made: list[tuple[int, bytes]]) -> None:
+    def lifted(self, states: list[StorageState | None], made: list[Any]) -> None:
         """A tensor over memory of others was taken over; remember what it held."""
         if states and states[0] is not None and states[0].is_foreign:
-            states[0].lifted = made[0]
+            states[0].lifted = (made[0], made[1])
 
-    def remember(self, tensors: list[torch.Tensor], outputs: list[tuple[int, bytes]]) -> None:
+    def remember(self, tensors: list[torch.Tensor], outputs: list[Any]) -> None:
         """Keep what a write left, so that a later look can tell whether somebody else changed it."""
-        for tensor, (_, digest) in zip(tensors, outputs, strict=True):
-            if tensor.layout is _STRIDED and not tensor.is_nested:
+        for tensor, digest in zip(tensors, outputs[1::2], strict=True):
+            if is_strided(tensor):
                 state = self.storages.state(tensor)
                 state.digest = digest
                 state.view = (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+
+
+def _digest(tensor: torch.Tensor, layout: Layout) -> bytes:
+    """What `digest_tensor` gives, for most tensors without looking at anything but their bytes."""
+    memory = layout.memory
+    if memory is not None and (address := _data_pointer(tensor)) and not tensor.is_neg():
+        return digest_bytes(memory(address))
+    return digest_tensor(tensor)
 
 
 def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:

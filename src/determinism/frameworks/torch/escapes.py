@@ -13,6 +13,7 @@ from torch import _tensor_str
 
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.torch.wrapping import Undo, wrap
 from determinism.types import Phase, Role
 
@@ -23,14 +24,14 @@ _BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr", "share_memory_")
 """The memory is handed over: others may read it, and write it, from now on."""
 
 
-def install(recorder: Recorder) -> list[Undo]:
+def install(threads: Threads) -> list[Undo]:
     """Wrap the ways out of the framework; returns what takes each wrapper off."""
     return [
-        *(wrap(torch.Tensor, name, _recording(recorder, _value_escapes, name)) for name in _BY_VALUE),
-        *(wrap(torch.Tensor, name, _recording(recorder, _memory_escapes, name)) for name in _BY_MEMORY),
-        wrap(torch.Tensor, "__reduce_ex__", _recording(recorder, _pickled)),
-        wrap(_tensor_str, "_str", _recording(recorder, _value_escapes, "print")),
-        wrap(torch, "save", _saving(recorder)),
+        *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
+        *(wrap(torch.Tensor, name, _recording(threads, _memory_escapes, name)) for name in _BY_MEMORY),
+        wrap(torch.Tensor, "__reduce_ex__", _recording(threads, _pickled)),
+        wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
+        wrap(torch, "save", _saving(threads)),
     ]
 
 
@@ -40,7 +41,8 @@ def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 
 
 def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
-    if isinstance(tensor, torch.Tensor) and is_plain(tensor):
+    # The kernels of a compiled graph get addresses; what they read and write is in the record of the graph.
+    if isinstance(tensor, torch.Tensor) and is_plain(tensor) and not recorder.graph_depth:
         recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
         recorder.edges.storages.state(tensor).is_foreign = True
 
@@ -54,16 +56,19 @@ def _pickled(recorder: Recorder, tensor: Any) -> None:
         recorder.event(Role.ESCAPE, "determinism::pickle", [tensor], values=True)
 
 
-def _recording(recorder: Recorder, record: Callable[..., None], *names: str) -> Callable[..., Any]:
+def _recording(threads: Threads, record: Callable[..., None], *names: str) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.quietly(record, recorder, *names, tensor)
+        if (recorder := threads.recorder()) is not None:
+            recorder.quietly(record, recorder, *names, tensor)
         return original(tensor, *args, **kwargs)
 
     return around
 
 
-def _saving(recorder: Recorder) -> Callable[..., Any]:
+def _saving(threads: Threads) -> Callable[..., Any]:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
         recorder.is_saving += 1
         try:
             return original(*args, **kwargs)

@@ -6,7 +6,7 @@ record that sees the counter move owns the node: later records of the same value
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
@@ -17,7 +17,8 @@ _MOST_SKIPPED = 8
 sequence_number = torch.autograd._get_sequence_nr
 
 
-class Link(NamedTuple):
+@dataclass(slots=True)
+class Link:
     """The forward side of a node."""
 
     record: int
@@ -49,16 +50,20 @@ class ForwardLinks:
         Numbers that were skipped belong to nodes that were made without an op at that moment: by this op before its
         first record, or, after a write into a view, by the write (`CopySlices` and the view made anew).
         """
-        skipped = range(max(self.last, sequence - 1 - _MOST_SKIPPED), sequence - 1) if self.last >= 0 else ()
-        for index, number in enumerate(skipped):
-            after_write = self.wrote_view is not None and index < 2
-            self._new.setdefault(number, self.wrote_view if after_write and self.wrote_view else link)
+        if self.last != sequence - 1:
+            self._add_skipped(sequence, link)
         self.last = sequence
         self.newest = link
         self.wrote_view = None
         self._new.setdefault(sequence - 1, link)
         if len(self._new) >= _MOST_LINKS:
             self.age()
+
+    def _add_skipped(self, sequence: int, link: Link) -> None:
+        skipped = range(max(self.last, sequence - 1 - _MOST_SKIPPED), sequence - 1) if self.last >= 0 else ()
+        for index, number in enumerate(skipped):
+            after_write = self.wrote_view is not None and index < 2
+            self._new.setdefault(number, self.wrote_view if after_write and self.wrote_view else link)
 
     def of(self, sequence: int) -> Link:
         """The link of a node."""

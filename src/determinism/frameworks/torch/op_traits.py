@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+
+from determinism.frameworks.torch import collectives
+from determinism.frameworks.torch.formulas import formulas_of
 
 _IGNORED_NAMESPACES = {"profiler", "prim", "prims_meta", "_inductor_test"}
 
@@ -66,7 +70,8 @@ WORKSPACE_OUTPUTS = {
 `mkldnn_rnn_layer` and `_ctc_loss` were measured with torch 2.13 on the CPU; the others are documented as reserve spaces."""
 
 
-class OpTraits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpTraits:
     """How an op is recorded."""
 
     name: str
@@ -88,12 +93,20 @@ class OpTraits(NamedTuple):
     """Whether elements of a written argument can stay as they were."""
     accumulate_at: int | None
     """Position of the flag `accumulate`, which makes a partial write read its target."""
+    root_at: int | None
+    """Position of the rank that alone reads what a collective writes."""
     hidden_written: tuple[int, ...]
     hidden_flag: int
     workspaces: frozenset[int]
     argument_names: tuple[str, ...]
     returns_target: bool
     """An in-place op: writes its first argument, and returns that."""
+    has_formula_node: bool
+    """Its backward may take another formula while a mode is active."""
+    asks_for_modes: bool
+    """Its backward or its forward-mode derivative may."""
+    needs_settings: bool
+    """Its kernel runs ops that take account of autocast or lazy conjugation."""
 
 
 def traits_of(op: Any) -> OpTraits:
@@ -108,35 +121,41 @@ def traits_of(op: Any) -> OpTraits:
             written.append(argument.name if argument.kwarg_only else positional)
         if not argument.kwarg_only:
             positional += 1
+    written += collectives.targets(schema.name)
     returns_alias = any(r.alias_info is not None for r in schema.returns)
     is_aten = namespace == "aten"
     is_view = (not written and returns_alias and base != "lift_fresh") or (
         is_aten and base in _VIEWS_WITHOUT_ANNOTATION
     )
     is_out = any(a.is_out for a in arguments)
-    is_whole = is_out or (is_aten and base in _WHOLE_WRITES)
+    is_whole = is_out or schema.name in collectives.FILLED or (is_aten and base in _WHOLE_WRITES)
     is_partial = is_aten and base in _PARTIAL_WRITES and "reduce" not in schema.overload_name
     accumulate = next((i for i, a in enumerate(arguments) if a.name == "accumulate"), None)
     hidden, flag = _HIDDEN_WRITES.get(base, ((), 0)) if is_aten else ((), 0)
     name = op.name()
+    formulas = formulas_of(torch.__version__)
     return OpTraits(
         name=name,
         is_ignored=namespace in _IGNORED_NAMESPACES or (is_aten and base in _METADATA),
         is_view=is_view,
         is_uninitialized=is_aten and base in _UNINITIALIZED,
-        is_collective=namespace in ("c10d", "_c10d_functional"),
+        is_collective=collectives.is_collective(schema.name),
         is_lift=schema.name == "aten::lift_fresh",
         draws=torch.Tag.nondeterministic_seeded in op.tags,
-        has_unvalued_inputs=is_aten and base in _UNVALUED_INPUTS,
+        has_unvalued_inputs=(is_aten and base in _UNVALUED_INPUTS) or schema.name in collectives.WITHOUT_VALUES,
         written=tuple(written),
         reads_written=not (is_whole or is_partial),
         keeps_unwritten=is_partial,
         accumulate_at=accumulate if is_partial else None,
+        root_at=collectives.root_at(schema.name),
         hidden_written=hidden,
         hidden_flag=flag,
         workspaces=WORKSPACE_OUTPUTS.get(schema.name, frozenset()),
         argument_names=tuple(a.name for a in arguments),
-        returns_target=written == [0] and len(schema.returns) == 1 and not hidden,
+        returns_target=written == [0] and len(schema.returns) == 1 and returns_alias and not hidden,
+        has_formula_node=formulas.makes_node(schema.name),
+        asks_for_modes=formulas.makes_node(schema.name) or schema.name in formulas.forward_mode,
+        needs_settings=schema.name in formulas.conjugation_inside | formulas.autocast_inside,
     )
 
 
@@ -153,10 +172,17 @@ HIGHER_ORDER = OpTraits(
     reads_written=False,
     keeps_unwritten=False,
     accumulate_at=None,
+    root_at=None,
     hidden_written=(),
     hidden_flag=0,
     workspaces=frozenset(),
     argument_names=(),
     returns_target=False,
+    has_formula_node=False,
+    asks_for_modes=False,
+    needs_settings=False,
 )
 """An operator that takes functions: not recorded itself, as the ops inside it are."""
+
+OPAQUE = replace(HIGHER_ORDER, name="opaque", is_ignored=False)
+"""Something that is no op, of which only inputs and outputs are known."""

@@ -61,5 +61,26 @@ class Progress:
 
     def _advance(self, counted_by: str) -> None:
         self.steps_by = counted_by
-        self._step_ended(counted_by)
-        self.step += 1
+        try:
+            self._step_ended(counted_by)
+        finally:
+            self.step += 1
+
+
+class ThreadProgress(Progress):
+    """Where a thread other than the main one is: in the step of its process, until it ends steps of its own."""
+
+    def __init__(self, process: Progress, step_ended: Callable[[str], None]) -> None:
+        """Take where the main thread is, and what is to be called at the end of a step of this thread."""
+        self._process = process
+        self._own_step = 0
+        super().__init__(step_ended)
+
+    @property
+    def step(self) -> int:  # type: ignore[override]
+        """Number of the step."""
+        return self._process.step if self.steps_by is None else self._own_step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self._own_step = value

@@ -12,20 +12,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.torch.arguments import ArgumentTable, value_text
+from determinism.frameworks.torch.arguments import value_text
+from determinism.frameworks.torch.attention import Attention
 from determinism.frameworks.torch.compiler import unwrap_handler
 from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
+from determinism.frameworks.torch.formula_nodes import FormulaNodes
 from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
-from determinism.frameworks.torch.layouts import LayoutTable
 from determinism.frameworks.torch.modules import ModulePaths
-from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
+from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
 from determinism.frameworks.torch.progress import Progress
-from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.sites import SiteTable
-from determinism.trace.schema import Table
-from determinism.trace.writer import ProcessWriter
+from determinism.frameworks.torch.settings_inside import run_with_settings
+from determinism.frameworks.torch.stream import Stream
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts
 from determinism.types import Phase, Role
 
 _current_node = torch._C._current_autograd_node
@@ -36,42 +36,64 @@ _FORWARD = Phase.FORWARD
 _OP = Role.OP
 
 
-class Recorder(TorchDispatchMode):
-    """Records the ops of the threads it was entered in."""
+class Recorder(Attention, TorchDispatchMode):
+    """Records the ops of one thread."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, writer: ProcessWriter, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
-        """Take where records go.
+    def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
+        """Make one that sleeps until `begin`.
 
         Args:
-            writer: Receives the records.
             tracks_ops: Whether ops will be seen; without them nobody knows who wrote a tensor.
             paranoid: Digest every input of every op.
         """
         super().__init__()
-        self.writer = writer
         self.tracks_ops = tracks_ops
-        self.is_active = True
+        self.paranoid = paranoid
         self.capture: Callable[[Recorder, OpTraits, Any, Any, Any], None] | None = None
         """Looks at every op before it runs; set in a confirming run."""
         self.is_saving = 0
         """How many calls of `torch.save` are running."""
-        self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
-        self.arguments = ArgumentTable(lambda t: writer.name(Table.ARGUMENTS, t))
-        self.layouts = LayoutTable(lambda t: writer.name(Table.LAYOUT, t))
-        self.modules = ModulePaths(lambda t: writer.name(Table.MODULE, t))
-        self.held = HeldTensors(self.modules)
-        self.edges = Edges(self.layouts, self._leaf_read, paranoid=paranoid)
-        self.progress = Progress(self._step_ended)
+        self.graph_depth = 0
+        """How many calls of compiled graphs are running."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None
-        self._traits: dict[Any, tuple[OpTraits, int]] = {}
-        self._op_numbers: dict[str, int] = {}
+        self.thread = get_ident()
+
+    def begin(
+        self,
+        stream: Stream,
+        *,
+        number: int = 0,
+        edges: Callable[[Callable[[torch.Tensor], None]], Edges] | None = None,
+        progress: Callable[[Callable[[str], None]], Progress] = Progress,
+    ) -> None:
+        """Record into a stream from now on; what was recorded before is forgotten.
+
+        Args:
+            stream: Takes the records.
+            number: Which thread of the stream this is.
+            edges: Makes what knows who wrote a tensor, given what is to be called when a leaf is read.
+            progress: Makes what knows the step, given what is to be called when one ends.
+        """
+        self.stream = stream
+        self.writer = stream.writer
+        self.sites = stream.sites
+        self.arguments = stream.arguments
+        self.layouts = stream.layouts
+        self.modules = ModulePaths(stream.module_number)
+        self.held = HeldTensors(self.modules)
+        self.edges = edges(self._leaf_read) if edges else Edges(stream, self._leaf_read, paranoid=self.paranoid)
+        self.progress = progress(self._step_ended)
+        self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}
+        """By the id of an op: its traits, its number, what runs it, and itself, so that the id stays its own."""
+        self._calls = self.modules.calls
         self._links = ForwardLinks()
-        self._is_busy = False
-        """Something of ours runs outside an op; its ops are not the program's."""
-        self._thread = get_ident()
-        self._threads = {self._thread: 0}
+        self.formula_nodes = FormulaNodes(self)
+        self._number = number
+        self._helpers: dict[int, int] = {}
+        self.wake = None
+        self.is_active = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -85,14 +107,14 @@ class Recorder(TorchDispatchMode):
             if kind.__torch_dispatch__ is not _no_dispatch:
                 # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
                 return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
-        if not self.is_active or self._is_busy:
+        if (not self.is_active or self._is_busy) and not self.is_ready():
             return func(*args, **kwargs)
-        traits, op = self._traits.get(func) or self._learn(func)
+        traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
         if traits.is_ignored:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if traits.is_view:
-            result = func(*args, **kwargs)
-            if sequence_number() != self._links.last and get_ident() == self._thread:
+            result = run(*args, **kwargs)
+            if sequence_number() != self._links.last and get_ident() == self.thread:
                 self._link_view()
             return result
         try:
@@ -101,31 +123,22 @@ class Recorder(TorchDispatchMode):
             looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
             generator = self._generator_before(args, kwargs) if traits.draws else None
         except Exception as error:
-            self._failed(traits.name, error)
-            return func(*args, **kwargs)
-        result = func(*args, **kwargs)
+            self.failed(traits.name, error)
+            return run(*args, **kwargs)
+        result = run_with_settings(self.writer, func, args, kwargs) if traits.needs_settings else run(*args, **kwargs)
         try:
             self._after(traits, op, args, kwargs, looked, generator, result)
         except Exception as error:
-            self._failed(traits.name, error)
+            self.failed(traits.name, error)
         return result
 
-    def _failed(self, what: str, error: Exception) -> None:
-        """A failure of ours never reaches the program: it becomes a blind spot."""
-        self.writer.blind_spot("handler-failed", what, f"{type(error).__name__}: {error}"[:300])
-
-    def _learn(self, func: Any) -> tuple[OpTraits, int]:
+    def _learn(self, func: Any) -> tuple[OpTraits, int, Any, Any]:
         # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
         traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
-        known = self._traits[func] = (traits, self.op_number(traits.name))
+        # All that calling an `OpOverload` does is to call this.
+        run = func._op if type(func) is torch._ops.OpOverload else func
+        known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), run, func)
         return known
-
-    def op_number(self, name: str) -> int:
-        """The number of an op's name."""
-        number = self._op_numbers.get(name)
-        if number is None:
-            number = self._op_numbers[name] = self.writer.name(Table.OP, name)
-        return number
 
     def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
         generator = generator_of(args, kwargs)
@@ -149,10 +162,10 @@ class Recorder(TorchDispatchMode):
             return
         else:
             role = Role.ESCAPE
-            outputs = [(self.layouts.value_number, digest_text(value_text(result)))]
+            outputs = [self.layouts.value_number, digest_text(value_text(result))]
         drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
         arguments = self.arguments.number(op, traits, args, kwargs)
-        record = self._append(role, op, arguments, looked, outputs, drawn)
+        record = self.append(role, op, arguments, looked, outputs, drawn)
         if traits.returns_target and args[0]._is_view():
             self._links.wrote_view = self._links.newest
         self.edges.wrote(states, record)
@@ -162,18 +175,21 @@ class Recorder(TorchDispatchMode):
             self.edges.in_flight(states)
         if self.capture is not None:
             self.edges.remember(written, outputs)
+        if traits.asks_for_modes:
+            self.formula_nodes.ran_forward(traits, args, looked, record, outputs)
 
-    def _append(
+    def append(
         self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
     ) -> int:
-        ident = get_ident()
+        """Add a record; returns its number."""
+        is_own = (ident := get_ident()) == self.thread
         # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
-        thread = 0 if ident == self._thread else self._threads.setdefault(ident, len(self._threads))
+        thread = self._number if is_own else self._helpers.setdefault(ident, self._number + 1 + len(self._helpers))
         phase, link = self.place()
-        stack = self.sites.stack(_frame(3))
+        stack = self.sites.stack(_frame(3), self._calls)
         cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
         record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
-        if not thread and (sequence := sequence_number()) != self._links.last:
+        if is_own and (sequence := sequence_number()) != self._links.last:
             self._links.add(sequence, Link(record, stack, link.module))
         return record
 
@@ -181,16 +197,18 @@ class Recorder(TorchDispatchMode):
         """The phase; for a backward op its forward op and that op's module, else the module being called."""
         node = _current_node()
         if node is not None:
+            if self.formula_nodes.has_any:
+                self.formula_nodes.saw(node)
             return _BACKWARD, self._links.of(node._sequence_nr())
-        calls = self.modules.calls
+        calls = self._calls
         if calls:
             return _FORWARD, calls[-1].link
         return (Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase), NOWHERE
 
     def _link_view(self) -> None:
-        calls = self.modules.calls
+        calls = self._calls
         module = calls[-1].link.module if calls else NO_MODULE
-        self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2)), module))
+        self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
 
     def _step_ended(self, counted_by: str) -> None:
         self.step_ended(counted_by)
@@ -223,15 +241,33 @@ class Recorder(TorchDispatchMode):
             phase: Instead of the current phase.
         """
         looked = Looked()
-        for tensor in given:
-            self.edges.look_at_value(tensor, looked)
+        tensors = [part for tensor in tensors for part in plain_parts(tensor)]
+        for part in (part for tensor in given for part in plain_parts(tensor)):
+            self.edges.look_at_value(part, looked)
         for tensor in tensors if self.tracks_ops else ():
             self.edges.look_at(tensor, looked)
-        outputs = [(self.layouts.number(tensor, 0), digest_tensor(tensor)) for tensor in tensors] if values else []
-        outputs += [(self.layouts.value_number, digest_bytes(value)) for value in plain_values]
+        outputs: list[int | bytes] = []
+        for tensor in tensors if values else ():
+            outputs += (self.layouts.number_without_storage(tensor), digest_tensor(tensor))
+        for value in plain_values:
+            outputs += (self.layouts.value_number, digest_bytes(value))
         arguments = self.arguments.text_number(text) if text else -1
         with self.in_phase(phase or self.progress.phase):
-            return self._append(role, self.op_number(name), arguments, looked, outputs, generators)
+            return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
+
+    def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
+        """What some tensors hold, before something that is no op reads or writes them."""
+        looked = Looked()
+        for tensor in tensors:
+            self.edges.look_at(tensor, looked)
+        return looked
+
+    def made(self, name: str, looked: Looked, tensors: list[torch.Tensor], *, text: str) -> None:
+        """Record that something that is no op read what was looked at, and left these tensors."""
+        outputs, states = self.edges.outputs(OPAQUE, tensors)
+        arguments = self.arguments.text_number(text)
+        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, ())
+        self.edges.wrote(states, record)
 
     @contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:
@@ -241,19 +277,6 @@ class Recorder(TorchDispatchMode):
             yield
         finally:
             self.progress.phase = previous
-
-    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
-        if not self.is_active or self._is_busy:
-            return None
-        self._is_busy = True
-        try:
-            return action(*arguments, **keywords)
-        except Exception as error:
-            self._failed(getattr(action, "__qualname__", repr(action)), error)
-            return None
-        finally:
-            self._is_busy = False
 
 
 unwrap_handler(Recorder)

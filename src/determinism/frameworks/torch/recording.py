@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import time
@@ -14,134 +13,162 @@ from typing import Any
 
 import torch
 
-from determinism import environment, rng
-from determinism.frameworks.torch import data_loading, escapes, modules, optimization, threads
+from determinism import environment
+from determinism.frameworks.torch import (
+    compiled_graphs,
+    data_loading,
+    escapes,
+    exchanges,
+    formula_nodes,
+    module_calls,
+    optimization,
+    unseen_code,
+)
 from determinism.frameworks.torch.capture import Capture
-from determinism.frameworks.torch.compiler import num_fused_graphs
-from determinism.frameworks.torch.generators import state_digest
-from determinism.frameworks.torch.held import Held
+from determinism.frameworks.torch.children import Part, is_being_made, part_of_program
+from determinism.frameworks.torch.held_records import generator_states, record_held
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
-from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.torch.stream import Stream
+from determinism.frameworks.torch.threads import Threads
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
-from determinism.types import Level, Phase, RecordingOptions, Role
-
-_HELD_OPS = {
-    "parameter": "determinism::parameter",
-    "gradient": "determinism::gradient",
-    "buffer": "determinism::buffer",
-    "optimizer state": "determinism::optimizer_state",
-}
+from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
 
 
 class Session:
-    """One recording of this process, from `start` to `close`."""
+    """One recording of this process and of those that it forks, from `start` to `close`."""
 
-    def __init__(self, folder: Path, options: RecordingOptions) -> None:
+    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
         self.level = Level(options.level)
-        self._steps = options.steps
+        self._folders = folders
+        self._options = options
         self._process = os.getpid()
         self._num_batches = 0
+        self._part = Part("process", None)
+        self._outermost: FrameType | None = None
+        self._racy: list[str] = []
+        self._inherited: list[Any] = []
+        """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
+        main = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        self.threads = Threads(main, self._open_thread_stream)
+        self.threads.step_ended = self._step_ended
+        self._undo: list[Callable[[], None]] = []
+        if is_being_made():
+            main.wake = self._begin_in_child
+        else:
+            self._begin(main)
+        self._install()
+
+    @property
+    def recorder(self) -> Recorder:
+        """That of the main thread."""
+        return self.threads.main
+
+    def _install(self) -> None:
+        threads = self.threads
+        self._undo += optimization.install(threads, self._end_if_asked)
+        self._undo += data_loading.install(threads, self._batch_yielded)
+        self._undo.append(module_calls.install(threads, _module_returned if self.level is Level.MODULE else None))
+        self._undo.append(threads.install())
+        if self.level is Level.OP:
+            self._undo += escapes.install(threads)
+            self._undo.append(compiled_graphs.install(threads, self._folders.failed))
+            self._undo += exchanges.install(threads)
+            self._undo.append(formula_nodes.install(threads))
+            self._undo.append(unseen_code.watch_replays(threads))
+            self.recorder.__enter__()
+
+    def _begin(self, recorder: Recorder) -> None:
+        """Open the trace of this process."""
+        self._part = part_of_program()
+        folder = self._folders.claim(self._part.name)
+        self.writer = self._open_writer(folder, self._part.stream)
+        recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
+        recorder.begin(Stream(self.writer))
+        if self._part.stream == "pool":
+            self.note_racy("pool")
+        request = self._options.capture
+        if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
+            recorder.capture = Capture(request, folder, self.finish_program)
+
+    def _open_writer(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
         description = {
             "framework": "torch",
             "level": self.level.value,
+            "stream": stream,
             "steps_by": None,
             "argv": sys.argv,
             "started": time.time(),
             "environment": environment.describe(),
             "settings": settings(),
         }
-        self.writer = ProcessWriter(folder, description=description, max_bytes=options.max_disk)
-        self.recorder = Recorder(self.writer, tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
-        self.recorder.step_ended = self._step_ended
-        if options.capture is not None and options.capture["process"] == folder.name:
-            self.recorder.capture = Capture(options.capture, folder, self.finish_program)
-        self._undo: list[Callable[[], None]] = []
-        self._install()
-        os.register_at_fork(after_in_parent=self._forked_child)
+        if stream in ("worker", "pool"):
+            facts["part_of"] = folder.name.rpartition(".")[0]
+        return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
 
-    def _forked_child(self) -> None:
-        if self._undo and self._process == os.getpid():
-            self.writer.blind_spot(
-                "forked-process",
-                "forked process",
-                "its ops are not recorded; what it sends back is digested where it is read",
-            )
+    def _open_thread_stream(self) -> Stream | None:
+        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
+        try:
+            folder.mkdir()
+            stream = Stream(self._open_writer(folder, "threads", part_of=self.writer.folder.name))
+        except OSError as error:
+            self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
+            return None
+        stream.sites.outermost = self._outermost
+        self.note_racy("threads")
+        return stream
 
-    def _install(self) -> None:
-        recorder = self.recorder
-        self._undo += optimization.install(recorder, self._end_if_asked)
-        self._undo.append(data_loading.install(recorder, self._batch_yielded))
-        returned = self._module_returned if self.level is Level.MODULE else None
-        self._undo.append(modules.install(recorder.modules, self._set_phase, returned))
-        if self.level is Level.OP:
-            self._undo += escapes.install(recorder)
-            self._undo.append(threads.install(self.writer))
-            recorder.__enter__()
-
-    def _set_phase(self, phase: Phase) -> None:
-        self.recorder.progress.phase = phase
+    def note_racy(self, what: str) -> None:
+        """The program does something whose order may vary, so that two equal runs say less."""
+        if what not in self._racy:
+            self._racy.append(what)
+            self.writer.describe(racy=self._racy)
 
     def begin_at(self, frame: FrameType) -> None:
         """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
-        self.recorder.sites.outermost = frame
+        self._outermost = self.recorder.sites.outermost = frame
         self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
+
+    def note_earlier_threads(self) -> None:
+        """Threads that the program started before it imported the framework are not recorded."""
+        reason = "it began before the framework was imported, and its ops are not recorded"
+        for name in self.threads.earlier_threads():
+            self.writer.blind_spot("thread", name, reason)
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
-        self.recorder.quietly(self.recorder.progress.explicit)
-        self._end_if_asked()
+        if (recorder := self.threads.recorder()) is not None:
+            recorder.quietly(recorder.progress.explicit)
+            self._end_if_asked()
 
-    def _batch_yielded(self) -> None:
+    def _batch_yielded(self, iterator: Any) -> None:
+        if getattr(iterator, "_num_workers", 0) > 1 and not getattr(iterator, "_in_order", True):
+            self.note_racy("unordered data loader")
         self._num_batches += 1
         progress = self.recorder.progress
         if progress.phase in (Phase.INIT, Phase.DATA):
             progress.phase = Phase.FORWARD
+        steps = self._options.steps
         if (
-            self._steps is not None
+            steps is not None
             and progress.steps_by is None
-            and self._num_batches > self._steps
+            and self._num_batches > steps
             and not any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
         ):
             self.finish_program("steps")
 
-    def _step_ended(self, counted_by: str) -> None:
-        progress = self.recorder.progress
-        if progress.step == 0:
-            self.writer.describe(steps_by=counted_by)
-        self._record_held(STEP_OP)
-        self.writer.boundary()
+    def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
+        if recorder.progress.step == 0:
+            recorder.writer.describe(steps_by=counted_by)
+        # Where a thread stands when another one draws from a shared generator may vary.
+        record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
+        recorder.writer.boundary()
 
     def _end_if_asked(self) -> None:
-        if self._steps is not None and self.recorder.progress.step >= self._steps:
+        steps = self._options.steps
+        if steps is not None and self.recorder.progress.step >= steps:
             self.finish_program("steps")
-
-    def _record_held(self, name: str) -> None:
-        """At the end of a step: what the program keeps, and the states of the generators."""
-        held = [h for h in self.recorder.held.tensors() if is_plain(h.tensor)]
-        states = [state_digest(torch.default_generator), *rng.state_digests().values()]
-        if self.level is Level.OP:
-            text = json.dumps([[h.kind, h.name] for h in held])
-            self.recorder.event(
-                Role.STATE, name, [h.tensor for h in held], text=text, generators=states, phase=Phase.OTHER
-            )
-            return
-        for one in held:
-            self._record_one(one)
-        self.recorder.event(Role.STATE, name, [], generators=states, phase=Phase.OTHER)
-
-    def _record_one(self, held: Held) -> None:
-        self.recorder.event(
-            Role.HELD, _HELD_OPS[held.kind], [held.tensor], text=held.name, values=True, phase=Phase.OTHER
-        )
-
-    def _module_returned(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        given, made = (
-            [v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output)
-        )
-        name = f"module::{type(module).__name__}"
-        self.recorder.quietly(self.recorder.event, Role.MODULE, name, made, given=given, values=True)
 
     def returned(self, value: Any) -> None:
         """A checked function returned: its tensors leave the framework."""
@@ -158,30 +185,54 @@ class Session:
         os._exit(0)
 
     def forked(self) -> None:
-        """This is a forked child: the files belong to the parent."""
-        self.recorder.is_active = False
-        self.recorder.capture = None
+        """This is a forked child: the files belong to the parent, and it begins its own with its first op."""
+        if not self._undo:
+            return
+        self._inherited.append((getattr(self, "writer", None), self.threads.stream))
+        self._process = os.getpid()
+        self._num_batches = 0
+        self._racy = []
+        main = self.threads.forked()
+        main.is_active = False
+        main.capture = None
+        main.wake = self._begin_in_child
+
+    def _begin_in_child(self, recorder: Recorder) -> None:
+        if is_being_made():
+            return
+        recorder.wake = None
+        try:
+            self._begin(recorder)
+        except OSError as error:
+            self._folders.failed(f"The trace of process {os.getpid()} cannot be written: {error}")
+            return
+        multiprocessing = sys.modules.get("multiprocessing.util")
+        if multiprocessing is not None:
+            # Its processes end without running what was registered with atexit.
+            multiprocessing.Finalize(None, self.close, exitpriority=0)
 
     def close(self) -> None:
         """Stop recording and finish the files; the second call does nothing."""
         if self._process != os.getpid() or not self._undo:
             return
-        self.recorder.quietly(self._record_held, END_OP)
-        for _ in range(num_fused_graphs()):
-            self.writer.blind_spot(
-                "fused-kernels",
-                "graph compiled by Inductor",
-                "the ops inside its kernels are not recorded, only what other ops read of their results",
-            )
-        progress = self.recorder.progress
-        steps = progress.step if progress.steps_by is not None else self._num_batches
-        self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
-        self.recorder.is_active = False
-        self.recorder.sites.outermost = None
+        recorder = self.recorder
+        if recorder.is_active:
+            if self._part.stream == "process":
+                recorder.quietly(record_held, recorder, END_OP, generator_states())
+            if self.level is Level.OP:
+                recorder.quietly(self._note_extensions)
+            progress = recorder.progress
+            steps = progress.step if progress.steps_by is not None else self._num_batches
+            self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
+            recorder.sites.outermost = None
+        self.threads.end()
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        self.writer.close()
+
+    def _note_extensions(self) -> None:
+        for name in unseen_code.extensions():
+            self.writer.blind_spot("extension", f"extension module {name}", unseen_code.EXTENSION_REASON)
 
     def leave(self) -> None:
         """Close, and take the mode off this thread's stack of modes."""
@@ -190,14 +241,22 @@ class Session:
             self.recorder.__exit__(None, None, None)
 
 
-def start(folder: Path, options: RecordingOptions) -> Session:
-    """Begin to record this process.
+def _module_returned(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    given, made = (
+        [v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output)
+    )
+    name = f"module::{type(module).__name__}"
+    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)
+
+
+def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+    """Begin to record this process, and every process that it forks.
 
     Args:
-        folder: An existing folder that belongs to this process alone.
+        folders: Make the place in the trace for this process and for each that it forks.
         options: What to record.
 
     Raises:
         OSError: The trace cannot be written.
     """
-    return Session(folder, options)
+    return Session(folders, options)

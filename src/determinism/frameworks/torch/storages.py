@@ -6,9 +6,12 @@ every known storage until a sweep finds that the storage is gone.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
+
+from determinism.frameworks.torch.layouts import Layout, LayoutTable
 
 EXTERNAL = -1
 _storage_of = torch._C.TensorBase.untyped_storage
@@ -21,11 +24,12 @@ _NEW_BETWEEN_SWEEPS = 256
 class StorageState:
     """What is known of one storage."""
 
-    __slots__ = ("digest", "is_foreign", "lifted", "output", "record", "reference", "size", "view")
+    __slots__ = ("digest", "is_foreign", "key", "layouts", "lifted", "output", "record", "reference", "view", "writer")
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        """Bytes."""
+    def __init__(self, key: int, layouts: dict[tuple[Any, ...], Layout]) -> None:
+        self.key = key
+        self.layouts = layouts
+        """The ways to look at memory of its device."""
         self.record = EXTERNAL
         """Number of the record that wrote it last; `EXTERNAL` if nobody recorded did."""
         self.output = 0
@@ -39,32 +43,62 @@ class StorageState:
         self.lifted: tuple[int, bytes] | None = None
         """Layout and digest of a foreign tensor (from_numpy) when the framework took it over; None once an op wrote it."""
         self.reference: Any = None
+        self.writer: Any = None
+        """Which thread wrote it last; kept only for threads other than the main one."""
 
 
 class StorageTable:
     """The state of every storage that records have touched."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: LayoutTable) -> None:
+        """Take what numbers the ways to look at storages."""
+        self._layouts = layouts
         self._states: dict[int, StorageState] = {}
         self._sweep_at = _NEW_BETWEEN_SWEEPS
+        self._lock = threading.Lock()
+
+    def look(self, tensor: torch.Tensor) -> tuple[StorageState, Layout]:
+        """The state of a tensor's storage, and how the tensor looks at it; a storage met for the first time is external.
+
+        Raises:
+            RuntimeError: It is not a tensor with strides over one storage.
+        """
+        storage = _storage_of(tensor)
+        state = self._states.get(storage._cdata)
+        if state is None:
+            state = self._new(tensor, storage)
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes())
+        return state, state.layouts.get(key) or self._layouts.add(tensor, key)
 
     def state(self, tensor: torch.Tensor) -> StorageState:
-        """The state of a tensor's storage; a storage met for the first time is external."""
-        storage = _storage_of(tensor)
+        """The state of a tensor's storage."""
+        return self.look(tensor)[0]
+
+    def _new(self, tensor: torch.Tensor, storage: Any) -> StorageState:
         key = storage._cdata
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = StorageState(storage.nbytes())
+        with self._lock:
+            state = self._states.get(key)
+            if state is not None:
+                return state
+            if len(self._states) >= self._sweep_at:
+                self._sweep()
+            state = StorageState(key, self._layouts.on_device_of(tensor))
             state.reference = storage._weak_ref()
             # Memory that PyTorch cannot resize belongs to somebody else (from_numpy, frombuffer, dlpack, a map).
             state.is_foreign = not storage.resizable()
-            if len(self._states) >= self._sweep_at:
-                self._sweep()
-        return state
+            self._states[key] = state
+            return state
 
     def known(self, tensor: torch.Tensor) -> StorageState | None:
         """The state of a tensor's storage if a record has touched it."""
         return self._states.get(_storage_of(tensor)._cdata)
+
+    def written_elsewhere(self, key: int) -> None:
+        """Another thread wrote a storage: what it holds is digested when it is read."""
+        state = self._states.get(key)
+        if state is not None:
+            state.record = EXTERNAL
+            state.is_foreign = True
 
     def _sweep(self) -> None:
         gone = [key for key, state in self._states.items() if _expired(state.reference)]

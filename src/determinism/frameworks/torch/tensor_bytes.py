@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from determinism.digest import digest_bytes, digest_many
 from determinism.types import NO_DIGEST
@@ -13,21 +15,48 @@ from determinism.types import NO_DIGEST
 _data_pointer = torch._C.TensorBase.data_ptr
 _storage_of = torch._C.TensorBase.untyped_storage
 _EMPTY = digest_bytes(b"")
-_buffer_types: dict[int, Any] = {}
 
 
-def _digest_memory(address: int, length: int) -> bytes:
-    kind = _buffer_types.get(length)
-    if kind is None:
-        if len(_buffer_types) > 4096:
-            _buffer_types.clear()
-        kind = _buffer_types[length] = ctypes.c_char * length
-    return digest_bytes(kind.from_address(address))
+_readers: dict[int, Callable[[int], Any]] = {}
+
+
+def memory_of(tensor: torch.Tensor) -> Callable[[int], Any] | None:
+    """What takes the address of a tensor that lies like this one and gives its bytes as `digest_bytes` reads them.
+
+    None where the digest is not simply that of the bytes from the tensor's address on: it lies on another device, has
+    gaps, or is of a type that may need a closer look.
+    """
+    length = tensor.nbytes
+    if not length or not tensor.is_cpu or tensor.is_quantized or tensor.is_complex():
+        return None
+    return _reader(length) if _is_block(tensor) and _storage_of(tensor).nbytes() >= length else None
+
+
+def _reader(length: int) -> Callable[[int], Any]:
+    reader = _readers.get(length)
+    if reader is None:
+        if len(_readers) > 4096:
+            _readers.clear()
+        reader = _readers[length] = (ctypes.c_char * length).from_address
+    return reader
+
+
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided view of one storage."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a strided view of one storage that holds data."""
-    return tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested)
+    return is_strided(tensor) and not tensor.is_meta
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the data: of a wrapper (DTensor, a masked or quantized subclass) what it wraps, else itself."""
+    if type(tensor) is torch.Tensor or not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    wrapped = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return [part for inner in wrapped if isinstance(inner, torch.Tensor) for part in plain_parts(inner)]
 
 
 def digest_tensor(tensor: torch.Tensor) -> bytes:
@@ -50,17 +79,19 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
         if tensor.is_meta:
             return NO_DIGEST
         tensor = tensor.detach().cpu()
-    storage = _storage_of(tensor)
-    address = _data_pointer(tensor)
-    if not address or not storage.nbytes():
+    storage_bytes = _storage_of(tensor).nbytes()
+    if not _data_pointer(tensor) or not storage_bytes:
         return _digest_without_memory(tensor)
-    if tensor.is_contiguous():
-        if storage.nbytes() < length:
-            return _digest_without_memory(tensor)
-        return _digest_memory(address, length)
-    if storage.nbytes() == length and _is_dense(tensor):
-        return _digest_memory(storage.data_ptr(), length)
-    return _digest_memory(_data_pointer(contiguous := tensor.detach().contiguous()), contiguous.nbytes)
+    if not _is_block(tensor):
+        tensor = tensor.detach().contiguous()
+    elif storage_bytes < length:
+        return _digest_without_memory(tensor)
+    return digest_bytes(_reader(tensor.nbytes)(_data_pointer(tensor)))
+
+
+def _is_block(tensor: torch.Tensor) -> bool:
+    """Whether the elements are one block of bytes, from the tensor's address on."""
+    return tensor.is_contiguous() or (_storage_of(tensor).nbytes() == tensor.nbytes and _is_dense(tensor))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from determinism.launch.notes import note_not_recorded
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
@@ -15,38 +13,38 @@ if TYPE_CHECKING:
     from typing import Any
 
     Callback = Callable[[ModuleType], None]
+    Failed = Callable[[str], None]
 
 
-def after_import(name: str, callback: Callback) -> None:
+def after_import(name: str, callback: Callback, failed: Failed) -> None:
     """Call `callback` once, right after a module was executed; now, if it is already imported.
 
-    What the callback raises does not reach the program; it becomes a note in the trace.
-
     Args:
-        name: Name of a top-level module.
-        callback: Gets the module.
+        name: Full name of a module.
+        callback: Gets the module. What it raises does not reach the program.
+        failed: Gets what it raised, in words.
     """
     module = sys.modules.get(name)
     if module is not None:
-        _call(callback, name, module)
+        _call(callback, failed, name, module)
         return
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
-    _FINDER.callbacks.setdefault(name, []).append(callback)
+    _FINDER.callbacks.setdefault(name, []).append((callback, failed))
 
 
-def _call(callback: Callback, name: str, module: ModuleType) -> None:
+def _call(callback: Callback, failed: Failed, name: str, module: ModuleType) -> None:
     try:
         callback(module)
     except Exception as error:
-        note_not_recorded(f"Recording could not start when {name} was imported: {type(error).__name__}: {error}")
+        failed(f"Recording could not start when {name} was imported: {type(error).__name__}: {error}")
 
 
 class _Finder:
     """Lets the other finders find the module, and puts a loader in between that tells when it was executed."""
 
     def __init__(self) -> None:
-        self.callbacks: dict[str, list[Callback]] = {}
+        self.callbacks: dict[str, list[tuple[Callback, Failed]]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -64,8 +62,8 @@ class _Finder:
         return None
 
     def executed(self, name: str, module: ModuleType) -> None:
-        for callback in self.callbacks.pop(name, []):
-            _call(callback, name, sys.modules.get(name, module))
+        for callback, failed in self.callbacks.pop(name, []):
+            _call(callback, failed, name, sys.modules.get(name, module))
 
 
 class _Loader:

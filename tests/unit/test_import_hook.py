@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from determinism.import_hook import after_import
 from determinism.launch.configuration import RecordingConfiguration
-from determinism.launch.import_hook import after_import
+from determinism.launch.notes import note_not_recorded
 
 NAME = "hooked_example"
 
@@ -34,14 +35,14 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     yield package
     for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         del sys.modules[name]
-    from determinism.launch import import_hook
+    from determinism import import_hook
 
     import_hook._FINDER.callbacks.clear()
 
 
 def test_callback_comes_once_right_after_execution() -> None:
     seen = []
-    after_import(NAME, lambda module: seen.append(module.executions))
+    after_import(NAME, lambda module: seen.append(module.executions), note_not_recorded)
     assert seen == []
     module = importlib.import_module(NAME)
     assert seen == [1]
@@ -53,21 +54,21 @@ def test_callback_comes_once_right_after_execution() -> None:
 def test_module_that_is_already_imported() -> None:
     module = importlib.import_module(NAME)
     seen = []
-    after_import(NAME, seen.append)
+    after_import(NAME, seen.append, note_not_recorded)
     assert seen == [module]
 
 
 def test_several_callbacks_come_in_order() -> None:
     seen = []
-    after_import(NAME, lambda module: seen.append("first"))
-    after_import(NAME, lambda module: seen.append("second"))
+    after_import(NAME, lambda module: seen.append("first"), note_not_recorded)
+    after_import(NAME, lambda module: seen.append("second"), note_not_recorded)
     importlib.import_module(f"{NAME}.part")
     assert seen == ["first", "second"]
 
 
 def test_callback_may_import_the_module_itself() -> None:
     seen = []
-    after_import(NAME, lambda module: seen.append(importlib.import_module(f"{NAME}.part").value))
+    after_import(NAME, lambda module: seen.append(importlib.import_module(f"{NAME}.part").value), note_not_recorded)
     importlib.import_module(NAME)
     assert seen == [7]
 
@@ -83,7 +84,7 @@ def test_module_looks_as_it_would_without_the_hook() -> None:
     )
     expected_path = list(plain.__path__)
     del sys.modules[NAME]
-    after_import(NAME, lambda module: None)
+    after_import(NAME, lambda module: None, note_not_recorded)
     module = importlib.import_module(NAME)
     found = (
         type(module.__loader__),
@@ -98,7 +99,7 @@ def test_module_looks_as_it_would_without_the_hook() -> None:
 
 
 def test_what_the_import_system_offers_goes_on_working() -> None:
-    after_import(NAME, lambda module: None)
+    after_import(NAME, lambda module: None, note_not_recorded)
     module = importlib.import_module(NAME)
     assert importlib.resources.files(NAME).joinpath("data.txt").read_text() == "content"
     assert "class Point" in inspect.getsource(module)
@@ -110,7 +111,7 @@ def test_what_the_import_system_offers_goes_on_working() -> None:
 
 def test_spec_found_without_importing_works_as_ever() -> None:
     seen = []
-    after_import(NAME, seen.append)
+    after_import(NAME, seen.append, note_not_recorded)
     spec = importlib.util.find_spec(NAME)
     assert spec is not None
     assert seen == []
@@ -123,7 +124,7 @@ def test_spec_found_without_importing_works_as_ever() -> None:
 
 def test_lazy_loader() -> None:
     seen = []
-    after_import(NAME, lambda module: seen.append(module.__name__))
+    after_import(NAME, lambda module: seen.append(module.__name__), note_not_recorded)
     spec = importlib.util.find_spec(NAME)
     spec.loader = importlib.util.LazyLoader(spec.loader)
     module = importlib.util.module_from_spec(spec)
@@ -142,8 +143,8 @@ def test_failing_callback_becomes_a_note(tmp_path: Path, monkeypatch: pytest.Mon
         raise ValueError("no recorder today")
 
     seen = []
-    after_import(NAME, fail)
-    after_import(NAME, seen.append)
+    after_import(NAME, fail, note_not_recorded)
+    after_import(NAME, seen.append, note_not_recorded)
     module = importlib.import_module(NAME)
     assert seen == [module]
     (note,) = tmp_path.glob("not-recorded-*.json")
@@ -152,7 +153,7 @@ def test_failing_callback_becomes_a_note(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_failing_callback_without_a_trace_is_silent(capfd) -> None:
-    after_import(NAME, lambda module: 1 / 0)
+    after_import(NAME, lambda module: 1 / 0, note_not_recorded)
     importlib.import_module(NAME)
     assert capfd.readouterr() == ("", "")
 
@@ -161,7 +162,7 @@ def test_failed_import_raises_as_ever_and_the_next_one_calls_back(example: Path)
     source = (example / "__init__.py").read_text()
     (example / "__init__.py").write_text("raise RuntimeError('broken for now')\n")
     seen = []
-    after_import(NAME, seen.append)
+    after_import(NAME, seen.append, note_not_recorded)
     with pytest.raises(RuntimeError, match="broken for now"):
         importlib.import_module(NAME)
     assert seen == []
@@ -171,7 +172,7 @@ def test_failed_import_raises_as_ever_and_the_next_one_calls_back(example: Path)
 
 
 def test_missing_module_raises_as_ever() -> None:
-    after_import("hooked_and_missing", lambda module: None)
+    after_import("hooked_and_missing", lambda module: None, note_not_recorded)
     with pytest.raises(ModuleNotFoundError, match="hooked_and_missing"):
         importlib.import_module("hooked_and_missing")
 
@@ -181,7 +182,7 @@ def test_module_that_replaces_itself(example: Path) -> None:
         "import sys, types\nsys.modules[__name__] = types.SimpleNamespace(replaced=True)\n"
     )
     seen = []
-    after_import(NAME, seen.append)
+    after_import(NAME, seen.append, note_not_recorded)
     importlib.import_module(NAME)
     assert seen[0].replaced
 
@@ -189,7 +190,7 @@ def test_module_that_replaces_itself(example: Path) -> None:
 def test_threads_that_import_at_once_call_back_once(example: Path) -> None:
     (example / "__init__.py").write_text("import time\ntime.sleep(0.05)\n")
     seen = []
-    after_import(NAME, seen.append)
+    after_import(NAME, seen.append, note_not_recorded)
     threads = [threading.Thread(target=importlib.import_module, args=(NAME,)) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from determinism.trace.schema import PROCESSES_FOLDER
@@ -14,17 +15,44 @@ PROCESS_VARIABLE = "DETERMINISM_PROCESS"
 """Environment variable through which a recorded process tells its children its key."""
 
 
-def claim_process_folder(trace_folder: Path, parent_key: str | None) -> Path:
+class Folders:
+    """The folders of the processes of one run."""
+
+    def __init__(self, trace_folder: Path, failed: Callable[[str], None]) -> None:
+        """Take the trace, and what is told when a process cannot be recorded."""
+        self._trace_folder = trace_folder
+        self.failed = failed
+
+    def claim(self, name: str | None) -> Path:
+        """Make the folder of this process, and let its children know its key.
+
+        Args:
+            name: What the framework calls it among its siblings; None if it knows no name.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        folder = claim_process_folder(self._trace_folder, os.environ.get(PROCESS_VARIABLE), name)
+        os.environ[PROCESS_VARIABLE] = folder.name
+        return folder
+
+
+def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str | None = None) -> Path:
     """Make the folder of this process; its name is the process's key.
 
     Keys are `main`, then `main-2`, `main-3` … for processes that no recorded process started, and `<parent>.<name>` for
     the others. The name is what tells siblings apart in every run: their rank, or what `multiprocessing` calls them; only
     where there is neither, they count in the order in which they begin to record.
 
+    Args:
+        trace_folder: That of the run.
+        parent_key: Key of the recorded process that started this one; None if none did.
+        name: What this process is called among its siblings, if the framework knows it better.
+
     Raises:
         OSError: The folder cannot be made.
     """
-    name = _own_name()
+    name = name or _own_name(parent_key or "")
     for index in itertools.count(1):
         if name is not None:
             key = f"{parent_key or 'main'}.{name}" if index == 1 else f"{parent_key or 'main'}.{name}-{index}"
@@ -41,10 +69,11 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None) -> Path:
     raise AssertionError("the count of keys has no end")
 
 
-def _own_name() -> str | None:
+def _own_name(parent_key: str) -> str | None:
     """What this process is called among its siblings; None if it has no name."""
     rank = os.environ.get("RANK", "")
-    if rank.isdigit():
+    # The children of a rank inherit its variables.
+    if rank.isdigit() and f"rank-{rank}" not in parent_key.split("."):
         return f"rank-{rank}"
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:

@@ -1,0 +1,183 @@
+"""What training steps are measured under: our recorder, an empty dispatch mode, and other tools with comparable features."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import determinism
+from gpt import Trainer
+
+_LEFT_OUT = 2
+"""Steps at the beginning of each block that do not count: tensors made before the block are unknown to a recorder until a
+step has written them, which a program recorded from its start does not have. Every contender gets them."""
+
+
+class Block(NamedTuple):
+    """Steps made under a contender."""
+
+    seconds: list[float]
+    """CPU time of each step that counts, of all threads."""
+    records: int | None = None
+    """Of one step, as the contender counts them."""
+    disk_bytes: int | None = None
+    """Of one step; None for what stays in memory."""
+
+
+class Contender(ABC):
+    """One way to watch training steps."""
+
+    title: str
+    needs: tuple[str, str] = ("torch", "torch")
+    """A module, and the package that brings it."""
+
+    def missing(self) -> str | None:
+        """What must be installed first, in words."""
+        module, package = self.needs
+        try:
+            found = importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        return None if found else f"{self.title} needs the module {module}, which the package {package} brings."
+
+    @abstractmethod
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        """Make some steps."""
+
+
+def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextManager[Any]] | None = None) -> list[float]:
+    """CPU seconds of each step, with what is entered around each."""
+    seconds = []
+    for _ in range(steps):
+        start = time.process_time()
+        if around is None:
+            trainer.step()
+        else:
+            with around():
+                trainer.step()
+        seconds.append(time.process_time() - start)
+    return seconds
+
+
+class Recorded(Contender):
+    """This project, streaming to disk."""
+
+    def __init__(self, level: str) -> None:
+        self.title = f"determinism, level {level}"
+        self._level = level
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace"
+            with determinism.record(trace, level=self._level) as session:
+                timed(trainer, _LEFT_OUT)
+                before = session.writer.num_records
+                seconds = timed(trainer, steps)
+                records = (session.writer.num_records - before) // steps
+            size = sum(file.stat().st_size for file in trace.rglob("*.arrow"))
+            return Block(seconds, records, size // (steps + _LEFT_OUT))
+
+
+class EmptyMode(Contender):
+    """A dispatch mode that only calls the op: the floor for whatever sees every op from Python."""
+
+    title = "empty TorchDispatchMode"
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        with _Empty():
+            timed(trainer, _LEFT_OUT)
+            return Block(timed(trainer, steps))
+
+
+class _Empty(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        return function(*arguments, **(keywords or {}))
+
+
+class DebugMode(Contender):
+    """PyTorch's own; a new one for each step, since what it records stays in memory."""
+
+    needs = ("torch.utils._debug_mode", "torch of version 2.10 or newer")
+
+    def __init__(self, *, inputs: bool) -> None:
+        what = "inputs and outputs" if inputs else "outputs"
+        self.title = f"DebugMode, {what} hashed, stacks, modules"
+        self._hash_inputs = inputs
+        self._records = 0
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        from torch.utils._debug_mode import DebugMode as Mode
+
+        with (
+            Mode(record_nn_module=True, record_stack_trace=True, record_ids=True) as mode,
+            Mode.log_tensor_hashes("hash_tensor", hash_inputs=self._hash_inputs),
+        ):
+            yield
+        self._records = len(mode.logs)
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        timed(trainer, _LEFT_OUT, self._entered)
+        return Block(timed(trainer, steps, self._entered), self._records)
+
+
+class Msprobe(Contender):
+    """Huawei's `mindstudio-probe`, which writes JSON files for each step."""
+
+    needs = ("msprobe", "mindstudio-probe")
+
+    def __init__(self, level: str, summary: str) -> None:
+        self.title = f"msprobe, level {level}, {summary}, every API"
+        self._kept = tempfile.TemporaryDirectory()
+        self._folder = Path(self._kept.name)
+        self._settings = self._folder / "settings.json"
+        common = {"task": "statistics", "dump_path": str(self._folder / "dump"), "level": level, "risk_level": "ALL"}
+        statistics = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": summary}
+        self._settings.write_text(json.dumps({**common, "rank": [], "step": [], "statistics": statistics}))
+
+    @contextmanager
+    def _entered(self, trainer: Trainer) -> Iterator[None]:
+        from msprobe.pytorch import PrecisionDebugger
+
+        # It is one object for the whole process, however often it is made.
+        debugger = PrecisionDebugger(config_path=str(self._settings))
+        debugger.start(model=trainer.model)
+        yield
+        debugger.stop()
+        debugger.step()
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        timed(trainer, _LEFT_OUT, lambda: self._entered(trainer))
+        seconds = timed(trainer, steps, lambda: self._entered(trainer))
+        dumps = sorted(self._folder.rglob("dump.json"), key=lambda path: path.stat().st_mtime_ns)
+        records = len(json.loads(dumps[-1].read_text())["data"])
+        size = sum(file.stat().st_size for file in dumps[-1].parent.iterdir())
+        shutil.rmtree(self._folder / "dump")
+        return Block(seconds, records, size)
+
+
+OURS: dict[str, Callable[[], Contender]] = {level: partial(Recorded, level) for level in ("op", "module", "step")}
+PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
+    "empty": {"empty": EmptyMode},
+    "debugmode": {
+        "debugmode-outputs": partial(DebugMode, inputs=False),
+        "debugmode-inputs": partial(DebugMode, inputs=True),
+    },
+    "msprobe": {
+        "msprobe-statistics": partial(Msprobe, "L1", "statistics"),
+        "msprobe-md5": partial(Msprobe, "mix", "md5"),
+    },
+}
+"""What `--peers` takes, with the contenders that each stands for."""
+CONTENDERS = {**OURS, **{name: make for peer in PEERS.values() for name, make in peer.items()}}

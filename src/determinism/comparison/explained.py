@@ -1,0 +1,177 @@
+"""Tells which process a difference came from: a receiver whose sender differs is not the origin.
+
+A value that came in from outside is known by its digests in both runs. If another stream made a value with just these
+digests, that stream sent it, even if nothing else reads it there. A collective gives its readers other values than it
+took, so there any process counts as the sender that differs by itself and no later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.process import ProcessComparison
+from determinism.comparison.racing import Threads, as_other_batch, as_race, yields_other_batch
+from determinism.comparison.received import NOTHING, Received
+from determinism.comparison.result import Divergence
+from determinism.comparison.unordered import UnorderedComparison
+from determinism.trace.reader import ProcessTrace
+from determinism.types import Kind, Stream
+
+_SENDS_RATHER = (Stream.WORKER, Stream.THREADS, Stream.PROCESS, Stream.POOL)
+"""Of two streams that may have sent a value to each other, the one that stands first here did: a worker is given no
+tensors, and a pool gets its tasks before it gives results."""
+_BATCH = "determinism::batch"
+_THREADS = (Stream.PROCESS, Stream.THREADS)
+_HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
+
+
+class Found(NamedTuple):
+    """A divergence in one stream."""
+
+    result: ProcessComparison
+    divergence: Divergence
+    received: Received
+
+
+class Explained:
+    """Follows the divergences of all streams back to where they began."""
+
+    def __init__(self, results: Sequence[ProcessComparison], search: DigestSearch) -> None:
+        self._results = results
+        self._search = search
+        for result in results:
+            for pair in result.received.pairs:
+                self._search.expect(pair)
+        self._found = [Found(r, r.divergence, r.received) for r in results if r.divergence is not None]
+
+    def ways(self) -> list[list[Found]]:
+        """For each stream that differs the way of its divergence: from itself to the origin, the earliest origin first."""
+        ways = [self._way(found) for found in self._found]
+        return sorted(ways, key=lambda way: (*_place(way), len(way)))
+
+    def _way(self, found: Found) -> list[Found]:
+        way = [found]
+        while True:
+            raced = self._raced(way[-1])
+            if raced is not None:
+                way[-1] = raced
+                break
+            sender = self._sender(way[-1], way)
+            if sender is None:
+                break
+            way.append(sender)
+        step = min((one.divergence.step for one in way if one.result.stream not in _HAVE_NO_STEPS), default=None)
+        return [_with_step(one, step) for one in way]
+
+    def _raced(self, found: Found) -> Found | None:
+        """The same, if a value was only read at another moment, or batches came in another order."""
+        own = found.result
+        if found.divergence.kind is not Kind.DATA or not found.received.pairs or own.stream not in _THREADS:
+            return None
+        assert own.traces is not None
+        if found.divergence.op == _BATCH:
+            is_other = yields_other_batch(found.received, own.traces, self._search)
+            return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
+        is_race = Threads(self._others(own), self._search).read_too_early_or_late(found.received)
+        return found._replace(divergence=as_race(found.divergence)) if is_race else None
+
+    def _others(self, own: ProcessComparison) -> list[tuple[ProcessTrace, ProcessTrace]]:
+        """The streams of other threads of the same process; a stream of several threads is one of them."""
+        return [
+            other.traces
+            for other in self._results
+            if other.part_of == own.part_of
+            and other.stream in _THREADS
+            and other.traces is not None
+            and not (other is own and own.stream is Stream.PROCESS)
+        ]
+
+    def _sender(self, receiver: Found, way: list[Found]) -> Found | None:
+        """Who sent what a divergence received; None if nobody is known to."""
+        senders = []
+        for result in self._results:
+            # What a thread received may come from another one in the same stream.
+            is_same = result is receiver.result and result.stream is Stream.THREADS
+            if not is_same and any(result is passed.result for passed in way):
+                continue
+            sender = self._sent(result, receiver.received)
+            if sender is None or any(sender.divergence == passed.divergence for passed in way):
+                continue
+            if is_same or not (self._sent_back(sender, receiver) or _is_later_in_the_process(sender, receiver)):
+                senders.append(sender)
+        if senders:
+            return min(senders, key=lambda sender: (_rank(sender), *_place([sender])))
+        return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
+
+    def _sent(self, sender: ProcessComparison, received: Received) -> Found | None:
+        """The divergence that made one of these values, in a stream that may have sent it."""
+        if not received.pairs:
+            return None
+        if isinstance(sender, UnorderedComparison):
+            origin = sender.made.origin_of(received.pairs) if sender.made is not None else None
+            return None if origin is None else Found(sender, *origin)
+        divergence = sender.divergence or sender.first_dead
+        if divergence is None or not self._made(sender, received):
+            return None
+        return Found(sender, divergence, sender.received if sender.divergence is not None else NOTHING)
+
+    def _made(self, sender: ProcessComparison, received: Received) -> bool:
+        """Whether a stream made one of these values, and not both values in both runs."""
+        assert sender.traces is not None
+        first, second = sender.traces
+        return any(
+            self._search.has_made(first, mine)
+            and self._search.has_made(second, other)
+            and not (self._search.has_made(first, other) and self._search.has_made(second, mine))
+            for mine, other in received.pairs
+        )
+
+    def _sent_back(self, sender: Found, receiver: Found) -> bool:
+        """Whether it may as well have gone the other way, which is the more likely one."""
+        return _rank(sender) >= _rank(receiver) and self._sent(receiver.result, sender.received) is not None
+
+    def _sender_by_collective(self, receiver: Found, way: list[Found]) -> Found | None:
+        """The earliest divergence of another process; rather one that counts there too than one that was only sent."""
+        sent = [Found(result, result.sent, NOTHING) for result in self._results if result.sent is not None]
+        for candidates in (self._found, sent):
+            senders = [
+                found
+                for found in candidates
+                if not found.received.by_collective
+                and not any(found.result is passed.result for passed in way)
+                and found.divergence.step <= receiver.divergence.step
+                and found.result.stream is Stream.PROCESS
+            ]
+            if senders:
+                return min(senders, key=lambda sender: _place([sender]))
+        return None
+
+
+def _is_later_in_the_process(sender: Found, receiver: Found) -> bool:
+    """Whether a thread would have received something before it was there; other processes have steps of their own."""
+    is_same = sender.result.part_of == receiver.result.part_of
+    return (
+        is_same
+        and {sender.result.stream, receiver.result.stream} <= set(_THREADS)
+        and (sender.divergence.step > receiver.divergence.step)
+    )
+
+
+def _rank(found: Found) -> int:
+    return _SENDS_RATHER.index(found.result.stream)
+
+
+def _place(way: list[Found]) -> tuple[int, float, int]:
+    """When a divergence was: what came first explains the others."""
+    origin = way[-1]
+    return origin.divergence.step, origin.result.started, origin.divergence.record
+
+
+def _with_step(found: Found, step: int | None) -> Found:
+    """Workers and pools count no steps: what they did belongs to the step in which it was received."""
+    if step is None or found.result.stream not in _HAVE_NO_STEPS:
+        return found
+    return found._replace(divergence=replace(found.divergence, step=step))

@@ -1,0 +1,160 @@
+"""What a record did, as two numbers: equal for equal work, wherever and whenever it was done.
+
+A record took place somewhere in the program (role, op, stack, module, arguments) with certain inputs, and gave certain
+outputs. Inputs count by what they held, not by who made them: work that is stolen, interleaved or fetched ahead comes at
+another place in the stream each time. Numbers are 64 bits wide and mixed by the finaliser of SplitMix64; sums of them
+over all records do not depend on their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.comparison.canonical import Canonical
+from determinism.trace.chunk import Array, Children, Chunk
+from determinism.trace.reader import ProcessTrace
+from determinism.types import Access, Role, Stream
+
+_HELD_ROWS = 1 << 20
+_SEEDS = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)
+_KEPT = (Role.STATE, Role.HELD)
+"""What a process of a pool keeps when a step ends hangs on which work came to it; what a thread does, on the thread."""
+
+
+class Fingerprints(NamedTuple):
+    """One row of two numbers per record."""
+
+    task: Array
+    """The place and the inputs."""
+    work: Array
+    """The task, and what came of it."""
+
+
+class Produced:
+    """What records of one process left in their outputs; holds the latest, and reads older ones again."""
+
+    def __init__(self, process: ProcessTrace) -> None:
+        self._process = process
+        self._held: deque[tuple[int, int, Children]] = deque()
+        self._rows = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Hold the outputs of the next records."""
+        self._held.append((chunk.first, chunk.rows, chunk.children["outputs"]))
+        self._rows += chunk.rows
+        while self._rows - self._held[0][1] > _HELD_ROWS:
+            self._rows -= self._held.popleft()[1]
+
+    def digests(self, producers: Array, outputs: Array) -> Array:
+        """The digest of each output; zeros for producer -1, and where nothing was digested."""
+        found = np.zeros((len(producers), 2), dtype=np.uint64)
+        firsts = np.array([first for first, _, _ in self._held], dtype=np.int64)
+        known = (producers >= firsts[0]) if len(firsts) else np.zeros(len(producers), dtype=bool)
+        block = np.searchsorted(firsts, producers[known], side="right") - 1
+        positions = np.flatnonzero(known)
+        for index in np.unique(block):
+            first, _, made = self._held[index]
+            _take(found, positions[block == index], producers, outputs, first, made)
+        older = np.flatnonzero(~known & (producers >= 0))
+        older = older[np.argsort(producers[older], kind="stable")]
+        while len(older):
+            chunk, _ = self._process.record(int(producers[older[0]]))
+            end = np.searchsorted(producers[older], chunk.first + chunk.rows)
+            _take(found, older[:end], producers, outputs, chunk.first, chunk.children["outputs"])
+            older = older[end:]
+        return found
+
+
+def _take(found: Array, at: Array, producers: Array, outputs: Array, first: int, made: Children) -> None:
+    rows = producers[at] - first
+    entries = made.starts[rows] + outputs[at]
+    there = entries < made.starts[rows + 1]
+    found[at[there]] = made.columns["digest"][entries[there]]
+
+
+def input_contents(chunk: Chunk, produced: Produced) -> tuple[Array, Array]:
+    """Per input entry what its producer left there, and what it held, which is the digest on the spot if there is one."""
+    inputs = chunk.children["inputs"]
+    distance = inputs.columns["producer"].astype(np.int64)
+    owner = np.repeat(chunk.numbers, np.diff(inputs.starts))
+    left = produced.digests(np.where(distance == 0, -1, owner - distance), inputs.columns["output"])
+    held = left.copy()
+    digests = chunk.children["input_digests"]
+    at = np.repeat(inputs.starts[:-1], np.diff(digests.starts)) + digests.columns["position"]
+    there = at < len(held)
+    held[at[there]] = digests.columns["digest"][there]
+    return left, held
+
+
+def fingerprints(chunk: Chunk, held: Array, canonical: Canonical, side: int) -> Fingerprints:
+    """The fingerprints of records.
+
+    Args:
+        chunk: The records.
+        held: Per input entry what it held.
+        canonical: Numbers for names.
+        side: 0 for the first run, 1 for the second.
+    """
+    task = np.repeat(_SEEDS[None, :], chunk.rows, axis=0)
+    columns = [chunk.columns["role"]]
+    for name, numbers in (
+        ("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks),
+        ("arguments", canonical.arguments),
+    ):  # fmt: skip
+        columns.append(numbers[side][chunk.columns[name]])
+    for column in columns:
+        task = _mix(task ^ column.astype(np.int64).view(np.uint64)[:, None])
+    inputs, outputs, generators = (chunk.children[name] for name in ("inputs", "outputs", "generators"))
+    layouts = canonical.layouts[side]
+    reads = inputs.columns["access"] == Access.READ
+    task = _mix(task ^ _sums(inputs.starts, _entries(inputs, held, layouts[inputs.columns["layout"]]), reads))
+    made = _entries(outputs, outputs.columns["digest"], layouts[outputs.columns["layout"]])
+    drawn = _entries(generators, generators.columns["digest"], None)
+    work = _mix(task + _sums(outputs.starts, made))
+    return Fingerprints(task, _mix(work + _sums(generators.starts, drawn)))
+
+
+def given(chunk: Chunk, held: Array) -> Array:
+    """Two numbers per record for what it read that no record of its stream had made."""
+    inputs = chunk.children["inputs"]
+    is_given = (inputs.columns["access"] == Access.READ) & (inputs.columns["producer"] == 0)
+    return _sums(inputs.starts, _entries(inputs, held, None), is_given)
+
+
+def stream_fingerprints(process: ProcessTrace, canonical: Canonical, side: int) -> Iterator[tuple[Chunk, Array, Array]]:
+    """Batch by batch: the records, the positions of those that count, and the fingerprints of their work."""
+    produced = Produced(process)
+    uncounted = () if process.description.get("stream") == Stream.THREADS else _KEPT
+    for chunk in process.chunks():
+        produced.add(chunk)
+        counted = np.flatnonzero(~np.isin(chunk.columns["role"], uncounted))
+        _, held = input_contents(chunk, produced)
+        yield chunk, counted, fingerprints(chunk, held, canonical, side).work[counted]
+
+
+def _entries(children: Children, digests: Array, layouts: Array | None) -> Array:
+    """Two numbers per list entry: of its position in the list, its layout and what it holds."""
+    counts = np.diff(children.starts)
+    within = np.arange(int(children.starts[-1])) - np.repeat(children.starts[:-1], counts)
+    place = within if layouts is None else within + (layouts.astype(np.int64) << 20)
+    mixed = _mix(_SEEDS + place.view(np.uint64)[:, None])
+    mixed = _mix(mixed ^ digests[:, :1])
+    return _mix(mixed ^ digests[:, 1:])
+
+
+def _sums(starts: Array, entries: Array, counted: Array | None = None) -> Array:
+    """Per list the sum of its entries."""
+    sums = np.zeros((len(entries) + 1, 2), dtype=np.uint64)
+    np.cumsum(entries if counted is None else np.where(counted[:, None], entries, 0), axis=0, out=sums[1:])
+    return np.asarray(sums[starts[1:]] - sums[starts[:-1]])
+
+
+def _mix(numbers: Array) -> Array:
+    """Spread every bit of 64-bit numbers over all of them."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(numbers ^ (numbers >> np.uint64(31)))

@@ -1,0 +1,113 @@
+"""Recognises threads that use one tensor at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.kind import kind_of
+from determinism.comparison.origins import Entry
+from determinism.comparison.received import Received
+from determinism.comparison.result import Divergence
+from determinism.comparison.roots import Root
+from determinism.trace.chunk import Chunk
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import Table
+from determinism.types import Kind, Level
+
+_DETAIL = (
+    "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
+    "differs from run to run, and an update can be lost."
+)
+_BATCHES = "Both runs loaded the same batches, in another order."
+
+
+def as_race(divergence: Divergence) -> Divergence:
+    """The same divergence, said to come from threads that race."""
+    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_DETAIL)
+
+
+def is_changed_by_another_thread(root: Root, processes: Sequence[ProcessTrace]) -> bool:
+    """Whether an op changes a tensor in place that another thread changes as well, so that the two may overlap.
+
+    They take the tensor from outside: memory that another thread may have written has no producer. If anything else
+    that the op got differs, that is reason enough.
+    """
+    group, first, second = root.group, root.first, root.second
+    if first is None or second is None or not (changes_in_place(first) or changes_in_place(second)):
+        return False
+    if any(mine.digest != other.digest for mine, other in zip(first.inputs[1:], second.inputs[1:], strict=False)):
+        return False
+    sides = zip(processes, (group.first, group.second), (group.pairing.first, group.pairing.second), strict=True)
+    return any(_is_changed_elsewhere(process, chunk, int(rows[root.position])) for process, chunk, rows in sides)
+
+
+def _is_changed_elsewhere(process: ProcessTrace, chunk: Chunk, row: int) -> bool:
+    """Whether a thread other than that of a record changes what looks like the same tensor in place."""
+    thread = chunk.columns["thread"][row]
+    layout = chunk.children["inputs"].columns["layout"][chunk.children["inputs"].starts[row]]
+    ops = [number for number, name in enumerate(process.names.texts(Table.OP)) if _is_in_place(name)]
+    for other in process.chunks():
+        inputs = other.children["inputs"]
+        rows = (other.columns["thread"] != thread) & np.isin(other.columns["op"], ops) & (np.diff(inputs.starts) > 0)
+        heads = inputs.starts[:-1][rows]
+        if ((inputs.columns["producer"][heads] == 0) & (inputs.columns["layout"][heads] == layout)).any():
+            return True
+    return False
+
+
+def _is_in_place(op: str) -> bool:
+    return op.partition(".")[0].endswith("_")
+
+
+def changes_in_place(one: Entry) -> bool:
+    """Whether an op writes into memory that it takes from outside, as its first argument."""
+    if not _is_in_place(one.op) or not one.inputs or one.inputs[0].producer >= 0:
+        return False
+    return any(made.layout == one.inputs[0].layout for made in one.outputs)
+
+
+class Threads:
+    """The streams of all threads of a process, in both runs."""
+
+    def __init__(self, streams: Sequence[tuple[ProcessTrace, ProcessTrace]], search: DigestSearch) -> None:
+        self._streams = streams
+        self._search = search
+
+    def made(self, digest: bytes, run: int) -> bool:
+        """Whether one of them made a value in a run."""
+        return any(self._search.has_made(traces[run], digest) for traces in self._streams)
+
+    def read_too_early_or_late(self, received: Received) -> bool:
+        """Whether a value was read at another moment: both runs made both values that were read."""
+        return any(all(self.made(digest, run) for digest in pair for run in (0, 1)) for pair in received.pairs)
+
+    def looks_at_another_moment(self, root: Root, received: Received, made: Set[bytes]) -> bool:
+        """Whether a thread took values at another moment in each run, and made nothing of them that others took.
+
+        Args:
+            root: What it did with the values first.
+            received: The values: both runs made all of them.
+            made: Digests of what came of them.
+        """
+        if not received.pairs or root.first is None or changes_in_place(root.first):
+            return False
+        if root.aspects.arguments or root.aspects.generators or kind_of(root, Level.OP) is not Kind.DATA:
+            return False
+        values = {digest for pair in received.pairs for digest in pair}
+        if not all(self.made(digest, run) for digest in values for run in (0, 1)):
+            return False
+        return not any(self._search.has_taken(traces[0], new) for traces in self._streams for new in made - values)
+
+
+def yields_other_batch(received: Received, own: tuple[ProcessTrace, ProcessTrace], search: DigestSearch) -> bool:
+    """Whether a batch differs only because both runs yield the same batches in another order."""
+    return any(search.has_made(own[1], mine) and search.has_made(own[0], other) for mine, other in received.pairs)
+
+
+def as_other_batch(divergence: Divergence) -> Divergence:
+    """The same divergence, said to come from the order of batches."""
+    return replace(divergence, kind=Kind.ORDER, detail=_BATCHES)

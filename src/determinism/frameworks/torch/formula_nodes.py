@@ -1,0 +1,250 @@
+"""Lets the backward of some ops take the formula that it has without a mode.
+
+The nodes of the autograd graph that ask for modes are known (`formulas.py`). While such a node runs, the recorder is off
+the stack of modes. So the program keeps its bits, and the node becomes one record: what it was given, what the forward
+op had read and made, and the gradients that came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+from determinism.frameworks.torch.edges import Looked
+from determinism.frameworks.torch.formulas import formulas_of
+from determinism.frameworks.torch.forward_links import sequence_number
+from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits
+from determinism.frameworks.torch.storages import EXTERNAL
+from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.types import Role
+
+if TYPE_CHECKING:
+    from determinism.frameworks.torch.recorder import Recorder
+    from determinism.frameworks.torch.threads import Threads
+
+_MOST_REMEMBERED = 20_000
+_num_modes = torch._C._len_torch_dispatch_stack
+_mode_at = torch._C._get_dispatch_stack_at
+_forward_mode = torch.autograd.forward_ad
+_default_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_functorch_is_active = torch._C._are_functorch_transforms_active
+
+_VIEW_WRITE = "torch::autograd::CopySlices"
+"""Holds the node of an op that wrote into a view."""
+_REASON = "it takes another formula while it is recorded; its bits can differ from those of the unrecorded program"
+
+
+class FormulaNodes:
+    """The nodes of one recording whose formula depends on modes."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.has_any = False
+        """Whether an op with such a backward has run."""
+        self._formulas = formulas_of(torch.__version__)
+        self._read: dict[int, Looked] = {}
+        """By the number of a node: what its formula may read beside the gradients."""
+        self._view_writes: set[int] = set()
+        """Numbers of nodes that hold the node of an op that wrote into a view."""
+        self._settled: set[int] = set()
+        """Numbers of the nodes of the running backward that give what they give without us."""
+        self._counted = -1
+        if not self._formulas.is_audited:
+            recorder.writer.blind_spot(
+                "formulas-unaudited",
+                f"PyTorch {torch.__version__}",
+                f"which formulas a recorded program keeps is known of {self._formulas.audited}, and taken from there",
+            )
+
+    def ran_forward(self, traits: OpTraits, args: Any, looked: Looked, record: int, outputs: list[Any]) -> None:
+        """An op that may have such a backward ran.
+
+        Args:
+            traits: Of the op.
+            args: Its positional arguments.
+            looked: What it read.
+            record: Its record.
+            outputs: Layouts and digests of what it made.
+        """
+        if _forward_mode._current_level >= 0 and traits.name.partition(".")[0] in self._formulas.forward_mode:
+            self._count(f"forward-mode derivative of {traits.name}")
+        if not (traits.has_formula_node and torch.is_grad_enabled() and any(map(_requires_grad, args))):
+            return
+        self.has_any = True
+        # Hooks that unpack what was saved can run any code, which is to be seen: checkpointing runs ops anew.
+        if _default_saving_hooks(True) is None:
+            number = sequence_number() - 1
+            is_view_write = traits.returns_target and args[0]._is_view()
+            if is_view_write:
+                self._view_writes.add(number + 1)
+            self.remember(range(number, number + 1 + is_view_write), looked.with_outputs(record, outputs))
+
+    def remember(self, numbers: range, read: Looked) -> None:
+        """These nodes read nothing but this and their gradients."""
+        # A thread of the engine counts its nodes by itself.
+        for number in numbers if get_ident() == self.recorder.thread else ():
+            self._read.setdefault(number, read)
+        while len(self._read) > _MOST_REMEMBERED:
+            oldest = next(iter(self._read))
+            del self._read[oldest]
+            self._view_writes.discard(oldest)
+
+    def saw(self, node: Any) -> None:
+        """An op of a node was recorded, so a mode was active."""
+        number = node._sequence_nr()
+        if number != self._counted and number not in self._settled and self._depends_on_modes(node):
+            self._counted = number
+            self._count(f"backward of {_short_name(node)}")
+
+    def _depends_on_modes(self, node: Any) -> bool:
+        name = node.name()
+        return node._sequence_nr() in self._view_writes if name == _VIEW_WRITE else name in self._formulas.nodes
+
+    def _count(self, what: str) -> None:
+        self.recorder.writer.blind_spot("formula-changed", what, _REASON)
+
+    def run_backward(self, run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a graph; each of its nodes that depends on modes runs without the recorder.
+
+        Args:
+            run: The engine.
+            roots: Where the graph begins.
+            *args: For the engine.
+            **kwargs: For the engine.
+        """
+        if not self._read:
+            return run(roots, *args, **kwargs)
+        nodes = self.recorder.quietly(self._nodes_of, roots) or []
+        turns = [_Turn(self, node, read) for node, read in nodes]
+        numbers = {node._sequence_nr() for node, _ in nodes}
+        self._settled |= numbers
+        try:
+            return run(roots, *args, **kwargs)
+        finally:
+            for turn in turns:
+                turn.end()
+            self._settled -= numbers
+
+    def _nodes_of(self, roots: Sequence[Any]) -> list[tuple[Any, Looked]]:
+        """The nodes of a graph that take another formula, and what each of them may read."""
+        found = []
+        for node in nodes_below(roots):
+            read = self._read.get(node._sequence_nr())
+            if read is not None and self._depends_on_modes(node):
+                found.append((node, read))
+        return found
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def nodes_below(roots: Sequence[Any]) -> Iterator[Any]:
+    """Every node of a graph once.
+
+    Args:
+        roots: Tensors or edges, as the engine takes them.
+    """
+    pending = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+    met = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        pending += [following for following, _ in node.next_functions]
+        yield node
+
+
+def install(threads: Threads) -> Undo:
+    """From now on look at every graph before the engine runs it; returns what ends that."""
+
+    def around(run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is None:
+            return run(roots, *args, **kwargs)
+        return recorder.formula_nodes.run_backward(run, roots, *args, **kwargs)
+
+    return wrap(torch.autograd, "_engine_run_backward", around)
+
+
+def _short_name(node: Any) -> str:
+    return str(node.name().rpartition("::")[2])
+
+
+class _Turn:
+    """One node during one backward."""
+
+    def __init__(self, nodes: FormulaNodes, node: Any, read: Looked) -> None:
+        self._nodes = nodes
+        self._recorder = nodes.recorder
+        self._node = node
+        self._traits = replace(HIGHER_ORDER, name=f"autograd::{_short_name(node)}")
+        self._read = read
+        self._looked: Looked | None = None
+        self._mode: Any = None
+        self._thread = 0
+        self._first_made = 0
+        after = node.register_hook(self._after)
+        hooks = after.hooks_dict_ref()
+        # Other hooks run later then, and what they do is recorded.
+        for key in [key for key in hooks if key != after.id]:
+            hooks[key] = hooks.pop(key)
+        self._handles = (node.register_prehook(self._before), after)
+
+    def _before(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        recorder = self._recorder
+        if _num_modes() != 1 or _mode_at(0) is not recorder or _functorch_is_active():
+            # The formula is another one without us, too.
+            return
+        self._looked = recorder.quietly(self._look, gradients)
+        self._thread = get_ident()
+        self._first_made = sequence_number()
+        self._mode = _pop_mode()
+        if recorder.capture is not None:
+            recorder.quietly(recorder.capture, recorder, self._traits, self._node, gradients, {})
+
+    def _after(self, made: tuple[torch.Tensor | None, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
+        if self._mode is None:
+            return
+        self._put_back()
+        if self._looked is not None:
+            tensors = [tensor for tensor in made if tensor is not None]
+            self._recorder.quietly(self._record, self._looked, tensors)
+
+    def _record(self, looked: Looked, made: list[torch.Tensor]) -> None:
+        recorder = self._recorder
+        outputs, states = recorder.edges.outputs(self._traits, made)
+        made_nodes = range(self._first_made, sequence_number())
+        record = recorder.append(Role.OP, recorder.stream.op_number(self._traits.name), -1, looked, outputs, ())
+        # A gradient that was passed on as it came keeps its producer.
+        recorder.edges.wrote([s if s is not None and s.record == EXTERNAL else None for s in states], record)
+        # With `create_graph` the formula has a backward itself, whose nodes may be of this sort, too.
+        self._nodes.remember(made_nodes, looked.with_outputs(record, outputs))
+        if recorder.capture is not None:
+            recorder.edges.remember(made, outputs)
+
+    def _look(self, gradients: tuple[torch.Tensor | None, ...]) -> Looked:
+        looked = Looked()
+        for gradient in gradients:
+            if gradient is not None:
+                self._recorder.edges.look_at(gradient, looked)
+        looked.extend(self._read)
+        return looked
+
+    def _put_back(self) -> None:
+        mode, self._mode = self._mode, None
+        _push_mode(mode)
+
+    def end(self) -> None:
+        """The engine is done; if the node failed, its second hook never ran."""
+        for handle in self._handles:
+            handle.remove()
+        # The engine itself puts back the modes that it began with; a version that does not would end the recording.
+        if self._mode is not None and self._thread == get_ident() and not _num_modes():
+            self._put_back()

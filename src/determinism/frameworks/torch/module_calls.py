@@ -1,0 +1,64 @@
+"""Follows every call of a module, in every thread that is recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.compiler import leave_alone
+from determinism.frameworks.torch.modules import ModulePaths
+from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.threads import Threads
+from determinism.frameworks.torch.wrapping import Undo, replace
+from determinism.types import Phase
+
+_frame = sys._getframe
+Returned = Callable[[Recorder, torch.nn.Module, Any, Any], None]
+
+
+def install(threads: Threads, returned: Returned | None) -> Undo:
+    """Wrap `Module.__call__`.
+
+    Global hooks would do the same, but they take Dynamo off its usual way, make it warn on the program's error stream,
+    and cost more.
+
+    Args:
+        threads: Whose paths of modules are kept up to date.
+        returned: Called with recorder, module, arguments and output when a module returns, before it is left.
+
+    Returns:
+        What takes the wrapper off.
+    """
+
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            recorder = threads.main
+            if not recorder.is_active or get_ident() != recorder.thread:
+                other = threads.recorder()
+                if other is None:
+                    return original(module, *args, **kwargs)
+                recorder = other
+            paths = recorder.modules
+            if not paths.calls:
+                recorder.progress.phase = Phase.FORWARD
+            paths.enter(module, _frame())
+            try:
+                output = original(module, *args, **kwargs)
+                if returned is not None:
+                    returned(recorder, module, (args, kwargs), output)
+                return output
+            finally:
+                paths.leave(module)
+
+        return call
+
+    undo = replace(torch.nn.Module, "__call__", wrapper_of)
+    leave_alone(torch.nn.Module.__call__, with_callees=False)
+    for own in (ModulePaths.enter, ModulePaths.leave, Threads.recorder, returned):
+        if own is not None:
+            leave_alone(getattr(own, "__func__", own))
+    return undo

@@ -1,0 +1,55 @@
+"""What the tests of all families of programs ask: clean programs are the same, and planted faults are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.e2e.checking import check_command, line, run_command, site_of
+from tests.e2e.clean_programs import Program
+
+
+class Fault(NamedTuple):
+    """A fault that is planted in a program, and what a report has to name."""
+
+    name: str
+    program: Program
+    kind: str
+    step: int
+    site: str
+    """Path of the file within `programs/`, and after a space the mark of its line."""
+    process: str = "main"
+    is_in_thread: bool = False
+    """Whether it is in a thread other than the main one."""
+
+
+def assert_same(program: Program, folder: Path) -> dict[str, Any]:
+    """Recorded, the program does what it does by itself, and is the same in both runs; returns the report."""
+    plain = run_command(folder, program.words)
+    assert plain.returncode == program.exit_status, plain.stdout + plain.stderr
+    options = ["--runs", "2", *(["--allow-failure"] if program.exit_status else [])]
+    report, output = check_command(folder, program.words, options=options, exit_status=program.exit_status)
+    assert report["verdict"] == "same", report["first_divergence"]
+    assert output.removeprefix(plain.stdout).startswith("Same: "), (plain.stdout, output)
+    assert sorted({spot["id"] for spot in report["recorded"]["blind_spots"]}) == sorted(program.blind_spots)
+    assert report["recorded"]["processes"] == program.processes
+    return report
+
+
+def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The report names the kind, the process, the step and the line of the fault; returns the report."""
+    report = check_command(folder, fault.program.words, options=["--no-explain"], environment=environment).report
+    assert report["verdict"] == "different"
+    first = report["first_divergence"]
+    program, _, mark = fault.site.partition(" ")
+    assert (first["kind"], first["step"], first["process"]) == (fault.kind, fault.step, fault.process), first
+    assert site_of(report) == (program, line(program, re.escape(mark))), first
+    assert (first["thread"] is not None) == fault.is_in_thread, first
+    return report
+
+
+def by_name(fault: Fault) -> str:
+    """What to call a test."""
+    return fault.name

@@ -1,0 +1,14 @@
+"""What the command line starts."""
+
+import sys
+
+from starts.perceptron.training import train
+
+
+def main() -> int:
+    print(train(with_bit="bit" in sys.argv))
+    return 3 if "failing" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

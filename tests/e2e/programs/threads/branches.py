@@ -1,0 +1,45 @@
+"""Threads of a pool compute the branches of a network, forward and backward; the main thread adds them up.
+
+python branches.py [bit|order|draws]
+"""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import torch
+from planting import hand_on, passed_before
+from torch import Tensor, nn
+
+BRANCHES = 4
+SLOW_RUN = passed_before() % 2 if {"order", "draws"} & {*sys.argv} else 0
+
+torch.manual_seed(0)
+branches = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), nn.Tanh()) for _ in range(BRANCHES)])
+optimizer = torch.optim.SGD(branches.parameters(), lr=0.1)
+
+
+def outputs_of(step: int, number: int, inputs: Tensor) -> Tensor:
+    """What a thread does: train its branch, and give what it says."""
+    if SLOW_RUN and number == 0:
+        time.sleep(0.2)
+    if "draws" in sys.argv and step == 1:
+        noise = torch.rand(8, 4)  # SITE draws
+        inputs = inputs + noise
+    outputs = branches[number](inputs)
+    if step == 1 and number == 2 and "bit" in sys.argv:
+        outputs = hand_on(outputs)  # SITE bit
+    outputs.square().mean().backward()
+    return outputs.detach()
+
+
+with ThreadPoolExecutor(BRANCHES) as pool:
+    for step in range(3):
+        optimizer.zero_grad()
+        inputs = torch.randn(8, 4)
+        tasks = [pool.submit(outputs_of, step, number, inputs) for number in range(BRANCHES)]
+        total = torch.zeros(8, 8)
+        for task in as_completed(tasks) if "order" in sys.argv else tasks:
+            total = 0.5 * total + task.result()  # SITE order
+        optimizer.step()
+        print(total.sum().item())

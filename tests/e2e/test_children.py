@@ -1,0 +1,47 @@
+"""Programs with processes of their own: children that are started in every way, and pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clean_programs import Program, python
+from tests.e2e.families import Fault, assert_named, assert_same, by_name
+
+CLEAN = [python("children/averaging", "fork,spawn,forkserver", processes=7),
+         python("children/tasks", "pool,executor", processes=5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools"])
+def test_same(program: Program, tmp_path: Path) -> None:
+    assert_same(program, tmp_path)
+
+
+def averaging(start: str, fault: str, kind: str, step: int) -> Fault:
+    """A fault in the second child."""
+    program = python("children/averaging", start, fault, processes=3)
+    return Fault(f"{fault}, {start}", program, kind, step, f"children/averaging SITE {fault}", f"main.{start}-1")
+
+
+def tasks(pool: str, fault: str, kind: str, process: str) -> Fault:
+    """A fault in a task, or in the order of the tasks."""
+    return Fault(
+        f"{fault}, {pool}", python("children/tasks", pool, fault, processes=3), kind, 1 if fault == "bit" else 0,
+        f"children/tasks SITE {fault}", process,
+    )  # fmt: skip
+
+
+FAULTS = [
+    averaging("forkserver", "seed", "rng", 0),
+    tasks("pool", "order", "order", "main"),
+    tasks("executor", "order", "order", "main"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=by_name)
+def test_fault(fault: Fault, tmp_path: Path) -> None:
+    report = assert_named(fault, tmp_path)
+    received = [(other["process"], other["received_from"]) for other in report["divergences"]]
+    if fault.process != "main":
+        assert ("main", fault.process) in received

@@ -1,0 +1,36 @@
+"""Programs that are compiled, transformed, exported or scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clean_programs import COMPILERS, Program, python
+from tests.e2e.families import Fault, assert_named, assert_same, by_name
+
+CLEAN = {"eager and aot_eager": python("compilers/compiled", "eager,aot_eager"),
+         **{name: COMPILERS[name] for name in ("inductor", "transformed")}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_same(name: str, tmp_path: Path) -> None:
+    assert_same(CLEAN[name], tmp_path)
+
+
+def compiled(backend: str, fault: str, kind: str, step: int) -> Fault:
+    """A fault in a compiled network."""
+    program: Program = python("compilers/compiled", backend, fault)
+    return Fault(f"{backend}, {fault}", program, kind, step, f"compilers/compiled SITE {fault}")
+
+
+FAULTS = [
+    compiled("eager", "bit", "op", 1),
+    compiled("inductor", "bit", "op", 1),
+    Fault("transformed", python("compilers/transformed", "bit"), "op", 1, "compilers/transformed SITE"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=by_name)
+def test_fault(fault: Fault, tmp_path: Path) -> None:
+    assert_named(fault, tmp_path)

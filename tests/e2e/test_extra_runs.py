@@ -1,0 +1,45 @@
+"""Two equal runs of a racy program prove little, so more are made, and the report says how many."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.e2e.checking import PROGRAMS
+from tests.e2e.commands import check
+
+RACY = [sys.executable, str(PROGRAMS / "racy.py")]
+
+
+def test_equal_runs_of_a_racy_program_are_followed_by_three_more(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--", *RACY, "0", "threads", "pools")
+
+    assert finished.status == 0
+    assert finished.report["extra_runs"] == {"count": 3, "racy": ["pools", "threads"]}
+    assert len(finished.report["runs"]) == 5
+    assert "bit-identical in 5 runs" in finished.text
+    assert "3 runs were made beyond the first two: the program is racy (pools and threads)" in finished.text
+    assert not (tmp_path / ".determinism").exists()
+
+
+def test_extra_run_that_differs_is_the_last(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--", *RACY, "4", "threads")
+
+    assert finished.status == 1
+    assert finished.report["extra_runs"]["count"] == 2
+    assert len(finished.report["runs"]) == 4
+
+
+def test_no_more_runs_than_asked_for(tmp_path: Path) -> None:
+    for options in (["-n", "2"], ["--no-explain"]):
+        finished = check(tmp_path, *options, "--", *RACY, "0", "threads")
+        assert len(finished.report["runs"]) == 2
+        assert finished.report["extra_runs"] == {"count": 0, "racy": ["threads"]}
+        assert "so it may come out differently at another time" in finished.text
+
+
+def test_no_more_runs_where_nothing_is_racy(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--", *RACY, "0")
+
+    assert len(finished.report["runs"]) == 2
+    assert finished.report["extra_runs"] == {"count": 0, "racy": []}

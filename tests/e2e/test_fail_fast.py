@@ -1,0 +1,39 @@
+"""`--fail-fast` ends a later run that has shown a difference, and no other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS
+from tests.e2e.commands import check
+
+DRIFTING = [sys.executable, str(PROGRAMS / "drifting.py")]
+
+
+@pytest.mark.parametrize("how", ["argument", "structure"])
+def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
+    finished = check(tmp_path, "--fail-fast", "-n", "4", "--output", "out", "--", *DRIFTING, how, "1500")
+
+    assert finished.status == 1
+    first, second = finished.report["runs"]
+    assert (first["stopped_by"], first["exit_status"]) == (None, 0)
+    assert (second["stopped_by"], second["exit_status"]) == ("fail-fast", -15)
+    assert second["seconds"] < first["seconds"]
+    first_divergence = finished.report["first_divergence"]
+    assert (first_divergence["kind"], first_divergence["step"]) == (how, 3)
+    assert finished.report["trouble"] == []
+    assert "run 2: ended by --fail-fast" in finished.text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-1", "run-2", "run-2.log"]
+
+
+@pytest.mark.parametrize("how", ["same", "dead"])
+def test_run_that_does_not_differ_comes_to_its_end(how: str, tmp_path: Path) -> None:
+    finished = check(tmp_path, "--fail-fast", "--", *DRIFTING, how, "200")
+
+    assert finished.status == 0
+    assert [run["stopped_by"] for run in finished.report["runs"]] == [None, None]
+    assert finished.report["recorded"]["steps"] == 200
+    assert not (tmp_path / ".determinism").exists()

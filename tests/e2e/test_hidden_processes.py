@@ -1,0 +1,71 @@
+"""Processes that use the framework where recording cannot reach them are blind spots; others are not."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.e2e.commands import Finished, check
+
+RECORDED = "import torch; torch.ones(3) + 1"
+USES_TORCH = "import torch; torch.rand(3)"
+FINDS_TORCH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}; {USES_TORCH}"
+
+
+def checked(folder: Path, *options: str, code: str = USES_TORCH, before: str = "") -> Finished:
+    """Check a shell script that runs a recorded process, and then another one with these options."""
+    other = shlex.join([sys.executable, *options, "-c", code])
+    script = f"{shlex.join([sys.executable, '-c', RECORDED])}; {before} {other}"
+    return check(folder, "--", "sh", "-c", script)
+
+
+@pytest.mark.parametrize(("option", "code"), [("-I", USES_TORCH), ("-E", USES_TORCH), ("-S", FINDS_TORCH)])
+def test_process_that_hides_is_a_blind_spot(option: str, code: str, tmp_path: Path) -> None:
+    finished = checked(tmp_path, option, code=code)
+
+    assert finished.status == 0
+    (spot,) = finished.report["recorded"]["blind_spots"]
+    assert (spot["id"], spot["count"]) == ("unrecorded-process", 1)
+    assert spot["what"].startswith(f"python {option} -c import") or option in spot["what"]
+    assert option in spot["reason"]
+    assert "The verdict covers only what was recorded; there is 1 blind spot." in finished.text
+
+
+def test_process_without_the_programs_environment_is_a_blind_spot(tmp_path: Path) -> None:
+    finished = checked(tmp_path, before="env -u PYTHONPATH")
+
+    (spot,) = finished.report["recorded"]["blind_spots"]
+    assert "PYTHONPATH" in spot["reason"]
+
+
+def test_process_that_says_why_it_was_not_recorded_is_a_blind_spot(tmp_path: Path) -> None:
+    (tmp_path / "old" / "torch").mkdir(parents=True)
+    (tmp_path / "old" / "torch" / "__init__.py").write_text("__version__ = '1.0'\ndef rand(size): pass\n")
+    finished = checked(tmp_path, before=f"PYTHONPATH=$PYTHONPATH:{tmp_path}/old")
+
+    (spot,) = finished.report["recorded"]["blind_spots"]
+    assert spot["id"] == "unrecorded-process"
+    assert "torch 1.0 is installed" in spot["reason"]
+
+
+@pytest.mark.parametrize(("options", "code"), [(["-s"], USES_TORCH), (["-I"], "import time; time.sleep(1)")])
+def test_other_processes_are_none(options: list[str], code: str, tmp_path: Path) -> None:
+    finished = checked(tmp_path, *options, code=code)
+
+    assert finished.report["recorded"]["blind_spots"] == []
+
+
+def test_nothing_recorded_names_the_process_that_hides(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--", "sh", "-c", shlex.join([sys.executable, "-I", "-c", USES_TORCH]) + "; true")
+
+    assert finished.trouble == ["nothing-recorded"]
+    assert "imported a framework, but it was started with -I" in finished.text
+
+
+def test_the_mark_of_the_framework_is_in_its_libraries() -> None:
+    torch.ones(1)
+    assert "/libtorch_" in Path("/proc/self/maps").read_text()

@@ -1,0 +1,38 @@
+"""Programs that `torchrun` starts: replicas, shards, collectives, pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clean_programs import RANKS, ranks
+from tests.e2e.families import Fault, assert_named, assert_same, by_name
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_same(name: str, tmp_path: Path) -> None:
+    assert_same(RANKS[name], tmp_path)
+
+
+def fault(program: str, name: str, kind: str, step: int, rank: int = 1, site: str | None = None) -> Fault:
+    """A fault in one rank."""
+    site = f"ranks/{program} {site or f'SITE {name}'}"
+    return Fault(f"{program}, {name}", ranks(f"ranks/{program}", name), kind, step, site, f"main.rank-{rank}")
+
+
+FAULTS = [
+    fault("replicas", "bit", "op", 1),
+    fault("replicas", "seed", "rng", 0),
+    fault("shards", "bit", "op", 1, site="SITE"),
+    fault("collectives", "bit", "op", 1, site="SITE"),
+    fault("pipeline", "forward", "op", 1, rank=0),
+    fault("pipeline", "back", "op", 1),
+]
+
+
+@pytest.mark.parametrize("planted", FAULTS, ids=by_name)
+def test_fault(planted: Fault, tmp_path: Path) -> None:
+    report = assert_named(planted, tmp_path)
+    other = {"main.rank-0": "main.rank-1", "main.rank-1": "main.rank-0"}[planted.process]
+    assert (other, planted.process) in [(d["process"], d["received_from"]) for d in report["divergences"]]

@@ -1,0 +1,59 @@
+"""Programs that are started in every way people start them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clean_programs import STARTS, Program, module, shell
+from tests.e2e.families import Fault, assert_named, assert_same, by_name
+
+SCRIPT = """\
+#!{python}
+import sys
+from starts.perceptron.__main__ import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+TRAINING = "starts/perceptron/training SITE"
+
+
+def console_script(folder: Path, *arguments: str, exit_status: int = 0) -> Program:
+    """The script that an installer makes for a package."""
+    script = folder / "train-perceptron"
+    script.write_text(SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    return Program((str(script), *arguments), exit_status=exit_status)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_same(name: str, tmp_path: Path) -> None:
+    report = assert_same(STARTS[name], tmp_path)
+    assert report["recorded"]["steps"] >= 3
+
+
+def test_script_that_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
+    assert_same(console_script(tmp_path, "failing", exit_status=3), tmp_path)
+
+
+FAULTS = [
+    Fault("package", module("starts.perceptron", "bit"), "op", 1, TRAINING),
+    Fault("shell, first Python", shell("starts/both", "first", processes=2), "op", 1, "starts/fit SITE"),
+    Fault("shell, second Python", shell("starts/both", "second", processes=2), "op", 2, "starts/tune SITE", "main-2"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=by_name)
+def test_bit(fault: Fault, tmp_path: Path) -> None:
+    assert_named(fault, tmp_path)
+
+
+def test_bit_in_a_script(tmp_path: Path) -> None:
+    assert_named(Fault("script", console_script(tmp_path, "bit"), "op", 1, TRAINING), tmp_path)
+
+
+def test_bit_in_a_test(tmp_path: Path) -> None:
+    fault = Fault("pytest", STARTS["pytest"], "op", 4, "starts/suite SITE")
+    assert_named(fault, tmp_path, {"FAULT": "bit"})

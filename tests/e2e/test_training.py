@@ -1,0 +1,42 @@
+"""Programs that train in the ways people train: several optimizers, closures, mixed precision, copies, kinds of tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clean_programs import TRAINING, python
+from tests.e2e.families import Fault, assert_named, assert_same, by_name
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_same(name: str, tmp_path: Path) -> None:
+    assert_same(TRAINING[name], tmp_path)
+
+
+def fault(program: str, name: str, kind: str, step: int) -> Fault:
+    """A fault in one of the programs."""
+    return Fault(
+        f"{program}, {name}", python(f"training/{program}", name), kind, step, f"training/{program} SITE {name}"
+    )
+
+
+FAULTS = [
+    # The judge steps first, and with that begins the next step.
+    fault("rivals", "bit", "op", 4),
+    fault("rivals", "noise", "rng", 0),
+    fault("closures", "bit", "op", 1),
+    fault("closures", "rate", "argument", 2),
+    fault("mixed", "bit", "op", 2),
+    fault("mixed", "recomputed", "op", 1),
+    fault("copies", "average", "op", 2),
+    fault("copies", "loaded", "op", 2),
+    fault("kinds", "bit", "op", 1),
+    fault("kinds", "fill", "uninitialized", 1),
+]
+
+
+@pytest.mark.parametrize("planted", FAULTS, ids=by_name)
+def test_fault(planted: Fault, tmp_path: Path) -> None:
+    assert_named(planted, tmp_path)

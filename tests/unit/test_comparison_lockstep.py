@@ -1,0 +1,250 @@
+"""What is equal in both runs is skipped in whole columns, or in whole batches that were written in the same bytes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determinism.comparison import lockstep
+from determinism.comparison.canonical import Canonical
+from determinism.comparison.result import Comparison
+from determinism.comparison.runs import compare
+from determinism.report.document import document
+from determinism.trace.decoder import Decoder
+from determinism.trace.schema import Table
+from determinism.types import Role, Verdict
+from tests.traces import Ref, TraceBuilder, layout, process_of
+
+RECORDS = 24
+PER_STEP = 6
+BATCH = 9
+"""Records of the program per batch; so batches end within steps."""
+STORED = Path("processes") / "main" / "records.arrow"
+
+Edit = Callable[[int, dict[str, Any]], None]
+
+
+def write(
+    folder: Path,
+    edit: Edit | None = None,
+    *,
+    batch: int = BATCH,
+    names: tuple[str, ...] = (),
+    extra: tuple[int, ...] = (),
+) -> Path:
+    """A trace of a few steps.
+
+    Args:
+        folder: Where.
+        edit: Changes what records are made from.
+        batch: Write a batch after so many records.
+        names: Ops that get the first numbers.
+        extra: After these records comes one more.
+    """
+    builder = TraceBuilder(folder)
+    for name in names:
+        builder._name(Table.OP, name)
+    made = [-1]
+    for number in range(RECORDS):
+        earlier = made[max(0, number - PER_STEP)]
+        record: dict[str, Any] = {
+            "op": f"op::{number % 5}",
+            "inputs": [Ref(made[-1], digest=f"held {number}" if number % 4 == 0 else None), Ref(earlier)],
+            "outputs": [f"value {number}"],
+            "layouts": [layout(4)],
+            "module": f"layers.{number % 3}",
+            "site": ("/work/train.py", number % 7 + 1),
+            "arguments": f"n={number}",
+            "generators": [f"state {number}"] if number % 6 == 2 else [],
+        }
+        if edit is not None:
+            edit(number, record)
+        made.append(builder.add(**record))
+        if number in extra:
+            builder.add("determinism::tolist", [made[-1]], ["seen"], role=Role.ESCAPE)
+        if number % PER_STEP == PER_STEP - 1:
+            builder.step({"weight": made[-1]})
+        if number % batch == batch - 1:
+            builder._writer.flush()
+    return builder.close()
+
+
+def at(number: int, **fields: Any) -> Edit:
+    """Change one record."""
+    return lambda current, record: record.update(fields) if current == number else None
+
+
+def stored(trace: Path) -> bytes:
+    return (trace / STORED).read_bytes()
+
+
+def found(comparison: Comparison) -> dict[str, Any]:
+    """What a report says, without what two runs never share."""
+    return {key: value for key, value in document(comparison).items() if key != "runs"}
+
+
+def record_of(number: int) -> int:
+    """The number that a record of the program has among all."""
+    return number + number // PER_STEP
+
+
+def differences(first: Path, second: Path) -> list[int]:
+    """Keys of the records that differ or have no partner; what stands before the first was skipped, not handed out."""
+    processes = process_of(first), process_of(second)
+    side_by_side = lockstep.Lockstep(*processes, Canonical(*processes))
+    keys: list[int] = []
+    for group in side_by_side.groups():
+        alone = (group.pairing.first < 0) | (group.pairing.second < 0)
+        differing = alone | group.flags.any()
+        assert keys or (differing[0] and side_by_side.num_equal == group.first.first)
+        keys += group.keys[differing].tolist()
+    return keys
+
+
+def test_equal_bytes_are_decoded_once(tmp_path: Path) -> None:
+    first, second = process_of(write(tmp_path / "1")), process_of(write(tmp_path / "2"))
+    decoder = Decoder()
+    pairs = list(zip(first.chunks(decoder), second.chunks(decoder), strict=True))
+    assert len(pairs) == 3 and all(mine is other for mine, other in pairs)
+
+
+def test_other_bytes_or_another_place_are_decoded_anew(tmp_path: Path) -> None:
+    process = process_of(write(tmp_path / "1"))
+    other = process_of(write(tmp_path / "2", at(1, outputs=["other"])))
+    placed, changed = process._stream.at(process._stream.start or 0), other._stream.at(other._stream.start or 0)
+    assert placed is not None and changed is not None
+    decoder = Decoder()
+    chunk = decoder.chunk(0, placed.message)
+    moved, differing = decoder.chunk(7, placed.message), decoder.chunk(7, changed.message)
+    assert chunk is not None and moved is not None and differing is not None
+    assert (chunk.first, moved.first) == (0, 7)
+    digests = [c.children["outputs"].columns["digest"] for c in (chunk, moved, differing)]
+    assert (digests[0] == digests[1]).all() and not (digests[1] == digests[2]).all()
+
+
+@pytest.mark.parametrize("batch", [BATCH, 4, 1, RECORDS])
+def test_equal_records_however_they_were_cut(batch: int, tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1"), write(tmp_path / "2", batch=batch)
+    assert (stored(first) == stored(second)) == (batch == BATCH)
+    assert compare(first, second).verdict is Verdict.SAME
+
+
+def test_names_in_another_order_are_the_same(tmp_path: Path) -> None:
+    first = write(tmp_path / "1")
+    second = write(tmp_path / "2", names=("op::4", "op::unused", "op::1"))
+    assert stored(first) != stored(second)
+    assert compare(first, second).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize("number", [0, 8, 9, 13, RECORDS - 1])
+@pytest.mark.parametrize(
+    ("field", "texts"),
+    [
+        ("op", ("op::mine", "op::other")),
+        ("module", ("mine", "other")),
+        ("arguments", ("mine", "other")),
+        ("site", (("/work/train.py", 91), ("/work/train.py", 92))),
+        ("layouts", ([layout(8)], [layout(2, 4)])),
+    ],
+)
+def test_equal_bytes_with_another_name_differ(field: str, texts: tuple[Any, Any], number: int, tmp_path: Path) -> None:
+    first, second = (write(tmp_path / str(side), at(number, **{field: texts[side]})) for side in range(2))
+    assert stored(first) == stored(second)
+    assert record_of(number) in differences(first, second)
+
+
+@pytest.mark.parametrize("batch", [BATCH, 4], ids=["cut-alike", "cut-elsewhere"])
+@pytest.mark.parametrize("number", [1, 8, 9, 13, RECORDS - 1])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outputs": ["other"]},
+        {"outputs": ["one", "two"], "layouts": [layout(4)] * 2},
+        {"inputs": []},
+        {"inputs": [Ref(-1), Ref(-1)]},
+        {"inputs": [Ref(-1, layout=layout(2)), Ref(-1)]},
+        {"generators": ["other"]},
+        {"arguments": "other"},
+    ],
+    ids=["digest", "count", "inputs", "producer", "view", "generator", "argument"],
+)
+def test_one_difference_is_found(change: dict[str, Any], number: int, batch: int, tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1"), write(tmp_path / "2", at(number, **change), batch=batch)
+    assert differences(first, second) == [record_of(number)]
+
+
+@pytest.mark.parametrize("batch", [BATCH, 4], ids=["cut-alike", "cut-elsewhere"])
+def test_entries_of_the_next_record_differ(batch: int, tmp_path: Path) -> None:
+    """All entries in a row are the same; which record they belong to is not."""
+
+    def three(split: int) -> Edit:
+        values = ["a", "b", "c"]
+        parts = {13: values[:split], 14: values[split:]}
+        return lambda number, record: record.update(
+            {"outputs": parts[number], "layouts": [layout(4)] * len(parts[number])} if number in parts else {}
+        )
+
+    first, second = write(tmp_path / "1", three(1)), write(tmp_path / "2", three(2), batch=batch)
+    assert differences(first, second) == [record_of(13), record_of(14)]
+
+
+@pytest.mark.parametrize("batch", [BATCH, 4], ids=["cut-alike", "cut-elsewhere"])
+@pytest.mark.parametrize("extra", [(), (7,), (2, 13)], ids=["in-step", "shifted", "shifted-twice"])
+def test_later_differences_are_found_and_nothing_else(extra: tuple[int, ...], batch: int, tmp_path: Path) -> None:
+    def later(number: int, record: dict[str, Any]) -> None:
+        at(1, arguments="other")(number, record)
+        # It gave the same bytes; only who made them is another one.
+        at(20, inputs=[record["inputs"][0], Ref(0)])(number, record)
+
+    first, second = write(tmp_path / "1"), write(tmp_path / "2", later, batch=batch, extra=extra)
+    found = differences(first, second)
+    assert [key for key in found if key >= 0] == [record_of(1), record_of(20)]
+    assert len([key for key in found if key < 0]) == len(extra)
+
+
+def test_a_digest_that_one_run_has_is_no_difference(tmp_path: Path) -> None:
+    def without_digest(number: int, record: dict[str, Any]) -> None:
+        record["inputs"] = [ref._replace(digest=None) for ref in record["inputs"]]
+
+    assert compare(write(tmp_path / "1"), write(tmp_path / "2", without_digest)).verdict is Verdict.SAME
+
+
+def test_the_same_damage_in_both_is_said(tmp_path: Path) -> None:
+    first = write(tmp_path / "1")
+    content = bytearray(stored(first))
+    content[-200] ^= 0xFF
+    (first / STORED).write_bytes(content)
+    second = Path(shutil.copytree(first, tmp_path / "2"))
+    comparison = compare(first, second)
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert [trouble.identifier for trouble in comparison.trouble] == ["trace-truncated"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_short_way_comes_to_what_the_long_way_comes_to(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are changed here and there, and batches cut anywhere; then everything is compared record by record."""
+    chance = random.Random(seed)
+    choices: list[dict[str, Any]] = [
+        {"outputs": ["other"]}, {"arguments": "other"}, {"inputs": []}, {"inputs": [Ref(0)]}, {"op": "op::x"},
+        {"generators": ["other"]}, {"outputs": ["a", "b"], "layouts": [layout(4)] * 2}, {"site": ("/work/other.py", 1)},
+    ]  # fmt: skip
+    changes = {chance.randrange(RECORDS): chance.choice(choices) for _ in range(chance.randrange(4))}
+    extra = chance.choice([(), (), (chance.randrange(RECORDS),)])
+    first = write(tmp_path / "1")
+    second = write(
+        tmp_path / "2",
+        lambda number, record: record.update(changes.get(number, {})),
+        batch=chance.choice([BATCH, chance.randrange(1, RECORDS)]),
+        extra=extra,
+    )
+    short = found(compare(first, second))
+    monkeypatch.setattr(lockstep, "are_same", lambda *_: False)
+    assert short == found(compare(first, second))
+    assert short["verdict"] == "same" or changes or extra

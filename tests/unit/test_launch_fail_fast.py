@@ -1,0 +1,82 @@
+"""A run is followed while it goes on: it is decided when a whole step has shown a live difference, and not before."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from determinism.launch import fail_fast
+from determinism.launch.fail_fast import FailFast
+from determinism.trace.reader import open_trace
+from tests.traces import TraceBuilder
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fail_fast, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(fail_fast, "_SHARE", 0)
+
+
+def step(run: TraceBuilder, weight: str = "weight", *, extra: bool = False) -> None:
+    """A step that leaves a parameter."""
+    loss = run.add("op::loss", (), ("loss",))
+    if extra:
+        loss = run.add("op::more", (loss,), ("more",))
+    run.step({"weight": run.add("op::update", (loss,), (weight,))})
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    run = TraceBuilder(tmp_path / "run-1")
+    for _ in range(5):
+        step(run)
+    return run.close()
+
+
+def is_decided(following: FailFast, *, within: float) -> bool:
+    """Whether it is decided before so many seconds are over."""
+    end = time.monotonic() + within
+    while not following.is_decided() and time.monotonic() < end:
+        time.sleep(0.01)
+    return following.is_decided()
+
+
+@pytest.mark.parametrize("change", [{"weight": "another"}, {"extra": True}], ids=["value", "structure"])
+def test_decided_at_the_end_of_the_step(change: dict, first: Path, tmp_path: Path) -> None:
+    with FailFast(open_trace(first), tmp_path / "run-2") as following:
+        assert not is_decided(following, within=0.1)
+        run = TraceBuilder(tmp_path / "run-2")
+        step(run)
+        run.add("op::loss", (), ("loss",))
+        assert not is_decided(following, within=0.5)
+        run.step({"weight": run.add("op::update", (3,), ("weight",))})
+        step(run, **change)
+        assert not is_decided(following, within=0.3)
+        run.add("op::loss", (), ("loss",))
+        assert is_decided(following, within=30)
+    run.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-1", "run-2"]
+
+
+def test_equal_and_dead_records_decide_nothing(first: Path, tmp_path: Path) -> None:
+    run = TraceBuilder(tmp_path / "run-2")
+    with FailFast(open_trace(first), tmp_path / "run-2") as following:
+        for _ in range(3):
+            run.add("op::logged", (), (f"{time.time()}",))
+            step(run)
+        run.add("op::loss", (), ("loss",))
+        assert not is_decided(following, within=1)
+    run.close()
+
+
+def test_what_has_no_order_decides_nothing(tmp_path: Path) -> None:
+    threads = {"stream": "threads", "part_of": "main"}
+    runs = [TraceBuilder(tmp_path / name, key="main.threads", **threads) for name in ("run-1", "run-2")]
+    for run, weights in zip(runs, (["one", "other"], ["other", "one"]), strict=True):
+        for weight in [*weights, "last"]:
+            step(run, weight)
+    with FailFast(open_trace(runs[0].close()), tmp_path / "run-2") as following:
+        assert not is_decided(following, within=0.5)
+    runs[1].close()

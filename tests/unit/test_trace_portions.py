@@ -1,0 +1,73 @@
+"""Records come in any portions that a reader asks for, whatever batches they were written in."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from determinism.trace.chunk import Chunk, join
+from determinism.trace.portions import RecordReader
+from tests.traces import TraceBuilder, chunk_of, process_of
+
+RECORDS = 40
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    builder = TraceBuilder(tmp_path / "trace")
+    for number in range(RECORDS):
+        builder.add(f"op::{number}", [number - 1] * (number % 3), [f"{number} {i}" for i in range(number % 4)])
+        if number % 7 == 6:
+            builder._writer.flush()
+    return builder.close()
+
+
+def same(first: Chunk, second: Chunk) -> bool:
+    return (first.first, first.rows) == (second.first, second.rows) and all(
+        np.array_equal(left, right)
+        for mine, other in (
+            (first.columns, second.columns),
+            *((first.children[g].columns, second.children[g].columns) for g in first.children),
+            *(({"": first.children[g].starts}, {"": second.children[g].starts}) for g in first.children),
+        )
+        for left, right in zip(mine.values(), other.values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_portions_join_to_the_whole(seed: int, trace: Path) -> None:
+    process = process_of(trace)
+    chance = random.Random(seed)
+    reader = process.reader()
+    portions: list[Chunk] = []
+    while True:
+        wanted = chance.randrange(1, 20)
+        portion = reader.at_hand() if chance.random() < 0.4 else reader.peek(wanted)
+        if portion is None:
+            break
+        passed = chance.randrange(1, portion.rows + 1)
+        again = reader.peek(passed)
+        assert again is not None and again.rows == passed
+        reader.advance(passed)
+        portions.append(again)
+    assert reader.at_hand() is None and reader.peek(1) is None
+    assert same(join(portions), chunk_of(process))
+
+
+def test_as_many_as_asked_for_until_the_end(trace: Path) -> None:
+    reader: RecordReader = process_of(trace).reader()
+    portion = reader.peek(RECORDS)
+    assert portion is not None and portion.rows == RECORDS
+    rest = reader.peek(10 * RECORDS)
+    assert rest is not None and rest.rows == RECORDS + 1
+
+
+def test_nothing_is_read_ahead_of_what_is_at_hand(trace: Path) -> None:
+    process = process_of(trace)
+    reader = process.reader()
+    portion = reader.at_hand()
+    assert portion is not None and portion.rows == 7
+    assert len(process._firsts) == 1
