@@ -33,7 +33,9 @@ def tasks(pool: str, fault: str, kind: str, process: str) -> Fault:
 
 
 FAULTS = [
+    averaging("fork", "bit", "op", 1),
     averaging("forkserver", "seed", "rng", 0),
+    tasks("pool", "bit", "op", r"main\.ForkPoolWorker-\d"),
     tasks("pool", "order", "order", "main"),
     tasks("executor", "order", "order", "main"),
 ]
@@ -44,4 +46,4 @@ def test_fault(fault: Fault, tmp_path: Path) -> None:
     report = assert_named(fault, tmp_path)
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]
     if fault.process != "main":
-        assert ("main", fault.process) in received
+        assert ("main", report["first_divergence"]["process"]) in received

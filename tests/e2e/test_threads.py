@@ -15,8 +15,18 @@ def test_same(name: str, tmp_path: Path) -> None:
     assert_same(THREADS[name], tmp_path)
 
 
+def in_thread(program: str, name: str, kind: str, step: int) -> Fault:
+    """A fault in a thread other than the main one."""
+    words = python(f"threads/{program}", name)
+    return Fault(f"{program}, {name}", words, kind, step, f"threads/{program} SITE {name}", is_in_thread=True)
+
+
 FAULTS = [
-    Fault("bit", python("threads/branches", "bit"), "op", 1, "threads/branches SITE bit", is_in_thread=True),
+    in_thread("branches", "bit", "op", 1),
+    in_thread("branches", "draws", "rng", 1),
+    in_thread("counting", "lost", "mutation", 0),
+    # The step ends with the optimizer's, and the checkpoint is saved after it.
+    in_thread("snapshots", "torn", "mutation", 2),
     Fault("order", python("threads/branches", "order"), "order", 0, "threads/branches SITE order"),
 ]
 

@@ -62,7 +62,7 @@ def _receiver_entries(comparison: Comparison) -> Iterator[Entry]:
         sender = "another thread" if one.received_from == one.process else f"process {one.received_from}"
         place = f" at {line_text(one.site)}" if one.site else ""
         text = f"{receiver} received it from {sender}, in {one.op}{place} (step {one.step})"
-        yield Entry(text, "" if number else "received", Weight.ITEM if number else Weight.CONSEQUENCE, lines=2)
+        yield Entry(text, "" if number else "received", Weight.ITEM if number else Weight.CONSEQUENCE, lines=3)
     more = len(receivers) - MOST_RECEIVERS
     if more > 0:
         yield Entry(f"and so did {more:,} more", weight=Weight.ITEM)

@@ -31,6 +31,7 @@ from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.threads import Threads
+from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
@@ -54,6 +55,7 @@ class Session:
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
         self._undo: list[Callable[[], None]] = []
+        self._show_own_frames = hide_own_frames()
         if is_being_made():
             main.wake = self._begin_in_child
         else:
@@ -237,6 +239,7 @@ class Session:
     def leave(self) -> None:
         """Close, and take the mode off this thread's stack of modes."""
         self.close()
+        self._show_own_frames()
         if self.level is Level.OP:
             self.recorder.__exit__(None, None, None)
 

@@ -23,9 +23,10 @@ def train(number: int, inbox, outbox) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step, weights in enumerate(iter(inbox.get, None)):
         net.load_state_dict(weights)
-        loss = net(torch.randn(8, 4)).square().mean()  # SITE seed
+        inputs = torch.randn(8, 4)  # SITE seed
         if number == 1 and step == 1 and "bit" in sys.argv:
-            loss = hand_on(loss)  # SITE bit
+            inputs = hand_on(inputs)  # SITE bit
+        loss = net(inputs).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,9 +1,12 @@
 """Threads of a pool compute the branches of a network, forward and backward; the main thread adds them up.
 
-python branches.py [bit|order|draws]
+    python branches.py [bit|order|draws]
+
+With `order` and `draws` the threads come one after the other, in every second run the first of them last.
 """
 
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -12,17 +15,27 @@ from planting import hand_on, passed_before
 from torch import Tensor, nn
 
 BRANCHES = 4
-SLOW_RUN = passed_before() % 2 if {"order", "draws"} & {*sys.argv} else 0
+RACES = bool({"order", "draws"} & {*sys.argv})
+TURNS = [1, 2, 3, 0] if RACES and passed_before() % 2 else [0, 1, 2, 3]
 
 torch.manual_seed(0)
 branches = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), nn.Tanh()) for _ in range(BRANCHES)])
 optimizer = torch.optim.SGD(branches.parameters(), lr=0.1)
+ended = [[threading.Event() for _ in range(BRANCHES)] for _ in range(3)]
+
+
+def wait_for_turn(step: int, number: int) -> None:
+    """Wait for the thread that comes before this one, and until its future is known to be done."""
+    turn = TURNS.index(number)
+    if turn:
+        ended[step][TURNS[turn - 1]].wait()
+    time.sleep(0.1)
 
 
 def outputs_of(step: int, number: int, inputs: Tensor) -> Tensor:
     """What a thread does: train its branch, and give what it says."""
-    if SLOW_RUN and number == 0:
-        time.sleep(0.2)
+    if RACES:
+        wait_for_turn(step, number)
     if "draws" in sys.argv and step == 1:
         noise = torch.rand(8, 4)  # SITE draws
         inputs = inputs + noise
@@ -30,6 +43,7 @@ def outputs_of(step: int, number: int, inputs: Tensor) -> Tensor:
     if step == 1 and number == 2 and "bit" in sys.argv:
         outputs = hand_on(outputs)  # SITE bit
     outputs.square().mean().backward()
+    ended[step][number].set()
     return outputs.detach()
 
 

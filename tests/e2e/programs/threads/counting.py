@@ -2,37 +2,63 @@
 
     python counting.py [lost]
 
-With a lock each waits for the other. Without it a thread may add to what it read before the other one wrote.
+With a lock each waits for the other. Without it they take turns, except that in every second run one of them adds to
+what it read before the other one wrote.
 """
 
 import sys
 import threading
-import time
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from planting import passed_before
 
+LINES = 3
 LOST = "lost" in sys.argv
-SLOW_RUN = passed_before() % 2 if LOST else 0
+OVERTAKEN = 1 if LOST and passed_before() % 2 else None
 
 counts = torch.zeros(16, dtype=torch.int64)
-lock = nullcontext() if LOST else threading.Lock()
+lock: AbstractContextManager = nullcontext() if LOST else threading.Lock()
+has_read, *has_written = ([threading.Event() for _ in range(LINES)] for _ in range(3))
 
 
-def count(number: int) -> None:
-    """Count the words of a half."""
-    for line in range(3):
-        words = torch.arange(8) * (number + 2) % 16
-        with lock:
-            seen = counts[words]  # SITE
-            time.sleep(0.05 if number == 0 and line == 1 and SLOW_RUN else 0)
-            counts[words] = seen + 1
+def add(words: torch.Tensor, read: Callable[[], None] = lambda: None) -> None:
+    """Count words; calls `read` between reading and writing."""
+    with lock:
+        seen = counts[words]
+        read()
+        counts[words] = seen + 1  # SITE lost
+
+
+def count_first() -> None:
+    """Count the words of the first half."""
+    for line in range(LINES):
+        if LOST and line:
+            has_written[1][line - 1].wait()
+        add(torch.arange(8) * 2 % 16, lambda line=line: let_pass(line))
+        has_written[0][line].set()
+
+
+def let_pass(line: int) -> None:
+    """Let the other thread count, if this is where it is to overtake."""
+    has_read[line].set()
+    if line == OVERTAKEN:
+        has_written[1][line].wait()
+
+
+def count_second() -> None:
+    """Count the words of the second half."""
+    for line in range(LINES):
         if LOST:
-            time.sleep(0.02 * (number + 1))
+            (has_read if line == OVERTAKEN else has_written[0])[line].wait()
+        add(torch.arange(8) * 3 % 16)
+        has_written[1][line].set()
 
 
-threads = [threading.Thread(target=count, args=(number,), name=f"half-{number}") for number in range(2)]
+threads = [
+    threading.Thread(target=count, name=f"half-{number}") for number, count in enumerate([count_first, count_second])
+]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -2,26 +2,28 @@
 
     python snapshots.py [torn]
 
-The main thread makes a copy to be saved. Without it the thread saves what is being trained.
+The main thread makes a copy to be saved. Without it the thread saves what is being trained: in every second run it is
+done before the main thread trains on, else it saves one tensor after the next step.
 """
 
 import sys
 import threading
-import time
 
 import torch
 from planting import passed_before
 from torch import Tensor, nn
 
 TORN = "torn" in sys.argv
-SLOW_RUN = passed_before() % 2 if TORN else 0
+IS_SLOW = bool(TORN and passed_before() % 2)
+has_trained_on = threading.Event()
 
 
 def save(state: dict[str, Tensor], step: int) -> None:
     """Save a checkpoint tensor by tensor, as a writer of shards does."""
     for name, tensor in state.items():
-        time.sleep(0.2 if SLOW_RUN and step == 1 and name == "2.weight" else 0)
-        torch.save(tensor, f"{step}-{name}.pt")  # SITE
+        if IS_SLOW and step == 1 and name == "2.weight":
+            has_trained_on.wait()
+        torch.save(tensor, f"{step}-{name}.pt")  # SITE torn
 
 
 torch.manual_seed(0)
@@ -37,7 +39,10 @@ for step in range(4):
         state = {name: tensor.clone() for name, tensor in state.items()}
     writers.append(threading.Thread(target=save, args=(state, step), name=f"writer-{step}"))
     writers[-1].start()
-    time.sleep(0.05)
+    if TORN and not (IS_SLOW and step == 1):
+        writers[-1].join()
+    if step == 2:
+        has_trained_on.set()
 for writer in writers:
     writer.join()
 net.load_state_dict({name: torch.load(f"1-{name}.pt") for name in net.state_dict()})
