@@ -94,7 +94,10 @@ class TraceBuilder:
         return self._names[key]
 
     def _layout(self, view: Layout | None) -> int:
-        return self._name(Table.LAYOUT, json.dumps(["value"] if view is None else list(view)))
+        return self._name(
+            Table.LAYOUT,
+            json.dumps(["value"] if view is None else [*view[:-1], *(["shared"] if view.is_shared else [])]),
+        )
 
     def _stack(self, site: tuple[str, int] | None) -> int:
         if site is None:

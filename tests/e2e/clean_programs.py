@@ -60,6 +60,7 @@ STARTS = {
 CHILDREN = {
     **{start: python("children/averaging", start, processes=3) for start in ("fork", "spawn", "forkserver")},
     **{kind: python("children/tasks", kind, processes=3) for kind in ("pool", "executor")},
+    "shared memory": python("children/hogwild", processes=3),
 }
 THREADS = {
     "thread pool": python("threads/branches"),

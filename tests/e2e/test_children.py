@@ -10,10 +10,11 @@ from tests.e2e.clean_programs import Program, python
 from tests.e2e.families import Fault, assert_named, assert_same, by_name
 
 CLEAN = [python("children/averaging", "fork,spawn,forkserver", processes=7),
-         python("children/tasks", "pool,executor", processes=5)]  # fmt: skip
+         python("children/tasks", "pool,executor", processes=5),
+         python("children/hogwild", processes=3)]  # fmt: skip
 
 
-@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools"])
+@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools", "shared memory"])
 def test_same(program: Program, tmp_path: Path) -> None:
     assert_same(program, tmp_path)
 
@@ -34,6 +35,8 @@ def tasks(pool: str, fault: str, kind: str, process: str) -> Fault:
 
 FAULTS = [
     averaging("fork", "bit", "op", 1),
+    # The one who reads too early: half-0 if it read what half-1 should not have written yet, else half-1.
+    Fault("race", python("children/hogwild", "race"), "mutation", 2, "children/hogwild SITE race", r"main\.half-\d"),
     averaging("forkserver", "seed", "rng", 0),
     tasks("pool", "bit", "op", r"main\.ForkPoolWorker-\d"),
     tasks("pool", "order", "order", "main"),

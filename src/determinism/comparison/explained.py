@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from determinism.comparison.digest_search import DigestSearch
 from determinism.comparison.process import ProcessComparison
-from determinism.comparison.racing import Threads, as_other_batch, as_race, yields_other_batch
+from determinism.comparison.racing import (
+    Threads,
+    as_other_batch,
+    as_race,
+    as_race_of_processes,
+    writes_shared_memory,
+    yields_other_batch,
+)
 from determinism.comparison.received import NOTHING, Received
 from determinism.comparison.result import Divergence
 from determinism.comparison.unordered import UnorderedComparison
@@ -42,6 +49,7 @@ class Explained:
     def __init__(self, results: Sequence[ProcessComparison], search: DigestSearch) -> None:
         self._results = results
         self._search = search
+        self._writers: dict[int, bool] = {}
         for result in results:
             for pair in result.received.pairs:
                 self._search.expect(pair)
@@ -61,6 +69,7 @@ class Explained:
                 break
             sender = self._sender(way[-1], way)
             if sender is None:
+                way[-1] = self._raced_for_memory(way[-1])
                 break
             way.append(sender)
         step = min((one.divergence.step for one in way if one.result.stream not in _HAVE_NO_STEPS), default=None)
@@ -77,6 +86,20 @@ class Explained:
             return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
         is_race = Threads(self._others(own), self._search).read_too_early_or_late(found.received)
         return found._replace(divergence=as_race(found.divergence)) if is_race else None
+
+    def _raced_for_memory(self, found: Found) -> Found:
+        """The same, if it read memory that another process writes whenever it comes to it."""
+        others = (other for other in self._results if other.part_of != found.result.part_of)
+        if not found.received.by_shared_memory or not any(self._writes_shared_memory(other) for other in others):
+            return found
+        return found._replace(divergence=as_race_of_processes(found.divergence))
+
+    def _writes_shared_memory(self, result: ProcessComparison) -> bool:
+        known = self._writers.get(id(result))
+        if known is None:
+            traces = result.traces or ()
+            known = self._writers[id(result)] = any(writes_shared_memory(trace) for trace in traces)
+        return known
 
     def _others(self, own: ProcessComparison) -> list[tuple[ProcessTrace, ProcessTrace]]:
         """The streams of other threads of the same process; a stream of several threads is one of them."""
@@ -104,7 +127,20 @@ class Explained:
                 senders.append(sender)
         if senders:
             return min(senders, key=lambda sender: (_rank(sender), *_place([sender])))
+        if receiver.received.by_shared_memory and not self._writes_shared_memory(receiver.result):
+            return self._sender_by_shared_memory(way)
         return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
+
+    def _sender_by_shared_memory(self, way: list[Found]) -> Found | None:
+        """The earliest divergence of a process that races with others for memory that it writes."""
+        senders = [
+            found
+            for found in self._found
+            if found.received.by_shared_memory
+            and not any(found.result is passed.result for passed in way)
+            and self._writes_shared_memory(found.result)
+        ]
+        return min(senders, key=lambda sender: _place([sender]), default=None)
 
     def _sent(self, sender: ProcessComparison, received: Received) -> Found | None:
         """The divergence that made one of these values, in a stream that may have sent it."""

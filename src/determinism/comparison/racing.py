@@ -14,6 +14,7 @@ from determinism.comparison.received import Received
 from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.trace.chunk import Chunk
+from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import Kind, Level
@@ -22,12 +23,41 @@ _DETAIL = (
     "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
     "differs from run to run, and an update can be lost."
 )
+_PROCESSES_DETAIL = (
+    "Processes share this memory, and at least one writes it while nothing makes the others wait. Which comes first "
+    "differs from run to run, and an update can be lost."
+)
 _BATCHES = "Both runs loaded the same batches, in another order."
 
 
 def as_race(divergence: Divergence) -> Divergence:
     """The same divergence, said to come from threads that race."""
     return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_DETAIL)
+
+
+def as_race_of_processes(divergence: Divergence) -> Divergence:
+    """The same divergence, said to come from processes that race for memory that they share."""
+    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_PROCESSES_DETAIL)
+
+
+def writes_shared_memory(process: ProcessTrace) -> bool:
+    """Whether an op of a process writes memory that processes share."""
+    numbers = range(len(process.names.texts(Table.LAYOUT)))
+    layouts = {number: process.names.layout(number) for number in numbers}
+    shared = {number: layout for number, layout in layouts.items() if layout is not None and layout.is_shared}
+    for chunk in process.chunks() if shared else ():
+        outputs = chunk.children["outputs"]
+        rows = np.isin(outputs.columns["layout"], list(shared))
+        ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))[rows]
+        written = set(zip(ops.tolist(), outputs.columns["layout"][rows].tolist(), strict=True))
+        if any(not _only_moves(process.names.text(Table.OP, op) or "", shared[layout]) for op, layout in written):
+            return True
+    return False
+
+
+def _only_moves(op: str, layout: Layout) -> bool:
+    """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
+    return op.startswith("aten::set_.") or (op == "aten::copy_" and layout.dtype == "uint8" and len(layout.shape) == 1)
 
 
 def is_changed_by_another_thread(root: Root, processes: Sequence[ProcessTrace]) -> bool:

@@ -16,6 +16,8 @@ class Received(NamedTuple):
 
     pairs: frozenset[Pair] = frozenset()
     """Values known by their digests: an input that no record of the stream made, or a tensor of a batch."""
+    by_shared_memory: bool = False
+    """Whether it was read from memory that processes share."""
     by_collective: bool = False
     """Whether it came through a collective or a receive, where sender and receiver may hold different values."""
 
@@ -28,11 +30,15 @@ def received_by(root: Root) -> Received:
     first, second = root.first, root.second
     if first is None or second is None:
         return NOTHING
-    pairs = {
-        (mine.digest, other.digest)
-        for mine, other in zip(first.reads, second.reads, strict=False)
-        if mine.digest is not None and other.digest is not None and (mine.producer < 0 or other.producer < 0)
-    }
+    pairs: set[Pair] = set()
+    by_shared_memory = False
+    for mine, other in zip(first.reads, second.reads, strict=False):
+        if mine.digest is None or other.digest is None or mine.digest == other.digest:
+            continue
+        is_shared = mine.layout is not None and mine.layout.is_shared
+        if is_shared or mine.producer < 0 or other.producer < 0:
+            pairs.add((mine.digest, other.digest))
+            by_shared_memory |= is_shared
     if first.role is Role.BATCH:
         pairs |= {(mine.digest, other.digest) for mine, other in zip(first.outputs, second.outputs, strict=False)}
-    return Received(frozenset(pair for pair in pairs if pair[0] != pair[1]), root.came_in)
+    return Received(frozenset(pair for pair in pairs if pair[0] != pair[1]), by_shared_memory, root.came_in)

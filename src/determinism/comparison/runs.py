@@ -137,7 +137,9 @@ def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
                 others.setdefault(key, replace(found.divergence, received_from=source))
     comparison.divergences = list(others.values())
     reached = [found.result for way in ways if way[-1].result is origin.result for found in reversed(way)]
-    shown = min(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
+    # Processes count steps of their own, so that of the origin says most.
+    others_too = sorted(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
+    shown = origin.result if origin.result.first_visible is not None else others_too[0]
     comparison.first_visible = shown.first_visible
     comparison.infected = shown.infected
     comparison.absorbed = all(result.absorbed for result in reached if result.divergence is not None)

@@ -26,7 +26,7 @@ _KINDS = {
     ),
     Kind.UNINITIALIZED: "the op read memory that nobody had written to, so it got whatever was there",
     Kind.MUTATION: (
-        "a tensor was changed between two ops by something else, such as a NumPy view, another thread or an extension"
+        "a tensor was changed between two ops by something else, such as a NumPy view, another thread or process, or an extension"
     ),
     Kind.OP: "the op itself gave different outputs from equal inputs and arguments",
 }

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class JoinedNames(Names):
 
     def __init__(self, parts: Sequence[Names]) -> None:
         self._texts = {table: [] for table in Table}
+        # What to name if a text is damaged: the folder that holds those of all.
+        self.folder = parts[0].folder.parent if parts else Path()
         self.shifts: list[dict[Table, int]] = []
         """Per stream and table: by how much its numbers grow."""
         for part in parts:

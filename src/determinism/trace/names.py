@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from determinism.errors import TraceError
-from determinism.trace.schema import NAMES_FILE, NONE, PENDING_NAMES_FILE, Table
+from determinism.trace.schema import NAMES_FILE, NONE, PENDING_NAMES_FILE, SHARED, Table
 
 _Parsed = TypeVar("_Parsed")
 _Row = tuple[Any, Any, Any]
@@ -37,6 +37,8 @@ class Layout(NamedTuple):
     offset: int
     device: str
     storage_bytes: int
+    is_shared: bool = False
+    """Whether other processes may write the memory."""
 
     @property
     def elements(self) -> int:
@@ -52,7 +54,7 @@ class Names:
 
     def __init__(self, folder: Path) -> None:
         """Read them; what a killed process did not get into the stream is taken from its pending file."""
-        self._folder = folder
+        self.folder = folder
         self._texts: dict[Table, list[str]] = {table: [] for table in Table}
         for rows in (_stream_rows(folder / NAMES_FILE), _pending_rows(folder / PENDING_NAMES_FILE)):
             for table, number, text in rows:
@@ -90,7 +92,7 @@ class Names:
         """
         stacks = [self._parsed(_parse_stack, text) for text in self._texts[Table.STACK]]
         if any(not 0 <= number < len(self.frames) for stack in stacks for number in stack):
-            raise _damaged(self._folder, "a stack names a frame that is not there")
+            raise _damaged(self.folder, "a stack names a frame that is not there")
         return stacks
 
     def stack(self, number: int) -> tuple[Frame, ...]:
@@ -112,7 +114,7 @@ class Names:
         try:
             return parse(text)
         except (ValueError, TypeError, RecursionError):
-            raise _damaged(self._folder, f"{text[:60]!r} is no such entry") from None
+            raise _damaged(self.folder, f"{text[:60]!r} is no such entry") from None
 
 
 def _damaged(folder: Path, found: str) -> TraceError:
@@ -142,13 +144,13 @@ def parse_layout(text: str) -> Layout | None:
         TypeError: It is none.
     """
     fields: list[Any] = json.loads(text)
-    if len(fields) != 6:
+    if len(fields) not in (6, 7):
         return None
-    dtype, shape, strides, offset, device, storage_bytes = fields
-    if not (isinstance(dtype, str) and isinstance(device, str)):
+    dtype, shape, strides, offset, device, storage_bytes, *rest = fields
+    if not (isinstance(dtype, str) and isinstance(device, str) and rest in ([], [SHARED])):
         raise TypeError(text)
     sizes = (tuple(map(operator.index, shape)), tuple(map(operator.index, strides)))
-    return Layout(dtype, *sizes, operator.index(offset), device, operator.index(storage_bytes))
+    return Layout(dtype, *sizes, operator.index(offset), device, operator.index(storage_bytes), bool(rest))
 
 
 def _stream_rows(path: Path) -> Iterator[_Row]:

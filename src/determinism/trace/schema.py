@@ -30,6 +30,10 @@ NONE = -1
 """Stands for "absent" in every column that holds the number of a name or of a record."""
 
 
+SHARED = "shared"
+"""Stands in a layout of memory that processes share."""
+
+
 class Table(IntEnum):
     """The tables of names; records refer to their rows by number."""
 
@@ -41,7 +45,8 @@ class Table(IntEnum):
     """JSON list of numbers of frames, innermost first."""
     ARGUMENTS = 4
     LAYOUT = 5
-    """JSON list: dtype, shape, strides (elements), storage offset (elements), device, storage size (bytes)."""
+    """JSON list: dtype, shape, strides (elements), storage offset (elements), device, storage size (bytes), and
+    `SHARED` if processes share the memory."""
 
 
 class Column(NamedTuple):

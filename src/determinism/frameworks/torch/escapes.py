@@ -20,19 +20,35 @@ from determinism.types import Phase, Role
 _BY_VALUE = ("tolist",)
 """The value itself is handed over."""
 
-_BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr", "share_memory_")
+_BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr")
 """The memory is handed over: others may read it, and write it, from now on."""
 
 
-def install(threads: Threads) -> list[Undo]:
-    """Wrap the ways out of the framework; returns what takes each wrapper off."""
+def install(threads: Threads, note_racy: Callable[[str], None]) -> list[Undo]:
+    """Wrap the ways out of the framework.
+
+    Args:
+        threads: Whose recorders are told.
+        note_racy: Told what may go otherwise in the next run.
+
+    Returns:
+        What takes each wrapper off.
+    """
     return [
         *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
         *(wrap(torch.Tensor, name, _recording(threads, _memory_escapes, name)) for name in _BY_MEMORY),
         wrap(torch.Tensor, "__reduce_ex__", _recording(threads, _pickled)),
         wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
+        wrap(torch.Tensor, "share_memory_", _recording(threads, _shared, note_racy)),
         wrap(torch, "save", _saving(threads)),
     ]
+
+
+def _shared(recorder: Recorder, note_racy: Callable[[str], None], tensor: Any) -> None:
+    if isinstance(tensor, torch.Tensor) and is_plain(tensor):
+        _memory_escapes(recorder, "share_memory", tensor)
+        recorder.edges.storages.share(tensor)
+        note_racy("shared memory")
 
 
 def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
@@ -56,10 +72,10 @@ def _pickled(recorder: Recorder, tensor: Any) -> None:
         recorder.event(Role.ESCAPE, "determinism::pickle", [tensor], values=True)
 
 
-def _recording(threads: Threads, record: Callable[..., None], *names: str) -> Callable[..., Any]:
+def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
-            recorder.quietly(record, recorder, *names, tensor)
+            recorder.quietly(record, recorder, *given, tensor)
         return original(tensor, *args, **kwargs)
 
     return around

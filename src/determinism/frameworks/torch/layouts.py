@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from determinism.frameworks.torch.tensor_bytes import memory_of
+from determinism.trace.schema import SHARED
 
 _STRIDED = torch.strided
 _Key = tuple[Any, ...]
@@ -27,27 +28,42 @@ class Layout:
         """See `memory_of`."""
 
 
+class KnownLayouts(dict[_Key, Layout]):
+    """The ways to look at memory of one place, by dtype, sizes, strides, offset and bytes of the storage."""
+
+    __slots__ = ("is_shared",)
+
+    def __init__(self, is_shared: bool) -> None:
+        super().__init__()
+        self.is_shared = is_shared
+
+
 class LayoutTable:
     """Numbers dtype, shape, strides, offset, device and storage size."""
 
     def __init__(self, add: Callable[[str], int]) -> None:
         """Take the function that writes a text and gives its number."""
         self._add = add
-        self._by_device: dict[str, dict[_Key, Layout]] = {}
+        self._by_place: dict[tuple[str, bool], KnownLayouts] = {}
         self._without_storage: dict[_Key, int] = {}
         self.value_number = add(json.dumps(["value"]))
         """Stands for a value that is no tensor."""
 
-    def on_device_of(self, tensor: torch.Tensor) -> dict[_Key, Layout]:
-        """The known layouts on one device, by dtype, sizes, strides, offset and bytes of the storage."""
-        return self._by_device.setdefault(str(tensor.device), {})
+    def where(self, tensor: torch.Tensor, *, is_shared: bool) -> KnownLayouts:
+        """The known layouts of memory like that of a tensor.
 
-    def add(self, tensor: torch.Tensor, key: _Key) -> Layout:
+        Args:
+            tensor: Says on which device.
+            is_shared: Whether processes share the memory.
+        """
+        return self._by_place.setdefault((str(tensor.device), is_shared), KnownLayouts(is_shared))
+
+    def add(self, tensor: torch.Tensor, key: _Key, known: KnownLayouts) -> Layout:
         """Number a layout that is met for the first time."""
         dtype, sizes, strides, offset, storage_bytes = key
-        number = self._new(dtype, sizes, strides, offset, tensor.device, storage_bytes)
-        layout = Layout(number, tensor.nbytes == storage_bytes, memory_of(tensor))
-        self.on_device_of(tensor)[key] = layout
+        shared = (SHARED,) if known.is_shared else ()
+        number = self._new(dtype, sizes, strides, offset, tensor.device, storage_bytes, *shared)
+        layout = known[key] = Layout(number, tensor.nbytes == storage_bytes, memory_of(tensor))
         return layout
 
     def number_without_storage(self, tensor: torch.Tensor) -> int:
@@ -64,6 +80,8 @@ class LayoutTable:
             number = self._without_storage[key] = self._new(*key)
         return number
 
-    def _new(self, dtype: Any, sizes: Any, strides: Any, offset: int, device: Any, storage_bytes: int) -> int:
+    def _new(
+        self, dtype: Any, sizes: Any, strides: Any, offset: int, device: Any, storage_bytes: int, *shared: str
+    ) -> int:
         name = str(dtype).removeprefix("torch.")
-        return self._add(json.dumps([name, list(sizes), list(strides), offset, str(device), storage_bytes]))
+        return self._add(json.dumps([name, list(sizes), list(strides), offset, str(device), storage_bytes, *shared]))

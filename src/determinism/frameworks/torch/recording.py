@@ -74,7 +74,7 @@ class Session:
         self._undo.append(module_calls.install(threads, _module_returned if self.level is Level.MODULE else None))
         self._undo.append(threads.install())
         if self.level is Level.OP:
-            self._undo += escapes.install(threads)
+            self._undo += escapes.install(threads, self.note_racy)
             self._undo.append(compiled_graphs.install(threads, self._folders.failed))
             self._undo += exchanges.install(threads)
             self._undo.append(formula_nodes.install(threads))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.layouts import Layout, LayoutTable
+from determinism.frameworks.torch.layouts import KnownLayouts, Layout, LayoutTable
 
 EXTERNAL = -1
 _storage_of = torch._C.TensorBase.untyped_storage
@@ -26,10 +26,10 @@ class StorageState:
 
     __slots__ = ("digest", "is_foreign", "key", "layouts", "lifted", "output", "record", "reference", "view", "writer")
 
-    def __init__(self, key: int, layouts: dict[tuple[Any, ...], Layout]) -> None:
+    def __init__(self, key: int, layouts: KnownLayouts) -> None:
         self.key = key
         self.layouts = layouts
-        """The ways to look at memory of its device."""
+        """The ways to look at memory like its own."""
         self.record = EXTERNAL
         """Number of the record that wrote it last; `EXTERNAL` if nobody recorded did."""
         self.output = 0
@@ -68,7 +68,7 @@ class StorageTable:
         if state is None:
             state = self._new(tensor, storage)
         key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes())
-        return state, state.layouts.get(key) or self._layouts.add(tensor, key)
+        return state, state.layouts.get(key) or self._layouts.add(tensor, key, state.layouts)
 
     def state(self, tensor: torch.Tensor) -> StorageState:
         """The state of a tensor's storage."""
@@ -82,16 +82,22 @@ class StorageTable:
                 return state
             if len(self._states) >= self._sweep_at:
                 self._sweep()
-            state = StorageState(key, self._layouts.on_device_of(tensor))
+            # On a GPU it always says so.
+            is_shared = tensor.is_cpu and storage.is_shared()
+            state = StorageState(key, self._layouts.where(tensor, is_shared=is_shared))
             state.reference = storage._weak_ref()
             # Memory that PyTorch cannot resize belongs to somebody else (from_numpy, frombuffer, dlpack, a map).
-            state.is_foreign = not storage.resizable()
+            state.is_foreign = is_shared or not storage.resizable()
             self._states[key] = state
             return state
 
     def known(self, tensor: torch.Tensor) -> StorageState | None:
         """The state of a tensor's storage if a record has touched it."""
         return self._states.get(_storage_of(tensor)._cdata)
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """A tensor's memory becomes that of other processes too."""
+        self.state(tensor).layouts = self._layouts.where(tensor, is_shared=True)
 
     def written_elsewhere(self, key: int) -> None:
         """Another thread wrote a storage: what it holds is digested when it is read."""
