@@ -311,3 +311,17 @@ def test_thread_is_in_the_step_of_its_process(tmp_path: Path) -> None:
         task(own, "a", f"sum {run}")
 
     assert first_of(compared(tmp_path, write)).step == 1
+
+
+def test_more_dead_differences_than_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unmatched, "_MOST_RECORDS", 20)
+
+    def write(b: TraceBuilder, run: int, most: int) -> None:
+        own = threads(b)
+        for number in range(most if run else 1):
+            task(own, f"{number}", shows=False)
+
+    few = compared(tmp_path / "1", lambda b, run: write(b, run, 10))
+    assert few.verdict is Verdict.SAME
+    many = compared(tmp_path / "2", lambda b, run: write(b, run, 40))
+    assert (many.verdict, [trouble.identifier for trouble in many.trouble]) == (Verdict.INCONCLUSIVE, ["too-many-differences"])

@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
 
+_NO_OPS = frozenset({"determinism", "inductor", "autograd"})
+"""Namespaces of records that stand for something else than one op."""
+
+
+def is_repeatable(op: str) -> bool:
+    """Whether a record with this op is one op, which can be run again by itself."""
+    return op.partition("::")[0] not in _NO_OPS
+
 
 @dataclass(frozen=True)
 class OutputDifference:
@@ -167,6 +175,8 @@ class Comparison:
     leftovers: list[Leftover] = field(default_factory=list)
     extra_runs: int = 0
     """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
+    missed_in_confirming_run: bool = False
+    """Whether a confirming run was made and did not come to the first divergence."""
     racy: list[str] = field(default_factory=list)
     """What the program did whose outcome depends on timing, such as `threads`."""
 

@@ -14,9 +14,9 @@ from determinism.comparison.endings import compare_as_far_as_recorded, conclude,
 from determinism.comparison.explained import Explained, Found
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
-from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary
+from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
 from determinism.comparison.streams import ordered, stream_of, unordered
-from determinism.comparison.unordered import Surroundings, compare_unordered
+from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
 from determinism.errors import UsageError
 from determinism.trace.reader import Trace, open_trace
 from determinism.types import Kind, Stream, Verdict
@@ -111,6 +111,9 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict
     if ways:
         _take(comparison, ways)
         return True
+    partial = [result.key for result in results if isinstance(result, UnorderedComparison) and result.is_partial]
+    if partial:
+        comparison.trouble.append(_too_many(partial))
     unmatched = sorted({process.key for process in mine} ^ set(partners))
     if unmatched and mine and others:
         comparison.verdict = Verdict.DIFFERENT
@@ -143,6 +146,14 @@ def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
     comparison.first_visible = shown.first_visible
     comparison.infected = shown.infected
     comparison.absorbed = all(result.absorbed for result in reached if result.divergence is not None)
+
+
+def _too_many(streams: Sequence[str]) -> Trouble:
+    return Trouble(
+        "too-many-differences",
+        f"So many records of {' and '.join(streams)} are in one run only that the earliest were followed and the others were "
+        "not. None of those counts, but one of the others may. Record less with --steps.",
+    )
 
 
 def _thread(divergence: Divergence) -> tuple[str | None, ...]:
@@ -180,7 +191,9 @@ def _recorded(traces: Sequence[Trace]) -> Recorded:
         records, steps = process.extent
         recorded.records += records
         recorded.steps = max(recorded.steps, steps)
-        recorded.steps_by = recorded.steps_by or process.steps_by or ("batches" if steps else None)
+        recorded.steps_by = recorded.steps_by or process.steps_by
+    if recorded.steps_by is None and recorded.steps:
+        recorded.steps_by = "batches"
     for trace in traces:
         for described in (trace.manifest, *(process.description for process in trace.processes)):
             for key, count in _blind_spots(described):

@@ -37,6 +37,8 @@ class UnorderedComparison(ProcessComparison):
 
     made: Made | None = None
     """Which of their values differ, live or dead; None if none does."""
+    is_partial: bool = False
+    """Whether more records differ than could be followed, so that finding none that counts says nothing."""
 
 
 class Surroundings(NamedTuple):
@@ -83,6 +85,7 @@ def compare_unordered(streams: Streams, around: Surroundings) -> UnorderedCompar
     level = Level(streams.some.description.get("level", Level.OP))
     described = Described((first, second), canonical, level)
     result.made = Made(group, flow, described)
+    result.is_partial = found.is_partial
     result.dead_differences = len(dead)
     result.dead_first = [dead_difference(described.of(root)) for root in dead[:_MOST_DEAD]]
     # What a worker fetched ahead and nobody took is no difference, however strict one is.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference
+from determinism.comparison.result import Comparison, Divergence, OutputDifference, is_repeatable
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import CAPTURE_FILE, NONE, PROCESSES_FOLDER, Table
 from determinism.types import Kind, Phase
@@ -31,7 +31,7 @@ def needs_confirmation(divergence: Divergence | None) -> bool:
     """
     if divergence is None or divergence.stream is not None:
         return False
-    return divergence.kind is Kind.OP and divergence.op.partition("::")[0] != "determinism"
+    return divergence.kind is Kind.OP and is_repeatable(divergence.op)
 
 
 def capture_request(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def read_capture(trace_folder: Path, process: str) -> dict[str, Any] | None:
 def confirm(comparison: Comparison, found: dict[str, Any] | None) -> None:
     """Put what the confirming run found into the comparison."""
     first = comparison.first_divergence
+    comparison.missed_in_confirming_run = found is None
     if first is None or found is None:
         return
     if found["changed_inputs"]:

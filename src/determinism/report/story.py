@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference
+from determinism.comparison.result import Comparison, Divergence, OutputDifference, is_repeatable
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text, line_text
 from determinism.report.wording import counted, kind_sentence, prose
@@ -52,6 +52,8 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "reached", Weight.CONSEQUENCE)
     if comparison.absorbed:
         text = "The difference was read and then vanished: it reached nothing that was kept."
+        if comparison.recorded.blind_spots:
+            text += " What was not recorded (see the blind spots) may have kept it."
         yield Entry(text, "absorbed", Weight.CONSEQUENCE)
 
 
@@ -108,6 +110,10 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         return (
             "It is not known whether the inputs were equal: a further run shares out the work among threads otherwise."
         )
+    if not is_repeatable(first.op):
+        return "It is not known whether the inputs were equal: what ran here is no single op that could be repeated."
+    if comparison.missed_in_confirming_run:
+        return "It is not known whether the inputs were equal: the confirming run did not come to this record."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 

@@ -90,6 +90,8 @@ class Session:
         recorder.begin(Stream(self.writer))
         if self._part.stream == "pool":
             self.note_racy("pool")
+        elif self._part.stream == "worker":
+            recorder.progress.phase = Phase.DATA
         request = self._options.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
             recorder.capture = Capture(request, folder, self.finish_program)
