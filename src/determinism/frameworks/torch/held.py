@@ -55,13 +55,14 @@ class HeldTensors:
         named: dict[int, str] = {}
         taken: set[str] = set()
         for number, root in enumerate(self._paths.roots(), 1):
-            names = [name for name, _ in (*root.named_parameters(), *root.named_buffers())]
+            parameters, buffers = [*root.named_parameters()], [*root.named_buffers()]
+            names = [name for name, _ in (*parameters, *buffers)]
             # Two outermost modules, of a GAN say, may both have a `0.weight`.
             suffix = "" if taken.isdisjoint(names) else f" of outermost module {number} ({type(root).__name__})"
             taken.update(names)
-            for name, parameter in root.named_parameters():
+            for name, parameter in parameters:
                 yield Held("parameter", named.setdefault(id(parameter), name + suffix), parameter)
-            for name, buffer in root.named_buffers():
+            for name, buffer in buffers:
                 yield Held("buffer", name + suffix, buffer)
         for reference in list(self._optimizers.values()):
             if (optimizer := reference()) is not None:

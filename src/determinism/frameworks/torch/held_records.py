@@ -20,6 +20,7 @@ _HELD_OPS = {
     "buffer": "determinism::buffer",
     "optimizer state": "determinism::optimizer_state",
 }
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def generator_states() -> list[bytes]:
@@ -35,18 +36,25 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         name: What the record stands for: the end of a step, or of the process.
         generators: Digests of the states of generators.
     """
-    held = [
-        h._replace(tensor=part) for h in recorder.held.tensors() for part in plain_parts(h.tensor) if is_plain(part)
-    ]
+    held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
     if recorder.tracks_ops:
         text = json.dumps([[h.kind, h.name] for h in held])
         tensors = [h.tensor for h in held]
         recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
         return
-    for one in held:
-        _record_one(recorder, one)
+    recorder.hold(
+        (
+            recorder.stream.op_number(_HELD_OPS[one.kind]),
+            recorder.arguments.text_number(one.name) if one.name else -1,
+            one.tensor,
+        )
+        for one in held
+    )
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
 
 
-def _record_one(recorder: Recorder, held: Held) -> None:
-    recorder.event(Role.HELD, _HELD_OPS[held.kind], [held.tensor], text=held.name, values=True, phase=Phase.OTHER)
+def _parts(held: Held) -> Sequence[Held]:
+    """The tensors that hold the data."""
+    if type(held.tensor) in _PLAIN:
+        return (held,) if is_plain(held.tensor) else ()
+    return [held._replace(tensor=part) for part in plain_parts(held.tensor) if is_plain(part)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -254,6 +254,19 @@ class Recorder(Attention, TorchDispatchMode):
         arguments = self.arguments.text_number(text) if text else -1
         with self.in_phase(phase or self.progress.phase):
             return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
+
+    def hold(self, held: Iterable[tuple[int, int, torch.Tensor]]) -> None:
+        """Record what the program holds now, tensor by tensor, at one place.
+
+        Args:
+            held: The number of what the record is called, the number of the tensor's name, and the tensor.
+        """
+        stack = self.sites.stack(_frame(1), self._calls)
+        before = (self._number, self.progress.step, Phase.OTHER, Role.HELD)
+        behind = (NO_MODULE, stack, NOWHERE.record, NOWHERE.stack)
+        for name, number, tensor in held:
+            output = (self.layouts.number_without_storage(tensor), digest_tensor(tensor))
+            self.writer.append((*before, name, *behind, number), (), (), output)
 
     def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
         """What some tensors hold, before something that is no op reads or writes them."""
