@@ -8,8 +8,8 @@ from typing import NamedTuple
 from determinism.knowledge.names import key_of
 
 _HEADS = {
-    "will act\n    deterministically when": "deterministic",
-    "will throw a\n    :class:`RuntimeError` when": "raises",
+    "will act\n    deterministically when ``mode=True``": "deterministic",
+    "will throw a\n    :class:`RuntimeError` when ``mode=True``": "raises",
 }
 _NAME = re.compile(r"torch(?:\.\w+)+")
 _MARKS = re.compile(

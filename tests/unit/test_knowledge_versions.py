@@ -71,12 +71,7 @@ def test_overlaps(first: tuple[str | None, str | None], second: tuple[str | None
 
 @pytest.mark.parametrize(
     ("since", "until", "text"),
-    [
-        ("1.7", None, "1.7 and later"),
-        ("1.7", "1.9", "1.7 to before 1.9"),
-        (None, "1.9", "before 1.9"),
-        (None, None, "all"),
-    ],
+    [("1.7", None, ">=1.7"), ("1.7", "1.9", ">=1.7, <1.9"), (None, "1.9", "<1.9"), (None, None, "all")],
 )
-def test_ranges_are_readable(since: str | None, until: str | None, text: str) -> None:
+def test_ranges_are_written_as_pip_has_them(since: str | None, until: str | None, text: str) -> None:
     assert str(VersionRange(since, until)) == text

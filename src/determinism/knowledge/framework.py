@@ -85,13 +85,12 @@ class Framework:
                 return base.version_tf1 if version.endswith("tf1") else base.version
         return None
 
-    def is_newer_than_known(self, version: str) -> bool:
-        """Whether a release came after the newest one that was looked at."""
-        return self.last is not None and release(version)[: len(release(self.last))] > release(self.last)
-
-    def is_older_than_known(self, version: str) -> bool:
-        """Whether a release came before the oldest one that was looked at."""
-        return self.first is not None and release(version) < release(self.first)
+    def knows(self, version: str) -> bool:
+        """Whether a release lies between the oldest and the newest that were looked at."""
+        numbers = release(version)
+        if self.first is not None and numbers < release(self.first):
+            return False
+        return self.last is None or numbers[: len(release(self.last))] <= release(self.last)
 
 
 def framework_names() -> list[str]:

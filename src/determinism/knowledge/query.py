@@ -37,6 +37,11 @@ class OpStatus:
     installed: bool
     statuses: tuple[Status, ...]
 
+    @property
+    def is_beyond_what_is_known(self) -> bool:
+        """Whether the version is older or newer than all that were looked at."""
+        return self.version is not None and not self.framework.knows(self.version)
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -61,14 +66,15 @@ def status(
         *ops: Names (`torch.Tensor.scatter_add_`, `scatter_add`, `tf.nn.bias_add`, a Keras layer, an overload of ATen), names
             of kernels, or texts of alerts; none for everything that is known.
         framework: Only ops of this framework or library, such as `torch`.
-        version: For which version, such as `2.13.0`. If None, for the installed one, and where none is installed, for all.
+        version: For which version, such as `2.13.0`. If None, for the installed one. Where an op's framework is not installed, for
+            all; but if a name is known for several frameworks, and some are installed, only for these.
         device: Only what holds on `cpu`, `cuda`, `rocm`, `xpu`, `mps`, `tpu`, `meta`, or any `gpu`.
         direction: Only what holds `forward` or `backward`.
         verdict: Only statuses with this verdict, with or without deterministic mode: `deterministic`,
             `nondeterministic`, `raises`, `depends` or `unknown`.
 
     Returns:
-        One answer for each op that a text means, those of installed frameworks first. The statuses of an op may be empty: then nothing is
+        One answer for each op that a text means. The statuses of an op may be empty: then nothing is
         known for that version, device and direction.
 
     Raises:
@@ -83,11 +89,33 @@ def status(
     )
     if version is not None:
         release(version)
+    shown, _ = _shown(ops, wanted)
+    answers = [_answer(op_at(entry), wanted) for entry in shown]
+    return [answer for answer in answers if answer.statuses or ops]
+
+
+def not_installed(*ops: str) -> list[str]:
+    """Names of ops that texts mean too, but that `status` leaves out because their framework is not installed.
+
+    Raises:
+        UsageError: An op is not known.
+    """
+    _, others = _shown(ops, _Wanted(None, None, None, None, None))
+    return [f"{entry.name} ({entry.frameworks[0]})" for entry in others]
+
+
+def _shown(ops: Sequence[str], wanted: _Wanted) -> tuple[list[Entry], list[Entry]]:
+    """The ops to answer for, and those that are left out."""
     entries = list(_entries(ops, wanted))
     _require_one_framework(entries, wanted)
-    answers = [_answer(op_at(entry), wanted) for entry in entries]
-    # What is installed comes first: that is most likely what was meant.
-    return sorted((answer for answer in answers if answer.statuses or ops), key=lambda answer: answer.version is None)
+    if wanted.framework is not None or wanted.version is not None or not ops:
+        return entries, []
+    here = [entry for entry in entries if any(map(_is_installed, entry.frameworks))]
+    return (here, [entry for entry in entries if entry not in here]) if here else (entries, [])
+
+
+def _is_installed(name: str) -> bool:
+    return installed_version(framework_named(name)) is not None
 
 
 def _member(kind: type[_Word], text: str, what: str) -> _Word:

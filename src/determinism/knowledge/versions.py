@@ -52,9 +52,9 @@ class VersionRange:
         return _before(self.since, other.until) and _before(other.since, self.until)
 
     def __str__(self) -> str:
-        if self.until is None:
-            return "all" if self.since is None else f"{self.since} and later"
-        return f"before {self.until}" if self.since is None else f"{self.since} to before {self.until}"
+        parts = [f">={self.since}"] if self.since is not None else []
+        parts += [f"<{self.until}"] if self.until is not None else []
+        return ", ".join(parts) or "all"
 
 
 def _before(since: str | None, until: str | None) -> bool:
