@@ -50,7 +50,8 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
-docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md, and what the audit found into docs/formulas.md.
+docs: $(INSTALLED)  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
+	$(BIN)/python tests/architecture/knowledge_index.py
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from determinism.comparison.result import Comparison as Comparison
     from determinism.comparison.runs import compare as compare
     from determinism.errors import DeterminismError as DeterminismError
+    from determinism.knowledge.query import status as status
     from determinism.session.active import step as step
     from determinism.session.function_check import check as check
     from determinism.session.recording import record as record
@@ -27,10 +28,11 @@ _PLACES = {
     "check": "determinism.session.function_check",
     "compare": "determinism.comparison.runs",
     "record": "determinism.session.recording",
+    "status": "determinism.knowledge.query",
     "step": "determinism.session.active",
 }
 
-__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "step"]
+__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "status", "step"]
 
 
 def __getattr__(name: str) -> Any:

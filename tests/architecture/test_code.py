@@ -88,7 +88,15 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 def test_public_names_are_these() -> None:
-    assert sorted(determinism.__all__) == ["Comparison", "DeterminismError", "check", "compare", "record", "step"]
+    assert sorted(determinism.__all__) == [
+        "Comparison",
+        "DeterminismError",
+        "check",
+        "compare",
+        "record",
+        "status",
+        "step",
+    ]
 
 
 def kept_files() -> list[Path]:

@@ -13,6 +13,7 @@ from determinism.cli.check import check
 from determinism.cli.compare import compare
 from determinism.cli.record import record
 from determinism.cli.show import show
+from determinism.cli.status import status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,7 +25,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, record, compare, show):
+for subcommand in (check, record, compare, show, status):
     command.add_command(subcommand)
 
 

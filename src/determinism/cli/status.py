@@ -1,0 +1,85 @@
+"""`determinism status`: tell what is known of the determinism of ops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import NoReturn
+
+import click
+
+from determinism.errors import DeterminismError
+
+_DEVICES = ("cpu", "cuda", "rocm", "xpu", "mps", "tpu", "meta", "gpu")
+_DIRECTIONS = ("forward", "backward")
+_VERDICTS = ("deterministic", "nondeterministic", "raises", "depends", "unknown")
+_WIDTH_OF_A_FILE = 140
+
+
+@click.command(short_help="Tell what is known of the determinism of ops.")
+@click.option(
+    "--framework", metavar="F", help="Only this framework or library, such as torch, tensorflow, jax or nccl."
+)
+@click.option("--version", metavar="V", help="For this version; without it, for the installed one.")
+@click.option("--device", type=click.Choice(_DEVICES), help="Only what holds there; gpu stands for any.")
+@click.option("--direction", type=click.Choice(_DIRECTIONS), help="Only what holds in this pass.")
+@click.option("--verdict", type=click.Choice(_VERDICTS), help="Only this verdict, with or without deterministic mode.")
+@click.option("--all", "everything", is_flag=True, help="List all that is known.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.argument("ops", nargs=-1, metavar="[OP]...")
+def status(
+    ops: tuple[str, ...],
+    framework: str | None,
+    version: str | None,
+    device: str | None,
+    direction: str | None,
+    verdict: str | None,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Tell whether ops are deterministic, by version, device and direction, and what to do where they are not.
+
+    OP is a name (torch.Tensor.scatter_add_, scatter_add, tf.nn.bias_add, a Keras layer, aten::index_put), the name of a kernel,
+    or the text of an error about determinism.
+
+    Exit status: 0 answered, 2 trouble, such as an op that nothing is known about.
+    """
+    if bool(ops) == everything:
+        raise click.UsageError("Give the ops to look up, or --all to list what is known, and not both.")
+    from determinism.knowledge.query import not_installed
+    from determinism.knowledge.query import status as known_status
+
+    try:
+        answers = known_status(
+            *ops, framework=framework, version=version, device=device, direction=direction, verdict=verdict
+        )
+    except DeterminismError as error:
+        _refuse(error, as_json)
+    if as_json:
+        from determinism.report.status_document import status_document
+
+        click.echo(status_document(answers))
+        return
+    from determinism.report.status_terminal import answers_text, list_text
+
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else _WIDTH_OF_A_FILE
+    colors = is_terminal and not os.environ.get("NO_COLOR")
+    if everything:
+        click.echo(list_text(answers, width, colors))
+        return
+    others = [] if framework or version else not_installed(*ops)
+    click.echo(answers_text(answers, others, width, colors))
+
+
+def _refuse(error: DeterminismError, as_json: bool) -> NoReturn:
+    """Say why there is no answer, and exit with 2."""
+    from determinism.cli.ending import say
+
+    say(error.message)
+    if as_json:
+        from determinism.report.status_document import status_document
+
+        click.echo(status_document([], error))
+    sys.exit(2)

@@ -1,0 +1,157 @@
+"""`determinism status` as users meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.commands import COMMAND, run
+
+ALERT = (
+    "RuntimeError: max_unpooling2d_forward_out does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation"
+)
+
+
+def documented(folder: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    """What `determinism status --json` prints."""
+    finished = run(folder, "status", "--json", *arguments)
+    assert finished.status == status, finished.text
+    document: dict[str, Any] = json.loads(finished.stdout)
+    assert list(document) == ["schema", "trouble", "answers"]
+    assert document["schema"] == "determinism.status/1"
+    return document
+
+
+def test_the_installed_version_is_answered_for(tmp_path: Path) -> None:
+    import torch
+
+    finished = run(tmp_path, "status", "torch.Tensor.scatter_add_")
+    assert finished.status == 0
+    assert f"torch.Tensor.scatter_add_ PyTorch {torch.__version__}, installed" in finished.text
+    assert "cuda forward always" in finished.text
+    assert "torch.use_deterministic_algorithms(True)" in finished.text
+    assert "\x1b" not in finished.text
+
+
+def test_a_version_that_is_not_installed(tmp_path: Path) -> None:
+    finished = run(tmp_path, "status", "bias_add", "--framework", "tensorflow", "--version", "2.0")
+    assert finished.status == 0
+    assert "tf.nn.bias_add TensorFlow 2.0 " in finished.text
+    assert "fwr13y.d9m.tensorflow.enable_determinism()" in finished.text
+    assert "TF_DETERMINISTIC_OPS" not in finished.text.partition("Deterministic mode in")[0]
+
+
+def test_the_text_of_an_error_may_be_pasted(tmp_path: Path) -> None:
+    finished = run(tmp_path, "status", ALERT)
+    assert finished.status == 0
+    assert finished.text.startswith("torch.nn.MaxUnpool1d PyTorch")
+    assert "torch.nn.MaxUnpool2d PyTorch" in finished.text
+
+
+def test_what_is_not_known(tmp_path: Path) -> None:
+    finished = run(tmp_path, "status", "torch.scater_add")
+    assert finished.status == 2
+    assert finished.stdout == b""
+    assert "determinism: Nothing is known about an op called 'torch.scater_add'" in finished.text
+    assert "Did you mean torch.Tensor.scatter_add_" in finished.text
+
+    document = documented(tmp_path, "torch.scater_add", status=2)
+    assert [trouble["id"] for trouble in document["trouble"]] == ["op-unknown"]
+    assert document["answers"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--all", "conv2d"], ["conv2d", "--device", "gpu7"], ["conv2d", "--verdict", "bad"]]
+)
+def test_wrong_use(arguments: list[str], tmp_path: Path) -> None:
+    finished = run(tmp_path, "status", *arguments)
+    assert finished.status == 2
+    assert "Usage: determinism status" in finished.text
+
+
+def test_everything_with_one_verdict(tmp_path: Path) -> None:
+    finished = run(tmp_path, "status", "--all", "--framework", "torch", "--version", "2.13", "--verdict", "raises")
+    lines = finished.stdout.decode().splitlines()
+    assert finished.status == 0
+    assert any(line.startswith("torch.nn.MaxUnpool2d ") for line in lines)
+    assert not any(line.startswith("torch.cumprod") for line in lines)
+    assert any(line.endswith(" ops.") and " statuses of " in line for line in lines)
+
+    older = run(tmp_path, "status", "--all", "--framework", "torch", "--version", "2.12", "--verdict", "raises")
+    assert len(older.stdout.splitlines()) != len(lines)
+
+
+def test_json_has_every_key(tmp_path: Path) -> None:
+    (answer,) = documented(tmp_path, "torch.histc", "--version", "2.13", "--device", "cuda")["answers"]
+    page = (Path(__file__).parents[2] / "docs" / "knowledge.md").read_text(encoding="utf-8")
+    keys = {*answer, *answer["mode"], *answer["statuses"][0], *answer["statuses"][0]["sources"][0]}
+
+    assert (answer["op"], answer["framework"], answer["version"], answer["installed"]) == (
+        "torch.histc",
+        "torch",
+        "2.13",
+        False,
+    )
+    assert {one["deterministic"] for one in answer["statuses"]} == {"raises", "deterministic"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
+def test_all_of_it_is_json(tmp_path: Path) -> None:
+    answers = documented(tmp_path, "--all")["answers"]
+    assert len(answers) > 150
+    assert {answer["framework"] for answer in answers} >= {"torch", "tensorflow", "jax", "nccl", "python"}
+
+
+def test_no_framework_is_needed(tmp_path: Path) -> None:
+    for name in ("torch", "tensorflow", "jax", "numpy", "pyarrow"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
+    code = "from determinism.cli import main; import sys; sys.argv = ['determinism', 'status', 'conv2d']; main()"
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path])},
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "imported" not in finished.stderr
+
+
+def test_it_answers_at_once(tmp_path: Path) -> None:
+    """Processor time, since a busy machine adds to the time on the clock; more of it where Python itself starts slowly."""
+    plain = min(processor_seconds([sys.executable, "-c", "pass"], tmp_path) for _ in range(10))
+    answering = min(processor_seconds([*COMMAND, "status", "scatter_add"], tmp_path) for _ in range(10))
+    assert answering < 0.150 * max(1.0, plain / 0.020)
+
+
+def processor_seconds(command: list[str], folder: Path) -> float:
+    """What a command takes of the processor."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_little_is_loaded_for_it() -> None:
+    code = (
+        "import sys; from determinism.cli import main; sys.argv = ['determinism', 'status', 'scatter_add']\n"
+        "try: main()\nexcept SystemExit: print('loaded', *sys.modules)"
+    )
+    loaded = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        .stdout.split("loaded ")[-1]
+        .split()
+    )
+    assert "determinism.knowledge.query" in loaded
+    assert {"rich", "numpy", "pyarrow", "email", "importlib.metadata", "packaging", "torch", "difflib"} & {
+        *loaded
+    } == set()

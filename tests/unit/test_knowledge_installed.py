@@ -1,0 +1,56 @@
+"""Which version is installed, from the names of folders."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from determinism.knowledge.framework import Framework, framework_named
+from determinism.knowledge.installed import CONTAINER_VARIABLE, installed_version
+
+
+def called(*distributions: str) -> Framework:
+    """A framework that is installed under some names."""
+    return Framework("one", "One", distributions, None, None, (), ())
+
+
+def test_folders_tell_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "torch-2.1.2+cu118.dist-info",
+        "Flash_Attn-2.4.1.dist-info",
+        "old-1.0-py3.11.egg-info",
+        "torch",
+        "not-a-thing",
+    ):
+        (tmp_path / name).mkdir()
+    later = tmp_path / "later"
+    (later / "torch-9.9.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path), str(later)])
+
+    assert installed_version(framework_named("torch")) == "2.1.2+cu118"
+    assert installed_version(framework_named("flash-attn")) == "2.4.1"
+    assert installed_version(called("old")) == "1.0"
+    assert installed_version(called("not")) is None
+
+
+def test_the_first_name_that_is_installed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorflow_cpu-2.20.0.dist-info", "tensorflow_intel-2.18.0.dist-info"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert installed_version(framework_named("tensorflow")) == "2.20.0"
+
+
+@pytest.mark.parametrize("distribution", ["numpy", "click", "pytest", "jsonschema", "import-linter", "pytest-xdist"])
+def test_it_is_what_python_tells(distribution: str) -> None:
+    assert installed_version(called(distribution)) == version(distribution)
+
+
+def test_python_itself_and_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed_version(framework_named("python")) == ".".join(map(str, sys.version_info[:3]))
+    monkeypatch.delenv(CONTAINER_VARIABLE, raising=False)
+    assert installed_version(framework_named("ngc-tensorflow")) is None
+    monkeypatch.setenv(CONTAINER_VARIABLE, "21.05")
+    assert installed_version(framework_named("ngc-tensorflow")) == "21.05"
