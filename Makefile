@@ -50,9 +50,10 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
-docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md, and what the audit found into docs/formulas.md.
+docs: $(INSTALLED)  ## Write what --help says into docs/command-line.md, and data into the pages that show it.
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
+	$(BIN)/python tests/architecture/settings_page.py
 
 clean:  ## Remove what was made.
 	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

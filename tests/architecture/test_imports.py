@@ -31,6 +31,7 @@ def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
         "import determinism.frameworks.registry",
         "import determinism.errors, determinism.types, determinism.environment, determinism.rng, determinism.sites",
         "from determinism.launch import child",
+        "import determinism; determinism.enable(seed=1)",
         *(_HELP.format(arguments) for arguments in (["--help"], ["--version"])),
         *(_HELP.format([name, "--help"]) for name in ("check", "record", "compare", "show")),
     ],
