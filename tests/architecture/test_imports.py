@@ -33,7 +33,7 @@ def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
         "from determinism.launch import child",
         "import determinism; determinism.enable(seed=1)",
         *(_HELP.format(arguments) for arguments in (["--help"], ["--version"])),
-        *(_HELP.format([name, "--help"]) for name in ("check", "record", "compare", "show")),
+        *(_HELP.format([name, "--help"]) for name in ("check", "run", "doctor", "record", "compare", "show")),
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:

@@ -26,7 +26,7 @@ _NUMERICAL = ("numpy", "scipy", "torch", "tensorflow", "jax")
 
 _CONDITIONS = {
     "nvidia": "there is no NVIDIA device",
-    "x86": "this is not an x86 processor",
+    "mkl": "nothing here computes with oneMKL",
     "warn-only": "it matters only where ops warn instead of raising",
 }
 

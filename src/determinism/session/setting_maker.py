@@ -17,6 +17,7 @@ from determinism.settings.versions import is_within
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 
 class SettingMaker:
@@ -45,8 +46,15 @@ class SettingMaker:
 
     def when_imported(self, group: str, callback: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Call back when a framework has been imported; never if it was already."""
+
+        def imported(_: ModuleType) -> None:
+            try:
+                callback()
+            except Exception as error:
+                failed(f"{type(error).__name__}: {error}")
+
         if group in ENABLERS and group not in sys.modules:
-            after_import(group, lambda _: callback(), failed)
+            after_import(group, imported, failed)
 
     def seeds(self) -> list[Setting]:
         """What became of the seeds."""

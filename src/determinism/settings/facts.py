@@ -20,7 +20,7 @@ GROUPS = ("python", "libraries", "torch", "tensorflow", "jax")
 
 KINDS = ("variable", "flag", "control")
 MOMENTS = ("any", "start", "import", "libraries", "device", "collectives")
-CONDITIONS = ("", "nvidia", "x86", "warn-only")
+CONDITIONS = ("", "nvidia", "mkl", "warn-only")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Fact:
     """Up to when it must be set: the start of Python, the import of its framework, the loading of numerical libraries, the first use
     of a device, or the first collective operation."""
     condition: str = ""
-    """Where it matters at all: "nvidia", "x86", "package:NAME" or "warn-only"; empty for everywhere."""
+    """Where it matters at all: "nvidia", "mkl", "package:NAME" or "warn-only"; empty for everywhere."""
     value_if_warning: Any = None
     """What it should be if only warnings are wanted, where that is something else."""
     option: str = ""

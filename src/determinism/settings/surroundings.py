@@ -29,9 +29,9 @@ def has_nvidia() -> bool:
     return any(Path(path).exists() for path in _NVIDIA_DEVICES)
 
 
-def is_x86() -> bool:
-    """Whether this is a machine that Intel's libraries are made for."""
-    return platform.machine() in ("x86_64", "AMD64")
+def may_use_mkl() -> bool:
+    """Whether programs may compute with oneMKL here: PyTorch for x86 contains it, NumPy may be linked with the package."""
+    return platform.machine() in ("x86_64", "AMD64") and (is_installed("torch") or is_installed("mkl"))
 
 
 def is_installed(package: str) -> bool:
@@ -66,11 +66,11 @@ def condition_holds(condition: str) -> bool:
     """Whether a fact's condition about machine and packages holds.
 
     Args:
-        condition: "nvidia", "x86" or "package:NAME"; empty holds always.
+        condition: "nvidia", "mkl" or "package:NAME"; empty holds always.
     """
     if condition.startswith("package:"):
         return is_installed(condition.removeprefix("package:"))
-    return {"nvidia": has_nvidia, "x86": is_x86}.get(condition, lambda: True)()
+    return {"nvidia": has_nvidia, "mkl": may_use_mkl}.get(condition, lambda: True)()
 
 
 @cache
