@@ -8,10 +8,10 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test checks demo docs clean
+.PHONY: help install lint types layers tests test tests-tensorflow tests-jax frameworks checks demo docs clean
 
 help:  ## List what can be made.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 install: $(INSTALLED)  ## Make .venv and install the package, PyTorch and the tools for testing into it.
 
@@ -40,7 +40,26 @@ layers: $(INSTALLED)  ## Check who imports whom.
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
 
-test: lint types layers tests  ## Run every check and every test.
+test: lint types layers tests  ## Run every check and every test with PyTorch.
+
+# TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
+.venv-%/bin/python: $(VENV)/bin/python
+	$(BIN)/python -m venv .venv-$*
+
+.venv-%/.installed: .venv-%/bin/python pyproject.toml
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $* --group test
+	@touch $@
+
+tests-tensorflow: .venv-tensorflow/.installed  ## Run the tests that need TensorFlow, in an environment of its own.
+	DETERMINISM_TEST_FRAMEWORKS=tensorflow .venv-tensorflow/bin/python -m pytest tests/adapters tests/e2e
+
+tests-jax: .venv-jax/.installed  ## Run the tests that need JAX, in an environment of its own.
+	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest tests/adapters tests/e2e
+
+frameworks: tests-tensorflow tests-jax  ## Run the tests of all other frameworks than PyTorch.
+
+.PRECIOUS: .venv-%/bin/python .venv-%/.installed
 
 checks: $(INSTALLED)  ## Check deterministic programs a hundred times: none may come out as different (about an hour).
 	$(BIN)/python -m tests.e2e.many_checks --checks 100 --workers $(WORKERS)
@@ -54,7 +73,8 @@ docs: $(INSTALLED)  ## Write what is made from code and data: the pages under do
 	$(BIN)/python tests/architecture/knowledge_index.py
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
+	$(BIN)/python tests/architecture/settings_page.py
 
 clean:  ## Remove what was made.
-	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

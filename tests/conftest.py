@@ -1,7 +1,8 @@
 """Frameworks are asked for, not discovered, and what was not run is counted aloud.
 
-`DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Without it nothing in
-`FRAMEWORK_FOLDERS` is collected; with it, a framework that cannot be imported fails the session.
+`DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Of the files in `FRAMEWORK_FOLDERS`
+those are collected whose framework is asked for; a framework that is asked for and cannot be imported fails the session.
+A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
-FRAMEWORKS = ("torch",)
+FRAMEWORKS = ("torch", "tensorflow", "jax")
 FRAMEWORK_FOLDERS = ("adapters", "e2e")
 NO_GPU = "no GPU was found"
 
@@ -37,13 +38,17 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
 
 
-def needs_framework(path: Path) -> bool:
-    """Whether the tests of a file or folder need a framework."""
-    return path.is_relative_to(_TESTS) and path.relative_to(_TESTS).parts[:1] in [(name,) for name in FRAMEWORK_FOLDERS]
+def needed_framework(path: Path) -> str | None:
+    """The framework that the tests of a file need; None if they need none, or for a folder."""
+    folders = path.relative_to(_TESTS).parts[:1] if path.is_relative_to(_TESTS) else ()
+    if folders not in [(name,) for name in FRAMEWORK_FOLDERS] or not path.name.startswith("test_"):
+        return None
+    return next((name for name in FRAMEWORKS if path.name.startswith(f"test_{name}_")), "torch")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    return True if needs_framework(collection_path) and not requested_frameworks() else None
+    framework = needed_framework(collection_path)
+    return None if framework is None or framework in requested_frameworks() else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,9 +62,10 @@ def _has_gpu() -> bool:
     return "torch" in requested_frameworks() and bool(import_module("torch").cuda.is_available())
 
 
-def uncollected() -> tuple[int, int]:
+def uncollected(framework: str) -> tuple[int, int]:
     """How many test functions, in how many files, need a framework."""
-    files = [path for folder in FRAMEWORK_FOLDERS for path in sorted((_TESTS / folder).rglob("test_*.py"))]
+    found = [path for folder in FRAMEWORK_FOLDERS for path in sorted((_TESTS / folder).rglob("test_*.py"))]
+    files = [path for path in found if needed_framework(path) == framework]
     return sum(len(list(_functions(path))) for path in files), len(files)
 
 
@@ -70,11 +76,12 @@ def _functions(path: Path) -> Iterator[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not requested_frameworks():
-        functions, files = uncollected()
-        terminalreporter.write_line(
-            f"NOT RUN: {functions} test functions in {files} files, which need a framework; {VARIABLE}=torch runs them."
-        )
+    for name in FRAMEWORKS:
+        functions, files = uncollected(name)
+        if name not in requested_frameworks():
+            terminalreporter.write_line(
+                f"NOT RUN: {functions} test functions in {files} files, which need {name}; {VARIABLE}={name} runs them."
+            )
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "gpu" in report.keywords]
     if skipped:
         terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that need a GPU; {NO_GPU}.")

@@ -17,22 +17,42 @@ if TYPE_CHECKING:
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.knowledge.query import status as status
     from determinism.session.active import step as step
+    from determinism.session.enabling import enable as enable
     from determinism.session.function_check import check as check
     from determinism.session.recording import record as record
+    from determinism.session.seeding import seed as seed
+    from determinism.session.seeds import Seeds as Seeds
+    from determinism.session.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Comparison": "determinism.comparison.result",
     "DeterminismError": "determinism.errors",
+    "Seeds": "determinism.session.seeds",
+    "Settings": "determinism.session.settings",
     "check": "determinism.session.function_check",
     "compare": "determinism.comparison.runs",
+    "enable": "determinism.session.enabling",
     "record": "determinism.session.recording",
+    "seed": "determinism.session.seeding",
     "status": "determinism.knowledge.query",
     "step": "determinism.session.active",
 }
 
-__all__ = ["Comparison", "DeterminismError", "check", "compare", "record", "status", "step"]
+__all__ = [
+    "Comparison",
+    "DeterminismError",
+    "Seeds",
+    "Settings",
+    "check",
+    "compare",
+    "enable",
+    "record",
+    "seed",
+    "status",
+    "step",
+]
 
 
 def __getattr__(name: str) -> Any:

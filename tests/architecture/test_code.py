@@ -88,15 +88,10 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 def test_public_names_are_these() -> None:
-    assert sorted(determinism.__all__) == [
-        "Comparison",
-        "DeterminismError",
-        "check",
-        "compare",
-        "record",
-        "status",
-        "step",
-    ]
+    classes = ["Comparison", "DeterminismError", "Seeds", "Settings"]
+    functions = ["check", "compare", "enable", "record", "seed", "status", "step"]
+
+    assert sorted(determinism.__all__) == classes + functions
 
 
 def kept_files() -> list[Path]:

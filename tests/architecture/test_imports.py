@@ -32,8 +32,9 @@ def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
         "import determinism.errors, determinism.types, determinism.environment, determinism.rng, determinism.sites",
         "from determinism.launch import child",
         "import determinism; determinism.status('scatter_add')",
+        "import determinism; determinism.enable(seed=1)",
         *(_HELP.format(arguments) for arguments in (["--help"], ["--version"])),
-        *(_HELP.format([name, "--help"]) for name in ("check", "record", "compare", "show", "status")),
+        *(_HELP.format([name, "--help"]) for name in ("check", "run", "doctor", "record", "compare", "show", "status")),
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:

@@ -14,7 +14,7 @@ from determinism.cli import command
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
-from tests.architecture import command_line_page, formulas_page
+from tests.architecture import command_line_page, formulas_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -76,6 +76,13 @@ def test_formulas_page_is_current() -> None:
     page = text_of("formulas.md")
 
     assert formulas_page.written(page) == page, "make docs"
+
+
+def test_settings_page_is_current() -> None:
+    page = text_of("settings.md")
+
+    assert settings_page.BLOCK.search(page)
+    assert settings_page.written(page) == page, "make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

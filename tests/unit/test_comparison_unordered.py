@@ -324,4 +324,7 @@ def test_more_dead_differences_than_can_be_followed(tmp_path: Path, monkeypatch:
     few = compared(tmp_path / "1", lambda b, run: write(b, run, 10))
     assert few.verdict is Verdict.SAME
     many = compared(tmp_path / "2", lambda b, run: write(b, run, 40))
-    assert (many.verdict, [trouble.identifier for trouble in many.trouble]) == (Verdict.INCONCLUSIVE, ["too-many-differences"])
+    assert (many.verdict, [trouble.identifier for trouble in many.trouble]) == (
+        Verdict.INCONCLUSIVE,
+        ["too-many-differences"],
+    )

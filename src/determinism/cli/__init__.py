@@ -11,7 +11,9 @@ import click
 from determinism import __version__
 from determinism.cli.check import check
 from determinism.cli.compare import compare
+from determinism.cli.doctor import doctor
 from determinism.cli.record import record
+from determinism.cli.run import run
 from determinism.cli.show import show
 from determinism.cli.status import status
 
@@ -19,13 +21,13 @@ from determinism.cli.status import status
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="determinism")
 def command() -> None:
-    """Find out whether a deep-learning program is bit-exact from run to run, and why it is not.
+    """Find out whether a deep-learning program is bit-exact from run to run, why it is not, and make it so.
 
     Start with:  determinism check -- python train.py
     """
 
 
-for subcommand in (check, record, compare, show, status):
+for subcommand in (check, run, doctor, record, compare, show, status):
     command.add_command(subcommand)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from determinism.settings.request import PRECISIONS
 from determinism.types import Level
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -64,3 +65,17 @@ def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+
+
+def enabling_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--warn-only`, `--threads` and `--precision`."""
+    warn_only = click.option(
+        "--warn-only", is_flag=True, help="Ops that cannot be deterministic warn instead of raising."
+    )
+    threads = click.option(
+        "--threads", type=click.IntRange(min=1), metavar="N", help="How many threads compute on the CPU."
+    )
+    precision = click.option(
+        "--precision", type=click.Choice(PRECISIONS), help="How exact float32 matrix products are."
+    )
+    return warn_only(threads(precision(function)))

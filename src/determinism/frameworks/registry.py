@@ -1,6 +1,26 @@
-"""Which frameworks can be recorded, and which module does it. Imports none of them."""
+"""Which frameworks there are adapters for, and which modules they are. Imports none of them."""
 
 from __future__ import annotations
 
 RECORDERS = {"torch": "determinism.frameworks.torch.recording"}
 """Per framework the module with `start(folder, options)`, which returns a session."""
+
+ENABLERS = {
+    "torch": "determinism.frameworks.torch.controls",
+    "tensorflow": "determinism.frameworks.tensorflow.controls",
+    "jax": "determinism.frameworks.jax.controls",
+}
+"""Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
+
+SEEDERS = {
+    "torch": "determinism.frameworks.torch.seeding",
+    "tensorflow": "determinism.frameworks.tensorflow.seeding",
+    "jax": "determinism.frameworks.jax.seeding",
+}
+"""Per framework the module with `seed(streams)`, `capture()` and `reseeder(thing, name)`."""
+
+DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
+"""Per framework the module with `seed_worker(streams, worker)` and `EpochSampler`."""
+
+EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
+"""Per library the module with `ReseedEachEpoch`."""

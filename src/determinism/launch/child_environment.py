@@ -1,4 +1,4 @@
-"""The environment that a recorded program is started with."""
+"""The environment that a program is started with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ def child_environment(environ: Mapping[str, str], configuration: RecordingConfig
     result = {**environ, **configuration.to_environment()}
     # Set if this command itself runs under recording; its program is a new first process.
     result.pop(PROCESS_VARIABLE, None)
+    return with_bootstrap(result)
+
+
+def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
+    """Add to an environment what runs the bootstrap in each Python process.
+
+    Args:
+        environ: The environment.
+    """
     # An empty PYTHONPATH counts as none, whereas an empty entry in it would put the working directory on `sys.path`.
     earlier = environ.get("PYTHONPATH")
-    result["PYTHONPATH"] = f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)
-    return result
+    return {**environ, "PYTHONPATH": f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)}

@@ -18,6 +18,7 @@ PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
 """What the file of a Python interpreter is called."""
 
 _PROBE_SECONDS = 30.0
+_VERSION_PROBE = "import sys; print('%d.%d' % sys.version_info[:2])"
 _PROBE = """
 import sys
 from importlib.util import find_spec
@@ -25,7 +26,9 @@ print("%d.%d" % sys.version_info[:2], *[name for name in sys.argv[1:] if find_sp
 """
 
 
-class _Interpreter(NamedTuple):
+class Interpreter(NamedTuple):
+    """A Python that a command starts."""
+
     path: str
     options: str
     """Letters of the options that are given to it."""
@@ -44,7 +47,7 @@ def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str
     Raises:
         LaunchError: The command cannot be started, or its interpreter lacks what the recorder needs.
     """
-    interpreter = _interpreter(find_executable(command[0], environ), command[1:], environ)
+    interpreter = find_interpreter(find_executable(command[0], environ), command[1:], environ)
     if interpreter is None:
         return None
     hiding = hiding_options(interpreter.options)
@@ -62,18 +65,36 @@ def hiding_options(letters: str) -> list[str]:
     return [f"-{letter}" for letter in "ISE" if letter in letters]
 
 
-def _interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> _Interpreter | None:
+def find_interpreter(path: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
     """The Python that an executable is, or that its `#!` line leads to; None if there is none in sight."""
     if PYTHON_NAME.fullmatch(Path(path).name):
-        return _Interpreter(path, "".join(option_letters(arguments)))
+        return Interpreter(path, "".join(option_letters(arguments)))
     words = _shebang(path)
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word.split("/")[0]]
         found = shutil.which(words[0], path=environ.get("PATH")) if words else None
         words = [found, *words[1:]] if found else []
     if words and PYTHON_NAME.fullmatch(Path(words[0]).name):
-        return _Interpreter(words[0], "".join(option_letters(words[1:])))
+        return Interpreter(words[0], "".join(option_letters(words[1:])))
     return None
+
+
+def version_of(interpreter: Interpreter, environ: Mapping[str, str]) -> tuple[int, ...] | None:
+    """The first two numbers of an interpreter's version; None if it does not answer.
+
+    Args:
+        interpreter: The interpreter.
+        environ: The environment it is asked in.
+    """
+    # Nothing of the environment's own is loaded: that is the program's business.
+    probe = [interpreter.path, "-I", "-S", "-c", _VERSION_PROBE]
+    try:
+        answer = subprocess.check_output(
+            probe, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, timeout=_PROBE_SECONDS
+        )
+        return tuple(map(int, answer.split(".")))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 def _shebang(path: str) -> list[str]:
@@ -112,7 +133,7 @@ def option_letters(arguments: Sequence[str]) -> Iterator[str]:
             yield letter
 
 
-def _check_packages(interpreter: _Interpreter, environ: Mapping[str, str]) -> None:
+def _check_packages(interpreter: Interpreter, environ: Mapping[str, str]) -> None:
     options = ["-s"] if "s" in interpreter.options else []
     probe = [interpreter.path, *options, "-c", _PROBE, *RECORDER_PACKAGES]
     try:

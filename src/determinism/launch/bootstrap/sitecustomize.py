@@ -1,4 +1,4 @@
-"""Wakes recording up in every Python process of the program, then runs the `sitecustomize` that this one hides.
+"""Wakes recording and enabling up in every Python process of the program, then runs the `sitecustomize` that this one hides.
 
 The program's interpreter runs this file whatever its version, so it keeps to Python 3.8; and at every start, so it
 imports next to nothing.
@@ -41,6 +41,25 @@ def _note(reason: str) -> None:
         pass
 
 
+def _say(reason: str) -> None:
+    try:
+        sys.stderr.write(f"determinism: {reason}\n")
+    except Exception:
+        pass
+
+
+def _import_own_package(purpose: str) -> None:
+    if sys.version_info < (3, 11):
+        found = ".".join(map(str, sys.version_info[:2]))
+        raise RuntimeError(f"it is Python {found}; {purpose} needs 3.11 or newer. Run the program with a newer Python")
+    finder = _OwnPackageFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        import determinism  # noqa: F401
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def _start_recording() -> None:
     if sys.version_info < (3, 11):
         found = ".".join(map(str, sys.version_info[:2]))
@@ -48,18 +67,25 @@ def _start_recording() -> None:
             f"{sys.executable} is Python {found}; recording needs 3.11 or newer. Run the program with a newer Python."
         )
         return
-    finder = _OwnPackageFinder()
-    sys.meta_path.insert(0, finder)
-    try:
-        import determinism  # noqa: F401
-    finally:
-        sys.meta_path.remove(finder)
+    _import_own_package("recording")
     from determinism.launch.child import start
 
     start()
 
 
+def _start_enabling() -> None:
+    _import_own_package("making it deterministic")
+    from determinism.launch.enabling_child import start
+
+    start()
+
+
 sys.path[:] = [entry for entry in sys.path if entry != _BOOTSTRAP]
+if "DETERMINISM_ENABLING" in os.environ:
+    try:
+        _start_enabling()
+    except Exception as error:
+        _say(f"{sys.executable} was not made deterministic: {type(error).__name__}: {error}")
 if "DETERMINISM_RECORDING" in os.environ:
     try:
         _start_recording()

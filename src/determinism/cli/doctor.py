@@ -1,0 +1,57 @@
+"""`determinism doctor`: tell what is deterministic in an environment and what is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from determinism.cli.options import PROGRAM_SETTINGS, enabling_options
+
+SCHEMA = "determinism.doctor/1"
+
+
+@click.command(context_settings=PROGRAM_SETTINGS, short_help="Tell which settings are missing here.")
+@enabling_options
+@click.option("--explain", is_flag=True, help="Give the reason and the source of each setting.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what was found as JSON.",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def doctor(
+    program: tuple[str, ...],
+    warn_only: bool,
+    threads: int | None,
+    precision: str | None,
+    explain: bool,
+    json_file: Path | None,
+) -> None:
+    """Tell what is deterministic in this environment and what is not, with the line to add.
+
+    With a command, its interpreter is started to look; the program itself is not run. To see what `run` changes:
+    determinism run --seed 1 -- determinism doctor
+
+    Exit status: 0 nothing is missing, 1 something is, 2 trouble.
+    """
+    from determinism.cli.ending import reporting
+    from determinism.launch.inspection import inspect_environment
+    from determinism.report.inspection import story
+    from determinism.settings.rendering import explanation
+    from determinism.settings.request import Request
+
+    with reporting():
+        inspection = inspect_environment(program, Request(warn_only, threads, precision))
+        if json_file is not None:
+            document = {"schema": SCHEMA, "missing": len(inspection.missing), **asdict(inspection)}
+            json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        click.echo(story(inspection))
+        if explain:
+            click.echo("\n" + explanation(inspection.settings, inspection.remaining))
+    sys.exit(1 if inspection.missing or inspection.failures else 0)

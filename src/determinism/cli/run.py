@@ -1,0 +1,26 @@
+"""`determinism run`: start a program so that it is deterministic."""
+
+from __future__ import annotations
+
+import click
+
+from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_argument
+
+
+@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program so that it is deterministic.")
+@click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with a stream of its own.")
+@enabling_options
+@program_argument
+def run(
+    program: tuple[str, ...], seed: int | None, warn_only: bool, threads: int | None, precision: str | None
+) -> None:
+    """Run a program, unchanged, with every setting that makes it deterministic.
+
+    The exit status is the program's own, or 2 if it could not be started.
+    """
+    from determinism.cli.ending import reporting
+    from determinism.launch.enabled import start_enabled
+    from determinism.launch.enabling_request import EnablingRequest
+
+    with reporting():
+        start_enabled(program, EnablingRequest(seed, warn_only, threads, precision))

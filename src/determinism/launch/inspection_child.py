@@ -1,0 +1,66 @@
+"""Looks at every setting in the interpreter that runs this file, and writes what it found as JSON.
+
+Run as a script by any interpreter, so it keeps to Python 3.8 until it knows its version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def _found(request: str) -> dict[str, object]:
+    if sys.version_info < (3, 11):  # noqa: UP036  # this may be another Python than the package's
+        return {"python": sys.version.split()[0]}
+    _import_own_package()
+    from dataclasses import asdict
+    from importlib import import_module
+
+    from determinism.frameworks.registry import ENABLERS
+    from determinism.session.enabling import look
+    from determinism.settings.request import Request
+    from determinism.settings.surroundings import is_installed, version_of
+
+    failures = {}
+    for framework in ENABLERS:
+        if is_installed(framework):
+            try:
+                import_module(framework)
+            except Exception as error:
+                failures[framework] = f"{type(error).__name__}: {error}"
+    settings = look(Request(**json.loads(request)))
+    return {
+        "python": sys.version.split()[0],
+        "frameworks": {name: version for name in ENABLERS if (version := version_of(name)) is not None},
+        "failures": failures,
+        "settings": [{**asdict(one), "before": _plain(one.before), "after": _plain(one.after)} for one in settings],
+        "remaining": [asdict(one) for one in settings.remaining],
+    }
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _import_own_package() -> None:
+    from importlib.machinery import PathFinder
+
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            return PathFinder.find_spec(name, [root]) if name == "determinism" else None
+
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    import determinism  # noqa: F401
+
+    sys.meta_path.remove(Finder)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    # The folder of this file, whose modules must not stand for others of the same name.
+    del sys.path[0]
+    with open(sys.argv[1], "w", encoding="utf-8") as file:
+        json.dump(_found(sys.argv[2]), file)

@@ -1,0 +1,195 @@
+"""`determinism.enable` with PyTorch: what is set, that it helps, and that everything comes back exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import determinism
+from determinism.frameworks.torch.controls import CONTROLS
+from determinism.settings.facts import facts_of
+from determinism.settings.setting import Effect
+
+ELEMENTS = 1 << 17
+"""From 32,768 on PyTorch 2.13 adds them up with several threads."""
+NEEDS_THREADS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor adds up in one order")
+
+
+def readings() -> dict[str, Any]:
+    """Every setting as it is; what cannot be read, by its error."""
+    found: dict[str, Any] = {}
+    for name, control in CONTROLS.items():
+        try:
+            found[name] = control.read()
+        except AttributeError as error:
+            found[name] = str(error)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Iterator[None]:
+    before = readings()
+    yield
+    assert readings() == before
+
+
+def distinct_sums(runs: int = 60) -> int:
+    """How many results a sum by index has."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(ELEMENTS, generator=generator)
+    places = torch.randint(0, 16, (ELEMENTS,), generator=generator)
+    sums = (torch.zeros(16).index_put_((places,), values, accumulate=True) for _ in range(runs))
+    return len({result.numpy().tobytes() for result in sums})
+
+
+def varies() -> bool:
+    """Whether it has more than one, given time: on a busy machine the threads may take turns for a while."""
+    return any(distinct_sums() > 1 for _ in range(30))
+
+
+def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
+    assert set(CONTROLS) == {fact.name for fact in facts_of("torch") if fact.kind == "control"}
+
+
+@NEEDS_THREADS
+def test_a_nondeterministic_op_becomes_deterministic_and_is_again_what_it_was() -> None:
+    assert varies()
+    with determinism.enable():
+        assert distinct_sums(200) == 1
+    assert varies()
+
+
+def test_everything_took_effect() -> None:
+    with determinism.enable(seed=1) as settings:
+        torch_settings = [one for one in settings if one.group == "torch"]
+        effects = {one.name: one.effect for one in torch_settings}
+
+        assert {effects[fact.name] for fact in facts_of("torch") if fact.value is not None and not fact.condition} == {
+            Effect.NOW,
+            Effect.ALREADY,
+            Effect.ABSENT,
+        }
+        assert effects.pop("torch.set_deterministic") is Effect.ABSENT
+        assert Effect.ABSENT not in effects.values()
+        assert not {Effect.FAILED, Effect.WAITING} & set(effects.values())
+        assert torch.get_deterministic_debug_mode() == 2
+        assert torch._inductor.config.deterministic is True
+        assert torch.isnan(torch.empty(1000)).all()
+
+
+@pytest.mark.parametrize("mode", ["off", "warn", "error"])
+@pytest.mark.parametrize("inductor", [False, True])
+def test_every_combination_comes_back(mode: str, inductor: bool) -> None:
+    before = readings()
+    try:
+        CONTROLS["torch.use_deterministic_algorithms"].write(mode)
+        torch._inductor.config.deterministic = inductor
+        torch.backends.cudnn.benchmark = True
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        started_with = readings()
+        with determinism.enable(seed=1, threads=1, precision="medium") as settings:
+            assert torch.get_num_threads() == 1
+            assert torch.get_float32_matmul_precision() == "medium"
+            assert not torch.backends.cudnn.benchmark
+            assert settings["torch.use_deterministic_algorithms"].before == mode
+        assert readings() == started_with
+    finally:
+        CONTROLS["torch.use_deterministic_algorithms"].write(before["torch.use_deterministic_algorithms"])
+        for name, value in before.items():
+            if readings()[name] != value:
+                CONTROLS[name].write(value)
+
+
+def test_only_warning_takes_attention_that_does_not_need_to_warn() -> None:
+    with determinism.enable(warn_only=True) as settings:
+        assert torch.get_deterministic_debug_mode() == 1
+        assert settings["torch.use_deterministic_algorithms"].after == "warn"
+        assert not torch.backends.cuda.flash_sdp_enabled() and not torch.backends.cuda.mem_efficient_sdp_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
+        assert "put_ does not have a deterministic implementation" in str(caught[0].message)
+
+
+def test_contexts_may_be_nested() -> None:
+    with determinism.enable():
+        with determinism.enable(warn_only=True):
+            assert torch.get_deterministic_debug_mode() == 1
+        assert torch.get_deterministic_debug_mode() == 2
+
+
+def test_generators_come_back() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    with determinism.enable(seed=1):
+        inside = torch.rand(3)
+
+    assert torch.equal(torch.rand(3), expected)
+    assert not torch.equal(inside, expected)
+
+
+def test_what_a_later_program_makes_of_a_setting_is_seen_by_looking_again() -> None:
+    from determinism.session.enabling import look
+
+    with determinism.enable(seed=1):
+        assert {one.name for one in look().open} <= {"PYTHONHASHSEED"}
+        torch.backends.cudnn.benchmark = True
+        assert "torch.backends.cudnn.benchmark" in {one.name for one in look().open}
+        torch.backends.cudnn.benchmark = False
+
+
+LATE = """
+import determinism, json
+settings = determinism.enable(seed=1)
+waited = settings["torch.use_deterministic_algorithms"].effect
+import torch
+inside = [torch.get_deterministic_debug_mode(), torch.rand(1).item(), settings["torch.use_deterministic_algorithms"].effect]
+settings.restore()
+print(json.dumps([waited, *inside, torch.get_deterministic_debug_mode(), torch._inductor.config.deterministic]))
+"""
+
+
+def test_an_import_that_comes_later_is_waited_for() -> None:
+    environment = {**os.environ, "TORCHINDUCTOR_DETERMINISTIC": "1"}
+    found = json.loads(subprocess.check_output([sys.executable, "-c", LATE], env=environment, text=True))
+    with determinism.enable(seed=1):
+        expected = torch.rand(1).item()
+
+    # PyTorch's own variable switches the compiler's setting on, and it stays on.
+    assert found == ["waits for the import", 2, expected, "took effect now", 0, True]
+
+
+def test_after_restoring_a_later_import_is_left_alone() -> None:
+    code = "import determinism; determinism.enable(seed=1).restore(); import torch; print(torch.get_deterministic_debug_mode())"
+
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "0\n"
+
+
+def test_what_the_version_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.9.1")
+    with determinism.enable() as settings:
+        setting = settings["torch._inductor.config.deterministic"]
+
+    assert setting.effect is Effect.ABSENT
+    assert setting.detail == "torch 2.9.1 is installed; it is for >=2.10"
+
+
+def test_a_setting_that_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from determinism.settings.control import Control
+
+    monkeypatch.setitem(CONTROLS, "torch.backends.cudnn.benchmark", Control(lambda: True, lambda value: None))
+    with determinism.enable() as settings:
+        setting = settings["torch.backends.cudnn.benchmark"]
+
+    assert setting.effect is Effect.FAILED and setting in settings.open
+    assert setting.detail == "it was set to False and is True"

@@ -1,0 +1,7 @@
+"""Prints what depends on the order of a set, on random numbers, and on a generator that nobody seeded."""
+
+import random
+
+import numpy as np
+
+print(sorted({"a", "b", "c", "d", "e", "f", "g", "h"}, key=hash), random.random(), np.random.default_rng().random())

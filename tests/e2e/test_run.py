@@ -1,0 +1,149 @@
+"""`determinism run` makes programs deterministic that are not, and leaves everything else as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import COMMAND, run
+
+PROGRAMS = Path(__file__).parent / "programs" / "deterministic"
+WITHOUT_HASH_SEED = {"PYTHONHASHSEED": "random"}
+
+
+def printed(folder: Path, *command: str | Path, before: tuple[str, ...] = ("run", "--seed", "1", "--")) -> str:
+    finished = run(folder, *before, *command, environment=WITHOUT_HASH_SEED)
+    assert finished.status == 0, finished.stderr
+    assert finished.stderr == ""
+    return finished.stdout.decode()
+
+
+def plain(*command: str | Path) -> str:
+    environment = {**os.environ, **WITHOUT_HASH_SEED}
+    return subprocess.check_output([*map(str, command)], env=environment, text=True, timeout=120)
+
+
+def test_an_image_classifier_ends_in_the_same_weights(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "classifier.py")
+
+    assert plain(*program) != plain(*program)
+    first = printed(tmp_path, *program)
+    assert first == printed(tmp_path, *program)
+    assert len(first.strip()) == 64
+    assert first != printed(tmp_path, *program, before=("run", "--seed", "2", "--"))
+
+
+def test_hash_order_and_unseeded_generators_repeat(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "hash_order.py")
+
+    assert plain(*program) != plain(*program)
+    assert printed(tmp_path, *program) == printed(tmp_path, *program)
+
+
+def test_a_shell_script_reaches_its_python(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(f"{sys.executable} {PROGRAMS / 'hash_order.py'}\n")
+
+    assert printed(tmp_path, "bash", script) == printed(tmp_path, sys.executable, PROGRAMS / "hash_order.py")
+
+
+def test_without_a_seed_generators_are_left_alone(tmp_path: Path) -> None:
+    code = "import random, torch; print(random.random(), torch.get_deterministic_debug_mode(), hash('a'))"
+    first, second = (printed(tmp_path, sys.executable, "-c", code, before=("run", "--")).split() for _ in range(2))
+
+    assert first[0] != second[0]
+    assert first[1:] == second[1:] and first[1] == "2"
+
+
+def test_options_reach_the_program(tmp_path: Path) -> None:
+    code = "import torch; print(torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.get_float32_matmul_precision())"
+    options = ("run", "--warn-only", "--threads", "1", "--precision", "high", "--")
+
+    assert printed(tmp_path, sys.executable, "-c", code, before=options).split() == ["1", "1", "high"]
+
+
+def test_a_hash_seed_that_was_chosen_stays(tmp_path: Path) -> None:
+    finished = run(
+        tmp_path, "run", "--", sys.executable, "-c", "import os; print(os.environ['PYTHONHASHSEED'])",
+        environment={"PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+
+    assert finished.stdout == b"7\n"
+
+
+def test_standard_streams_status_and_arguments_are_the_programs_own(tmp_path: Path) -> None:
+    code = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data); print(sys.argv[1:], file=sys.stderr); sys.exit(7)"
+    command = [*COMMAND, "run", "--", sys.executable, "-c", code, "--seed", "x"]
+    ended = subprocess.run(command, input=bytes(range(256)), capture_output=True, check=False, cwd=tmp_path)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, bytes(range(256)), b"['--seed', 'x']\n")
+
+
+def test_a_signal_ends_the_program_itself(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    ended = subprocess.run([*COMMAND, "run", "--", sys.executable, "-c", code], check=False, cwd=tmp_path)
+
+    assert ended.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E", "-IB"])
+def test_a_python_that_cannot_be_reached_is_not_started(option: str, tmp_path: Path) -> None:
+    finished = run(tmp_path, "run", "--", sys.executable, option, "-c", "print('started')")
+
+    assert finished.status == 2 and finished.stdout == b""
+    assert "was not started" in finished.stderr
+
+
+def test_a_command_that_is_missing(tmp_path: Path) -> None:
+    finished = run(tmp_path, "run", "--", "no-such-command")
+
+    assert finished.status == 2 and "is not on PATH" in finished.stderr
+
+
+def test_a_seed_that_is_no_number(tmp_path: Path) -> None:
+    assert run(tmp_path, "run", "--seed", "one", "--", "true").status == 2
+
+
+def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
+    code = "import torch; print(torch.rand(1).item())"
+    drawn = [
+        run(tmp_path, "run", "--seed", "1", "--", sys.executable, "-c", code, environment={"RANK": rank}).stdout
+        for rank in ("0", "1", "1")
+    ]
+
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_an_op_without_a_deterministic_implementation_raises(tmp_path: Path) -> None:
+    code = "import torch; torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))"
+    strict = run(tmp_path, "run", "--", sys.executable, "-c", code)
+    warned = run(tmp_path, "run", "--warn-only", "--", sys.executable, "-c", code)
+
+    assert strict.status == 1 and "put_ does not have a deterministic implementation" in strict.stderr
+    assert warned.status == 0 and "put_ does not have a deterministic implementation" in warned.stderr
+
+
+def test_a_setting_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
+    code = (
+        "import subprocess, sys, torch; print(torch.__file__); subprocess.run([sys.executable, '-c', 'import torch'])"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    finished = run(tmp_path, "run", "--seed", "1", "--", sys.executable, "-c", code, environment=environment)
+
+    assert finished.status == 0 and str(tmp_path) in finished.stdout.decode()
+    assert finished.stderr.count("torch.use_deterministic_algorithms: could not be applied. ") == 1
+    assert "Traceback" not in finished.stderr
+
+
+def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "classifier.py")
+    finished = run(tmp_path, "check", "--no-explain", "--", *COMMAND, "run", "--seed", "1", "--", *program)
+
+    assert finished.status == 0, finished.text
+    assert "Same: " in finished.text

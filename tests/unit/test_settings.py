@@ -1,0 +1,242 @@
+"""`determinism.enable` where no framework is loaded, and how settings are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import determinism
+from determinism.errors import UsageError
+from determinism.session import setting_changes
+from determinism.session.setting_changes import Change, make
+from determinism.settings import surroundings
+from determinism.settings.facts import Fact, Remaining
+from determinism.settings.rendering import explanation, html_table, table
+from determinism.settings.request import Request
+from determinism.settings.setting import Effect, Setting
+
+
+def a_fact(**changes: Any) -> Fact:
+    described = {
+        "group": "libraries",
+        "name": "A_LIBRARY",
+        "kind": "variable",
+        "value": "1",
+        "why": "Why.",
+        "source": "here",
+    }
+    return Fact(**{**described, **changes})
+
+
+def a_setting(effect: Effect = Effect.NOW, **changes: Any) -> Setting:
+    described = {"name": "a.b", "group": "torch", "before": False, "after": True, "why": "Why.", "source": "here"}
+    return Setting(**{**described, "effect": effect, **changes})
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("A_LIBRARY", raising=False)
+
+
+class TestVariables:
+    def test_it_is_set_and_put_back(self) -> None:
+        change = make(a_fact(), "", Request())
+        assert os.environ["A_LIBRARY"] == "1"
+        assert change.setting.effect is Effect.NOW and change.undo is not None
+        change.undo()
+
+        assert "A_LIBRARY" not in os.environ
+
+    def test_another_value_comes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("A_LIBRARY", "0")
+        change = make(a_fact(), "", Request())
+        assert (change.setting.before, change.setting.after) == ("0", "1")
+        assert change.undo is not None
+        change.undo()
+
+        assert os.environ["A_LIBRARY"] == "0"
+
+    def test_what_is_as_good_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("A_LIBRARY", "yes")
+
+        assert make(a_fact(accepted="y.*"), "", Request()).setting.effect is Effect.ALREADY
+        assert os.environ["A_LIBRARY"] == "yes"
+
+    def test_one_that_must_not_be_set_is_removed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("A_LIBRARY", "0")
+        change = make(a_fact(value=None, accepted="1"), "", Request())
+
+        assert "A_LIBRARY" not in os.environ and change.setting.effect is Effect.NOW
+        assert change.undo is not None
+        change.undo()
+        assert os.environ["A_LIBRARY"] == "0"
+
+    @pytest.mark.parametrize("moment", ["start", "libraries"])
+    def test_too_late_means_for_the_children(self, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        change = make(a_fact(moment=moment), "", Request())
+        monkeypatch.delenv("A_LIBRARY")
+
+        assert change.setting.effect is Effect.FRESH and change.setting.effect.is_open
+        assert change.setting.after == "1" and "started from now on" in change.setting.detail
+
+    def test_looking_changes_nothing(self) -> None:
+        assert make(a_fact(), "", Request(change=False)) == Change(make(a_fact(), "", Request(change=False)).setting)
+        assert make(a_fact(), "", Request(change=False)).setting.effect is Effect.MISSING
+        assert "A_LIBRARY" not in os.environ
+
+    def test_an_option_that_is_not_given_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("A_LIBRARY", "3")
+        fact = a_fact(value=None, option="threads")
+
+        assert make(fact, "", Request()).setting.effect is Effect.KEPT
+        assert make(fact, "", Request(threads=3)).setting.effect is Effect.ALREADY
+        assert make(fact, "", Request(threads=2)).setting.after == "2"
+
+
+def test_what_the_version_does_not_have_is_left() -> None:
+    setting = make(a_fact(group="torch", versions=">=2.10"), "2.9.1", Request()).setting
+
+    assert setting.effect is Effect.ABSENT and "2.9.1" in setting.detail
+    assert "A_LIBRARY" not in os.environ
+
+
+@pytest.mark.parametrize("condition", ["package:no_such_package", "nvidia", "warn-only"])
+def test_what_is_not_needed_is_left(condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "_NVIDIA_DEVICES", ("/dev/no-such-device",))
+
+    assert make(a_fact(condition=condition), "", Request()).setting.effect is Effect.UNNEEDED
+    assert "A_LIBRARY" not in os.environ
+
+
+def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    fact = a_fact(group="jax", name="--xla_gone", kind="flag", value="true")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(setting_changes, "xla_knows", lambda flag: False)
+
+    assert make(fact, "0.10.2", Request()).setting.effect is Effect.ABSENT
+    assert "XLA_FLAGS" not in os.environ
+
+
+def test_a_flag_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    fact = a_fact(group="jax", name="--xla_some", kind="flag", value="true")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_other=1")
+    monkeypatch.setattr(setting_changes, "xla_knows", lambda flag: True)
+    change = make(fact, "0.10.2", Request())
+
+    assert os.environ["XLA_FLAGS"] == "--xla_other=1 --xla_some=true"
+    assert change.undo is not None
+    change.undo()
+    assert os.environ["XLA_FLAGS"] == "--xla_other=1"
+
+
+class TestEnabling:
+    def test_as_a_context_it_puts_everything_back(self) -> None:
+        # Where PyTorch is loaded, it sets a variable of its own when its compiler's settings are first asked for.
+        determinism.enable(seed=2).restore()
+        environment, states = dict(os.environ), (random.getstate(), np.random.get_state(legacy=False))
+        with determinism.enable(seed=1):
+            inside = (random.random(), np.random.rand(), np.random.default_rng().random())
+            assert os.environ["PYTHONHASHSEED"] and dict(os.environ) != environment
+        with determinism.enable(seed=1):
+            assert (random.random(), np.random.rand(), np.random.default_rng().random()) == inside
+
+        assert dict(os.environ) == environment
+        assert (random.getstate(), str(np.random.get_state(legacy=False))) == (states[0], str(states[1]))
+        assert np.random.default_rng().random() != np.random.default_rng().random()
+
+    def test_the_error_of_the_program_comes_through(self) -> None:
+        before = dict(os.environ)
+        with pytest.raises(ZeroDivisionError), determinism.enable(seed=1):
+            raise ZeroDivisionError
+
+        assert dict(os.environ) == before
+
+    def test_what_cannot_be_put_back_is_said(self) -> None:
+        settings = determinism.enable()
+        settings.will_undo("a lever", lambda: 1 // 0)
+
+        with pytest.raises(determinism.DeterminismError, match="a lever .ZeroDivisionError"):
+            settings.restore()
+        settings.restore()
+
+    def test_the_hash_seed_needs_a_fresh_process(self) -> None:
+        code = (
+            "import determinism, json; s = determinism.enable(); import subprocess, sys; "
+            "print(json.dumps([s['PYTHONHASHSEED'].effect, [one.name for one in s.open], "
+            "subprocess.check_output([sys.executable, '-c', 'import sys; print(sys.flags.hash_randomization)'], text=True)]))"
+        )
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+        fresh, seeded = (
+            json.loads(subprocess.check_output([sys.executable, "-c", code], env={**environment, **more}, text=True))
+            for more in ({}, {"PYTHONHASHSEED": "3"})
+        )
+
+        assert fresh == ["needs a fresh process", ["PYTHONHASHSEED"], "0\n"]
+        assert seeded == ["was so already", [], "1\n"]
+
+    def test_nothing_is_printed(self, capfd: pytest.CaptureFixture[str]) -> None:
+        determinism.enable(seed=1).restore()
+
+        assert capfd.readouterr() == ("", "")
+
+    @pytest.mark.parametrize(
+        "arguments", [{"threads": 0}, {"threads": True}, {"threads": "2"}, {"precision": "exact"}, {"seed": -0.5}]
+    )
+    def test_a_request_out_of_range_changes_nothing(self, arguments: dict[str, Any]) -> None:
+        before = dict(os.environ)
+
+        with pytest.raises(UsageError, match=next(iter(arguments.values())).__repr__()):
+            determinism.enable(**arguments)
+        assert dict(os.environ) == before
+
+    def test_one_setting_is_found_by_its_name(self) -> None:
+        with determinism.enable() as settings:
+            assert settings["PYTHONHASHSEED"].source.startswith("https://docs.python.org")
+            assert len(settings) == len(list(settings))
+            with pytest.raises(KeyError):
+                settings["no such setting"]
+
+
+class TestShowing:
+    def test_what_needs_attention_comes_first(self) -> None:
+        settings = [
+            a_setting(Effect.ALREADY, name="a"),
+            a_setting(Effect.NOW, name="b"),
+            a_setting(Effect.FAILED, name="c"),
+        ]
+        lines = table(settings).splitlines()
+
+        assert [line.split()[-4] for line in lines[:2]] == ["c", "b"]
+        assert lines[0].startswith("could not be applied") and lines[0].endswith("False -> True")
+
+    def test_what_does_not_matter_here_is_counted(self) -> None:
+        text = table([a_setting(Effect.ABSENT), a_setting(Effect.ABSENT), a_setting(Effect.UNNEEDED)])
+
+        assert "and 2 settings: does not exist in this version" in text and "and 1 setting: not needed here" in text
+        assert "a.b" not in text
+
+    def test_html_is_escaped(self) -> None:
+        attack = "<script>alert('x')</script>"
+        remaining = [Remaining("torch", attack, "", attack, attack, attack, attack)]
+        settings = [a_setting(name=attack, before=attack, after=attack, why=attack, detail=attack, group=attack)]
+        text = html_table(settings, remaining)
+
+        assert "<script" not in text and text.count("&lt;script&gt;") >= 6
+
+    def test_the_explanation_has_reason_source_and_line(self) -> None:
+        text = explanation([a_setting(Effect.FAILED, detail="it was refused", line="a.b = True")])
+
+        assert text.splitlines() == [
+            "a.b: could not be applied (False -> True)",
+            "  Why.",
+            "  It was refused.",
+            "  By hand: a.b = True",
+            "  Source: here",
+        ]

@@ -1,0 +1,137 @@
+"""What is known of settings: ranges of versions, completeness, and the tables for versions that are not installed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from determinism.settings.facts import CONDITIONS, GROUPS, KINDS, MOMENTS, Fact, facts_of, remaining_of
+from determinism.settings.variables import flag_value, with_flag
+from determinism.settings.versions import is_within, release
+
+FACTS = [fact for group in GROUPS for fact in facts_of(group)]
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "expected"),
+    [
+        ("2.13.0+cpu", ">=2.10", True),
+        ("2.9.1", ">=2.10", False),
+        ("2.10", ">=2.10", True),
+        ("2.10.0rc1", ">=2.10", True),
+        ("2.14.0.dev20260101", ">=1.8,<2.14", False),
+        ("1.15.5", ">=1.14,<2.1", True),
+        ("2.1.4", ">=1.14,<2.1", False),
+        ("0.5.3", "", True),
+        ("", ">=1.0", False),
+    ],
+)
+def test_versions_lie_in_ranges(version: str, bounds: str, expected: bool) -> None:
+    assert is_within(version, bounds) is expected
+
+
+@pytest.mark.parametrize("bounds", ["2.10", "==2.10", ">=2.x", ">= 2"])
+def test_what_is_no_range_is_refused(bounds: str) -> None:
+    with pytest.raises(ValueError, match="no bound"):
+        is_within("2.10", bounds)
+
+
+def test_release_ignores_what_follows_three_numbers() -> None:
+    assert [release(text) for text in ("2.13.0+cpu", "2.1.0rc0", "1.7", "v3", "nightly")] == [
+        (2, 13, 0), (2, 1, 0), (1, 7, 0), (3, 0, 0), (0, 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
+def test_each_setting_is_described_in_full(fact: Fact) -> None:
+    assert fact.kind in KINDS and fact.moment in MOMENTS
+    assert fact.condition in CONDITIONS or fact.condition.startswith("package:")
+    assert fact.why.endswith(".") and fact.line
+    assert re.match(r"https://|measured with |torch/", fact.source)
+    assert is_within("2.0", fact.versions) in (True, False)
+    assert fact.accepts(fact.value, fact.value)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_remains_is_described_in_full(group: str) -> None:
+    for entry in remaining_of(group):
+        assert entry.why.endswith(".") and entry.advice and re.match(r"https://|measured with ", entry.source)
+
+
+def needed(group: str, version: str) -> set[str]:
+    """The settings that a version needs, on a machine with everything."""
+    return {
+        fact.name
+        for fact in facts_of(group)
+        if fact.exists_in(version) and not fact.option and (fact.value is not None or fact.kind == "variable")
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [
+        ("1.6.0", set(), {"torch.use_deterministic_algorithms", "torch.set_deterministic", "CUBLAS_WORKSPACE_CONFIG"}),
+        ("1.7.1", {"torch.set_deterministic", "CUBLAS_WORKSPACE_CONFIG"}, {"torch.use_deterministic_algorithms"}),
+        ("1.13.1", {"torch.use_deterministic_algorithms"}, {"torch.set_deterministic"}),
+        ("2.1.2", {"torch.use_deterministic_algorithms"}, {"torch.utils.deterministic.fill_uninitialized_memory"}),
+        ("2.2.2", {"torch.utils.deterministic.fill_uninitialized_memory"}, {"torch._inductor.config.deterministic"}),
+        ("2.9.1", {"CUBLAS_WORKSPACE_CONFIG"}, {"torch._inductor.config.deterministic"}),
+        ("2.10.0", {"torch._inductor.config.deterministic", "CUBLAS_WORKSPACE_CONFIG"}, set()),
+    ],
+)
+def test_pytorch_of_old(version: str, has: set[str], lacks: set[str]) -> None:
+    found = needed("torch", version)
+
+    assert found >= has | {"torch.backends.cudnn.deterministic", "torch.backends.cudnn.benchmark"}
+    assert not found & lacks
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("1.13.2", set()),
+        ("1.14.0", {"TF_CUDNN_DETERMINISTIC", "TF_CUDNN_USE_AUTOTUNE"}),
+        ("2.0.4", {"TF_CUDNN_DETERMINISTIC", "TF_CUDNN_USE_AUTOTUNE"}),
+        ("2.4.4", {"TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_AUTOTUNE"}),
+        ("2.6.5", {"TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_FRONTEND", "TF_CUDNN_USE_AUTOTUNE"}),
+        ("2.7.4", {"TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_FRONTEND", "TF_CUDNN_USE_AUTOTUNE"}),
+        ("2.8.0", {"tf.config.experimental.enable_op_determinism"}),
+        ("2.21.0", {"tf.config.experimental.enable_op_determinism"}),
+    ],
+)
+def test_tensorflow_of_old(version: str, expected: set[str]) -> None:
+    assert needed("tensorflow", version) == expected
+
+
+def test_no_setting_has_the_name_that_tensorflow_does_not_read() -> None:
+    assert "TF_USE_CUDNN_AUTOTUNE" not in {fact.name for fact in FACTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("PYTHONHASHSEED", ["0", "5"], ["random", "", None]),
+        ("CUBLAS_WORKSPACE_CONFIG", [":4096:8", ":16:8", ":4096:2"], [":0:0", None]),
+        ("NCCL_ALGO", ["Ring", "^NVLS"], ["Tree", "Ring,Tree", None]),
+        ("TF_CUDNN_USE_AUTOTUNE", [None, "1", "true"], ["0", "false"]),
+        ("MKL_CBWR", ["AUTO", "AVX2,STRICT"], ["OFF", None]),
+    ],
+)
+def test_other_values_may_be_as_good(name: str, good: list[str | None], bad: list[str | None]) -> None:
+    fact = next(fact for fact in FACTS if fact.name == name)
+
+    assert all(fact.accepts(value, fact.value) for value in good)
+    assert not any(fact.accepts(value, fact.value) for value in bad)
+
+
+def test_flags_of_xla_keep_each_other() -> None:
+    flags = "--xla_a=1 --xla_gpu_deterministic_ops=false --xla_b"
+
+    assert flag_value(flags, "--xla_gpu_deterministic_ops") == "false"
+    assert flag_value(flags, "--xla_b") == "true"
+    assert flag_value(flags, "--xla_gpu") is None
+    assert (
+        with_flag(flags, "--xla_gpu_deterministic_ops", "true") == "--xla_a=1 --xla_b --xla_gpu_deterministic_ops=true"
+    )
+    assert with_flag("", "--xla_a", "2") == "--xla_a=2"
