@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from importlib import metadata
+from itertools import islice
 
 from determinism.relocation import original_path
 
@@ -19,6 +20,16 @@ _VARIABLE_PREFIXES = (
 )  # fmt: skip
 
 
+def processor_name() -> str:
+    """The model of the processor, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            named = next((line for line in islice(file, 16) if line.startswith("model name")), "")
+    except OSError:
+        named = ""
+    return named.partition(":")[2].strip() or platform.processor() or platform.machine()
+
+
 def describe() -> dict[str, str]:
     """Name and value of everything that may make two runs differ, as flat text."""
     facts = {
@@ -26,6 +37,7 @@ def describe() -> dict[str, str]:
         "executable": sys.executable,
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "processor": processor_name(),
         "processors": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "hash randomization": str(bool(sys.flags.hash_randomization)),
         "working directory": original_path(os.getcwd()),

@@ -9,10 +9,10 @@ from itertools import chain
 import pytest
 import torch
 
-from determinism.frameworks.torch.audit.cases import cases_of, database
-from determinism.frameworks.torch.audit.made_cases import made_cases
-from determinism.frameworks.torch.audit.outcome import Case, Outcome, differing, observe
-from determinism.frameworks.torch.audit.ways import empty_mode, recorder
+from determinism.frameworks.torch.formula_audit.cases import cases_of, database
+from determinism.frameworks.torch.formula_audit.made_cases import made_cases
+from determinism.frameworks.torch.formula_audit.outcome import Case, Outcome, differing, observe
+from determinism.frameworks.torch.formula_audit.ways import empty_mode, recorder
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """They hold what was in memory before."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from determinism import __version__
+from determinism.cli.audit import audit
 from determinism.cli.check import check
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
@@ -27,7 +28,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, run, doctor, record, compare, show, status):
+for subcommand in (check, run, doctor, record, compare, show, status, audit):
     command.add_command(subcommand)
 
 

@@ -22,5 +22,8 @@ SEEDERS = {
 DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
 """Per framework the module with `seed_worker(streams, worker)` and `EpochSampler`."""
 
+OP_AUDITS = {"torch": "determinism.frameworks.torch.op_audit"}
+"""Per framework the module that measures its ops: reads a request on standard input, and writes a line per case."""
+
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""

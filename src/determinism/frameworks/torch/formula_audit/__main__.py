@@ -1,4 +1,4 @@
-"""Runs the audit and prints what it found: `python -m determinism.frameworks.torch.audit`."""
+"""Runs the audit and prints what it found: `python -m determinism.frameworks.torch.formula_audit`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import torch
 
-from determinism.frameworks.torch.audit import data_file
-from determinism.frameworks.torch.audit.cases import cases_of, database
-from determinism.frameworks.torch.audit.examine import Findings, examine
-from determinism.frameworks.torch.audit.made_cases import made_cases
+from determinism.frameworks.torch.formula_audit import data_file
+from determinism.frameworks.torch.formula_audit.cases import cases_of, database
+from determinism.frameworks.torch.formula_audit.examine import Findings, examine
+from determinism.frameworks.torch.formula_audit.made_cases import made_cases
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m determinism.frameworks.torch.audit", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m determinism.frameworks.torch.formula_audit", description=__doc__)
     parser.add_argument("ops", nargs="*", help="names of ops, as PyTorch's test suite has them; all without any")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float64", "complex64", "int64", "bfloat16"])
     parser.add_argument("--samples", type=int, default=6, help="the most samples per op and dtype")

@@ -7,12 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from determinism.frameworks.torch.audit.examine import Findings
+from determinism.frameworks.torch.formula_audit.examine import Findings
 from determinism.frameworks.torch.formulas import DATA
 
 _HEAD = """\
 # What PyTorch computes otherwise while a dispatch mode is active, by version.
-# Written by `python -m determinism.frameworks.torch.audit --write`.
+# Written by `python -m determinism.frameworks.torch.formula_audit --write`.
 # node: autograd nodes that take another formula; the recorder leaves the stack of modes while they run.
 # conjugation_inside, autocast_inside: ops whose own ops miss these; the recorder restores them.
 # composite: ops that choose other ops. forward_mode: ops whose forward-mode derivative takes another formula.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from determinism.frameworks.torch.audit.op_tree import (
+from determinism.frameworks.torch.formula_audit.op_tree import (
     Ran,
     dispatched,
     forward_ops,
@@ -16,8 +16,8 @@ from determinism.frameworks.torch.audit.op_tree import (
     observe_ops,
     without_handlers,
 )
-from determinism.frameworks.torch.audit.outcome import Case, Outcome, differing, observe
-from determinism.frameworks.torch.audit.ways import empty_mode, recorder
+from determinism.frameworks.torch.formula_audit.outcome import Case, Outcome, differing, observe
+from determinism.frameworks.torch.formula_audit.ways import empty_mode, recorder
 from determinism.frameworks.torch.formulas import BLIND_SPOT
 
 

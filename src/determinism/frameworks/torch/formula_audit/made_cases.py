@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from determinism.frameworks.torch.audit.outcome import Case, Produced
+from determinism.frameworks.torch.formula_audit.outcome import Case, Produced
 
 
 def made_cases() -> Iterator[Case]:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves, tree_map
 
-from determinism.frameworks.torch.audit.outcome import Case, Produced
+from determinism.frameworks.torch.formula_audit.outcome import Case, Produced
 
 _VARIANTS = ("backward", "zeros", "one input", "double backward", "autocast", "forward mode")
 

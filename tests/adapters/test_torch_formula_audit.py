@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch.audit import data_file
-from determinism.frameworks.torch.audit.cases import cases_of, database
-from determinism.frameworks.torch.audit.examine import Findings, examine
-from determinism.frameworks.torch.audit.outcome import Case, Produced
+from determinism.frameworks.torch.formula_audit import data_file
+from determinism.frameworks.torch.formula_audit.cases import cases_of, database
+from determinism.frameworks.torch.formula_audit.examine import Findings, examine
+from determinism.frameworks.torch.formula_audit.outcome import Case, Produced
 from determinism.frameworks.torch.formulas import formulas_of
 
 
@@ -120,7 +120,16 @@ def test_audit_is_written_in_the_place_of_an_earlier_one(tmp_path: Path) -> None
 
 
 def test_audit_runs_as_a_command() -> None:
-    command = [sys.executable, "-m", "determinism.frameworks.torch.audit", "sin", "--samples", "1", "--dtypes", "int64"]
+    command = [
+        sys.executable,
+        "-m",
+        "determinism.frameworks.torch.formula_audit",
+        "sin",
+        "--samples",
+        "1",
+        "--dtypes",
+        "int64",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith(f"PyTorch {torch.__version__}, CPU: 1 cases")

@@ -1,0 +1,87 @@
+"""`determinism audit`: measure whether ops give the same bits again, and compare with what is declared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from determinism.knowledge.measurement import Audit
+    from determinism.launch.op_audit import OpAuditRequest, Way
+
+
+@click.command(short_help="Measure whether ops give the same bits again.")
+@click.option("--framework", default="torch", show_default=True, help="Whose ops to measure.")
+@click.option("--device", default="cpu", show_default=True, help="Where they run: cpu or cuda.")
+@click.option("--ops", multiple=True, metavar="OP,...", help="Only these ops, by the names that `status` shows first.")
+@click.option("--runs", type=click.IntRange(min=2), default=20, show_default=True, help="How often each case is run.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="The most per case.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The inputs are made from it.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="PLACE",
+    type=click.Path(path_type=Path),
+    help="A file for the results, or its folder.",
+)
+@click.option("--diff", is_flag=True, help="Measure nothing: list where stored results contradict what is declared.")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
+def audit(
+    framework: str,
+    device: str,
+    ops: tuple[str, ...],
+    runs: int,
+    seconds: float,
+    seed: int,
+    output: Path | None,
+    diff: bool,
+    files: tuple[Path, ...],
+) -> None:
+    """Run ops again and again on equal inputs made to provoke them, and count the results.
+
+    Forward and backward, with all threads and with one, with the framework's deterministic mode and without. With --diff, FILE is
+    a result to compare with what is declared; without one, the results that come with this tool are.
+
+    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble.
+    """
+    if files and not diff:
+        raise click.UsageError("Files are only read with --diff.")
+    from determinism.cli.ending import reporting
+    from determinism.knowledge.disagreement import disagreements
+    from determinism.knowledge.measurement import known_audits, read_audit
+    from determinism.launch.op_audit import OpAuditRequest
+    from determinism.report.audit_terminal import audit_text, disagreements_text
+
+    with reporting():
+        if diff:
+            audits = [read_audit(file) for file in files] or list(known_audits())
+        else:
+            names = [name.strip() for text in ops for name in text.split(",")]
+            audits = [_measure(OpAuditRequest(framework, device, names, runs, seconds, seed), output)]
+            click.echo(audit_text(audits[0]) + "\n")
+        news = {audit.title: list(disagreements(audit)) for audit in audits}
+        click.echo(disagreements_text(news))
+    sys.exit(1 if any(news.values()) else 0)
+
+
+def _measure(request: OpAuditRequest, output: Path | None) -> Audit:
+    from determinism.knowledge.measurement import check_output
+    from determinism.launch.op_audit import audit
+
+    if output is not None:
+        check_output(output)
+    measured = audit(request, _told)
+    if output is not None:
+        place = output / measured.file_name if output.is_dir() else output
+        place.write_text(measured.text(), encoding="utf-8")
+    return measured
+
+
+def _told(way: Way, done: int, cases: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{way}: {done} of {cases} cases ", nl=done == cases, err=True)
+    elif done == cases:
+        click.echo(f"determinism: {way}: {cases} cases", err=True)

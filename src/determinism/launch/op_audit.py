@@ -1,0 +1,149 @@
+"""Measures the ops of a framework, in processes of their own: with one thread and all, with deterministic mode and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from determinism.errors import LaunchError, UsageError
+from determinism.frameworks.registry import OP_AUDITS
+from determinism.knowledge.measurement import Audit, Measurement
+
+_TAIL = 1500
+"""How much of the error stream of a process that failed is shown, in characters."""
+
+
+@dataclass(frozen=True)
+class OpAuditRequest:
+    """What to measure.
+
+    Attributes:
+        framework: Whose ops.
+        device: Where they run.
+        ops: Names of ops; all that there are cases for if empty.
+        runs: How often each case is run, at most.
+        seconds: After this time a case is left, if it was run at least three times.
+        seed: The inputs are made from it.
+    """
+
+    framework: str = "torch"
+    device: str = "cpu"
+    ops: Sequence[str] = ()
+    runs: int = 20
+    seconds: float = 2.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run all cases.
+
+    Attributes:
+        threads: How many threads compute; None for as many as there are cores.
+        deterministic_mode: Whether the framework's deterministic mode is on.
+    """
+
+    threads: int | None
+    deterministic_mode: bool
+
+    def __str__(self) -> str:
+        """The way in words."""
+        threads = "all threads" if self.threads is None else "1 thread"
+        return f"{threads}, {'with' if self.deterministic_mode else 'without'} deterministic mode"
+
+
+WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 1))
+
+
+def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambda way, done, cases: None) -> Audit:
+    """Measure ops in every way.
+
+    Args:
+        request: What to measure.
+        told: Called with the way, how many of its cases are done, and how many there are.
+
+    Raises:
+        UsageError: There are no cases for what was asked for, or the device is not there.
+        LaunchError: A process failed.
+    """
+    if request.framework not in OP_AUDITS:
+        raise UsageError(
+            "audit-impossible",
+            f"There are no cases for {request.framework}, so it cannot be measured. There are for: {', '.join(OP_AUDITS)}.",
+        )
+    ways = WAYS if request.device == "cpu" else tuple(way for way in WAYS if way.threads is None)
+    found: list[Measurement] = []
+    about: dict[str, Any] = {}
+    for way in ways:
+        lines = _lines(request, way)
+        head = next(lines)
+        about, cases = head["about"], head["cases"]
+        _require(request, about, cases)
+        for done, line in enumerate(lines, 1):
+            found += (Measurement(**one) for one in line["measured"])
+            told(way, done, cases)
+    return Audit(
+        framework=request.framework,
+        version=about["version"],
+        device=request.device,
+        hardware=about["hardware"],
+        versions=about["versions"],
+        date=date.today().isoformat(),
+        seed=request.seed,
+        measurements=tuple(_ordered(found)),
+    )
+
+
+def _ordered(found: list[Measurement]) -> list[Measurement]:
+    return sorted(
+        found, key=lambda one: (one.op, one.case, one.dtype, one.direction, one.deterministic_mode, -one.threads)
+    )
+
+
+def _require(request: OpAuditRequest, about: dict[str, Any], cases: int) -> None:
+    if not about["has_device"]:
+        raise UsageError(
+            "audit-impossible",
+            f"{request.framework} {about['version']} has no device {request.device!r} here, so nothing was measured. Install a "
+            "build for it on a machine that has one, or measure on --device cpu.",
+        )
+    if not cases:
+        raise UsageError(
+            "audit-impossible",
+            f"There is no case for {', '.join(request.ops)}, so nothing was measured. Give names as `determinism status` "
+            "shows them first, such as torch.Tensor.scatter_add_; without --ops all are measured.",
+        )
+
+
+def _lines(request: OpAuditRequest, way: Way) -> Iterator[dict[str, Any]]:
+    """What the process says, line by line."""
+    asked = {**vars(replace(request, ops=list(request.ops))), **vars(way)}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", OP_AUDITS[request.framework]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        with process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(asked))
+            process.stdin.close()
+            try:
+                yield from (json.loads(line) for line in process.stdout)
+            finally:
+                process.terminate() if process.poll() is None and sys.exc_info()[0] is GeneratorExit else None
+        if process.returncode:
+            errors.seek(0)
+            raise LaunchError(
+                "audit-failed",
+                f"The process that measures {request.framework} ({way}) ended with exit status {process.returncode}, so "
+                f"the results are not complete and were not kept. It said: {errors.read()[-_TAIL:].strip()}",
+            )

@@ -1,0 +1,59 @@
+"""`determinism audit`: ops that really vary on this machine's CPU are found to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from determinism.knowledge.measurement import read_audit
+from tests.e2e.commands import run
+
+SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")
+
+
+@SEVERAL
+def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
+    finished = run(
+        tmp_path, "audit", "--ops", "torch.take,torch.Tensor.put_", "--runs", "60", "--seconds", "20", "-o", "out.json"
+    )
+
+    assert finished.status == 0, finished.text
+    found = read_audit(tmp_path / "out.json").measurements
+    backward = [one for one in found if one.op == "torch.take" and one.direction == "backward"]
+    assert {(one.threads > 1, one.deterministic_mode): one.varies for one in backward} == {
+        (True, False): True,
+        (False, False): False,
+        (True, True): False,
+        (False, True): False,
+    }
+    raised = [one for one in found if one.raised is not None]
+    assert {(one.op, one.deterministic_mode) for one in raised} == {("torch.Tensor.put_", True)}
+    assert "nothing contradicts what is declared" in finished.text
+
+
+def test_news_are_told(tmp_path: Path) -> None:
+    run(tmp_path, "audit", "--ops", "torch.Tensor.scatter_add_", "--runs", "2", "--output", "out.json")
+    text = (tmp_path / "out.json").read_text(encoding="utf-8")
+    (tmp_path / "out.json").write_text(text.replace('"distinct": 1', '"distinct": 2'), encoding="utf-8")
+    finished = run(tmp_path, "audit", "--diff", "out.json")
+
+    assert finished.status == 1
+    assert "it gave 2 results in 2 runs, declared deterministic" in " ".join(finished.text.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ops", "torch.nosuch"), "no case for torch.nosuch"),
+        (("--framework", "nosuch"), "no cases for nosuch"),
+        (("--device", "nosuch"), "no device 'nosuch'"),
+        (("--output", "missing/out.json"), "cannot be written, so nothing was measured"),
+        (("--diff", "missing.json"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    finished = run(tmp_path, "audit", *arguments)
+    assert finished.status == 2
+    assert said in finished.text

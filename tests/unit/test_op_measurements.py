@@ -1,0 +1,82 @@
+"""What was measured is kept in files, and compared with what is declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from determinism.errors import UsageError
+from determinism.knowledge.disagreement import disagreements
+from determinism.knowledge.index import index
+from determinism.knowledge.measurement import Audit, Measurement, known_audits, read_audit
+
+EQUAL = Measurement("torch.Tensor.put_", "a case", "forward", "float32", 2, False, 20, 1)
+VARIED = replace(EQUAL, distinct=3)
+RAISED = replace(EQUAL, runs=0, distinct=0, raised="put_ does not have a deterministic implementation")
+
+
+def audit(*measurements: Measurement) -> Audit:
+    hardware = {"processor": "Some CPU @ 2 GHz", "cores": "2"}
+    return Audit("torch", "2.13.0+cpu", "cpu", hardware, {"numpy": "2"}, "2026-11-21", 0, measurements)
+
+
+def news(*measurements: Measurement) -> list[str]:
+    return [found.why for found in disagreements(audit(*measurements))]
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    written = audit(EQUAL, VARIED, RAISED)
+    file = tmp_path / written.file_name
+    file.write_text(written.text(), encoding="utf-8")
+
+    assert file.name == "torch-2.13.0-cpu-some-cpu-2-ghz.json"
+    assert read_audit(file) == written
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "determinism.audit/1"}', audit(EQUAL).text()[:-9]])
+def test_a_file_that_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_audit(tmp_path / "file.json")
+
+
+def test_a_newer_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(audit(EQUAL).text().replace("audit/1", "audit/2"), encoding="utf-8")
+    with pytest.raises(UsageError, match="audit/2"):
+        read_audit(tmp_path / "file.json")
+
+
+def test_what_is_declared_is_no_news() -> None:
+    on = {"deterministic_mode": True}
+    assert news(VARIED, EQUAL, replace(RAISED, **on)) == []
+    # An op that is declared to vary may not have met its condition.
+    assert news(replace(EQUAL, op="torch.Tensor.index_put_")) == []
+
+
+def test_an_op_that_varies_against_its_declaration_is_news() -> None:
+    assert news(replace(VARIED, op="torch.Tensor.scatter_add_")) == [
+        "it gave 3 results in 20 runs, declared deterministic"
+    ]
+    assert news(replace(VARIED, op="torch.take", direction="backward", deterministic_mode=True))[0].endswith(
+        "declared deterministic"
+    )
+
+
+def test_an_op_that_raises_against_its_declaration_is_news() -> None:
+    raised = replace(RAISED, op="torch.Tensor.scatter_add_", deterministic_mode=True)
+    assert news(raised) == ["it raises, declared deterministic"]
+    # Without deterministic mode it does not know the dtype, or the device.
+    assert news(replace(raised, deterministic_mode=False)) == []
+
+
+def test_the_results_that_come_along_contradict_nothing() -> None:
+    audits = list(known_audits())
+    names = {entry.name for entry in index().entries}
+
+    assert {found.framework for found in audits} >= {"torch"}
+    for found in audits:
+        assert {one.op for one in found.measurements} <= names
+        assert any(one.varies for one in found.measurements)
+        assert list(disagreements(found)) == []
