@@ -52,6 +52,7 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 
 docs: $(INSTALLED)  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
 	$(BIN)/python tests/architecture/knowledge_index.py
+	$(BIN)/python -m tests.architecture.knowledge_pages
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 
