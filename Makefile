@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test checks demo docs clean
+.PHONY: help install lint types layers tests test checks demo docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -24,7 +24,7 @@ $(VENV)/bin/python:
 
 $(INSTALLED): $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks --group docs
 	@touch $@
 
 lint: $(INSTALLED)  ## Look for mistakes in the code.
@@ -56,6 +56,10 @@ docs: $(INSTALLED)  ## Write what is made from code and data: the pages under do
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 
+site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
+	$(BIN)/python -m tests.architecture.op_pages
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs dist/site
+
 clean:  ## Remove what was made.
-	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf $(VENV) .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
