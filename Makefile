@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test checks demo docs site clean
+.PHONY: help install lint types layers tests test checks demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,9 +50,10 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
-docs: $(INSTALLED)  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
-	$(BIN)/python tests/architecture/knowledge_index.py
-	$(BIN)/python -m tests.architecture.knowledge_pages
+facts: $(INSTALLED)  ## Check what is known of ops, and write the index and the pages made from it.
+	$(BIN)/python -m tests.architecture.knowledge_checks
+
+docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 

@@ -1,4 +1,4 @@
-"""Writes the pages on what is known: ops by framework, settings, history, myths. `make docs`."""
+"""Writes the pages on what is known: ops by framework, settings, history, myths. `make facts`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from determinism.knowledge.settings import settings
 from determinism.knowledge.status import Op, Source, Status
 
 DOCS = Path(__file__).parents[2] / "docs"
-MADE = "<!-- Made by `make docs` from src/determinism/knowledge/data. Edit the data, not this page. -->\n"
+MADE = "<!-- Made by `make facts` from src/determinism/knowledge/data. Edit the data, not this page. -->\n"
 COLUMNS = (
     "versions",
     "device",
@@ -188,8 +188,3 @@ PAGES: dict[str, Callable[[], str]] = {
     "history.md": history_page,
     "myths.md": myths_page,
 }
-
-
-if __name__ == "__main__":
-    for name, text in PAGES.items():
-        (DOCS / name).write_text(text(), encoding="utf-8")

@@ -80,7 +80,7 @@ def test_formulas_page_is_current() -> None:
 
 @pytest.mark.parametrize("name", knowledge_pages.PAGES)
 def test_pages_on_what_is_known_are_current(name: str) -> None:
-    assert knowledge_pages.PAGES[name]() == text_of(name), "make docs"
+    assert knowledge_pages.PAGES[name]() == text_of(name), "make facts"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
