@@ -107,7 +107,7 @@ def _identifiers(statuses: list[tuple[str, str, dict[str, Any]]]) -> Iterator[st
         places[one["id"]].append(name)
     for identifier, names in places.items():
         if len(names) > 1:
-            yield f"{', '.join(names)}: the id {identifier!r} is given {len(names)} times. Give the newer status another one."
+            yield f"{', '.join(sorted({*names}))}: the id {identifier!r} is given {len(names)} times. Give the newer status another one."
 
 
 def _ranges(statuses: list[tuple[str, str, dict[str, Any]]]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,10 @@ def test_sources_are_read() -> None:
 def test_nothing_of_another_kind_lies_among_the_data() -> None:
     others = [path.name for path in Path(DATA).rglob("*") if path.is_file() and path.suffix != ".toml"]
     assert others == ["index.json"]
+
+
+def test_the_example_of_the_page_is_sound(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "contributing-a-fact.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^   ```toml\n(.*?)^   ```$", page, re.DOTALL | re.MULTILINE)
+    (folder / "torch" / "two.toml").write_text('framework = "torch"\n\n' + textwrap.dedent(block))
+    assert problems(folder) == []
