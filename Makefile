@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test tests-tensorflow tests-jax frameworks checks demo docs clean
+.PHONY: help install lint types layers tests test tests-tensorflow tests-jax frameworks checks demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -24,7 +24,7 @@ $(VENV)/bin/python:
 
 $(INSTALLED): $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks --group docs
 	@touch $@
 
 lint: $(INSTALLED)  ## Look for mistakes in the code.
@@ -40,7 +40,7 @@ layers: $(INSTALLED)  ## Check who imports whom.
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
 
-test: lint types layers tests  ## Run every check and every test with PyTorch.
+test: lint types layers tests site  ## Run every check and every test with PyTorch.
 
 # TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
 .venv-%/bin/python: $(VENV)/bin/python
@@ -69,12 +69,18 @@ demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; s
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
 
-docs: $(INSTALLED)  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
-	$(BIN)/python tests/architecture/knowledge_index.py
+facts: $(INSTALLED)  ## Check what is known of ops, and write the index and the pages made from it.
+	$(BIN)/python -m tests.architecture.knowledge_checks
+
+docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py
 
+site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
+	$(BIN)/python -m tests.architecture.op_pages
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs dist/site
+
 clean:  ## Remove what was made.
-	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -221,3 +225,15 @@ def tags(schema: torch.FunctionSchema) -> list[torch.Tag]:
         getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None), schema.overload_name or "default", None
     )
     return list(getattr(overload, "tags", ()))
+
+
+@pytest.mark.parametrize("page", ["recipes.md", "knowledge.md"])
+def test_code_of_the_pages_runs(page: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
+        finished = subprocess.run(
+            [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert finished.returncode == 0, finished.stderr

@@ -14,7 +14,7 @@ from determinism.cli import command
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
-from tests.architecture import command_line_page, formulas_page, settings_page
+from tests.architecture import command_line_page, formulas_page, knowledge_pages, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -83,6 +83,11 @@ def test_settings_page_is_current() -> None:
 
     assert settings_page.BLOCK.search(page)
     assert settings_page.written(page) == page, "make docs"
+
+
+@pytest.mark.parametrize("name", knowledge_pages.PAGES)
+def test_pages_on_what_is_known_are_current(name: str) -> None:
+    assert knowledge_pages.PAGES[name]() == text_of(name), "make facts"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from determinism.knowledge.files import DATA, OP_FOLDERS, SCHEMA_FILE, op_files, ops_of, read_toml, source_of
+from determinism.knowledge.files import DATA, OP_FOLDERS, op_files, ops_of, source_of
 from determinism.knowledge.framework import framework_named, framework_names
 from determinism.knowledge.index import INDEX_FILE, index_text
 from determinism.knowledge.status import SourceKind, Status
+from tests.architecture.knowledge_checks import problems, violations
 
-SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-KINDS = {
-    **dict.fromkeys(OP_FOLDERS, "ops"),
-    "frameworks": "framework",
-    "settings": "settings",
-    "history": "history",
-    "myths.toml": "myths",
-}
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.toml"))
-MOST_LINES = 450
-
-
-def violations(document: dict[str, Any], kind: str) -> list[str]:
-    """What in a document is not as the schema has it."""
-    validator = jsonschema.Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": SCHEMA["$defs"]})
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
 
 
 def all_statuses() -> list[tuple[str, str, Status]]:
@@ -43,21 +28,15 @@ def test_there_are_data() -> None:
     assert {name.split("/")[0] for name in op_files()} == set(OP_FOLDERS)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_keeps_to_the_schema(name: str) -> None:
-    assert violations(read_toml(DATA / name), KINDS[name.split("/")[0]]) == []
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_can_be_read_through(name: str) -> None:
-    assert len((DATA / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+def test_the_data_are_sound() -> None:
+    assert problems() == []
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"since": 1.7}, "$.op[0].status[0].since: 1.7 is not of type 'string'"),
-        ({"sources": []}, "$.op[0].status[0].sources: [] should be non-empty"),
+        ({"since": 1.7}, "1.7 is not of type 'string'"),
+        ({"sources": []}, "[] should be non-empty"),
         ({"sources": ["somewhere"]}, "does not match"),
         ({"sources": ["measurement: seen here"]}, "is not valid under any of the given schemas"),
         ({"verdict": "deterministic"}, "Additional properties are not allowed"),
@@ -77,39 +56,87 @@ def test_the_schema_refuses(change: dict[str, Any], complaint: str) -> None:
     assert any(complaint in violation for violation in violations(document, "ops"))
 
 
-def test_identifiers_are_unique() -> None:
-    counted = Counter(one.identifier for _, _, one in all_statuses())
-    assert [identifier for identifier, count in counted.items() if count > 1] == []
+GOOD = """\
+framework = "torch"
+
+[[op]]
+name = "torch.one"
+summary = "It adds."
+
+[[op.status]]
+id = "torch-one"
+since = "1.7"
+until = "1.9"
+device = "cuda"
+direction = "forward"
+basis = "documented"
+default = "nondeterministic"
+sources = ["issue: owner/name#1"]
+"""
+MORE = GOOD.partition("\n\n[[op.status]]")[2].replace('"torch-one"', '"torch-two"')
 
 
-def test_ops_are_listed_once() -> None:
-    counted = Counter(
-        (ops_of(name)[number].framework, ops_of(name)[number].name)
-        for name in op_files()
-        for number in range(len(ops_of(name)))
-    )
-    assert [op for op, count in counted.items() if count > 1] == []
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of data with one good file."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "frameworks").mkdir()
+    (tmp_path / "frameworks" / "torch.toml").write_text('id = "torch"\ntitle = "PyTorch"\ndistributions = ["torch"]\n')
+    (tmp_path / "torch" / "one.toml").write_text(GOOD)
+    assert problems(tmp_path) == []
+    return tmp_path
 
 
-def test_ranges_of_the_same_thing_do_not_overlap() -> None:
-    same = defaultdict(list)
-    for name, op, one in all_statuses():
-        what = (name, op, one.framework, one.device, one.direction, one.dtype, one.condition, one.basis)
-        same[what].append(one)
-    overlapping = [
-        (first.identifier, second.identifier)
-        for statuses in same.values()
-        for number, first in enumerate(statuses)
-        for second in statuses[number + 1 :]
-        if first.versions.overlaps(second.versions)
-    ]
-    assert len(same) < len(all_statuses())
-    assert overlapping == []
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            GOOD + "\n[[op.status]]" + MORE,
+            ["torch.one: torch-one (>=1.7, <1.9) and torch-two", "End the older one with `until`"],
+        ),
+        (
+            GOOD + "\n[[op.status]]" + MORE.replace("torch-two", "torch-one").replace("cuda", "cpu"),
+            ["the id 'torch-one' is given 2 times"],
+        ),
+        (GOOD.replace('"1.9"', '"1.7"'), ["torch-one holds for no release: >=1.7, <1.7"]),
+        (
+            GOOD.replace('since = "1.7"', "since = 1.7"),
+            ["op > torch.one status > torch-one since", "1.7 is not of type 'string'", "as text"],
+        ),
+        (GOOD.replace("issue: owner/name#1", "a friend"), ["'a friend' does not match", "`kind: reference (date)`"]),
+        (
+            GOOD.replace('framework = "torch"', 'framework = "torhc"'),
+            ["there is no framework 'torhc'", "Add frameworks/torhc.toml"],
+        ),
+        (
+            GOOD + GOOD.partition("\n")[2].replace("torch-one", "torch-two").replace("cuda", "cpu"),
+            ["the op 'torch.one' is listed 2 times"],
+        ),
+        (GOOD + 'note = "unfinished\n', ["no TOML", "three quotes"]),
+        (GOOD + "#\n" * 500, ["Make two families of it"]),
+    ],
+)
+def test_mistakes_are_explained(text: str, parts: list[str], folder: Path) -> None:
+    (folder / "torch" / "one.toml").write_text(text)
+    (problem,) = problems(folder)
+    assert problem.startswith("torch/one.toml: ")
+    assert [part for part in parts if part not in problem] == []
 
 
-def test_no_range_is_empty() -> None:
-    empty = [one.identifier for _, _, one in all_statuses() if not one.versions.overlaps(one.versions)]
-    assert empty == []
+def test_a_file_in_a_strange_place_is_told(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "one.toml").write_text(GOOD)
+    (problem,) = problems(folder)
+    assert "nothing reads this place" in problem
+
+
+def test_what_differs_in_anything_may_hold_for_the_same_release(folder: Path) -> None:
+    for key, value in (("device", "cpu"), ("direction", "backward"), ("basis", "observed")):
+        lines = [f'{key} = "{value}"' if line.startswith(f"{key} =") else line for line in MORE.splitlines()]
+        (folder / "torch" / "one.toml").write_text(GOOD + "\n[[op.status]]" + "\n".join(lines))
+        assert problems(folder) == []
+    (folder / "torch" / "one.toml").write_text(GOOD + '\n[[op.status]]\ncondition = "else"' + MORE)
+    assert problems(folder) == []
 
 
 def test_every_measurement_has_its_day_and_its_version() -> None:
@@ -134,7 +161,7 @@ def test_ranges_of_modes_do_not_overlap() -> None:
 
 
 def test_the_index_is_current() -> None:
-    assert INDEX_FILE.read_text(encoding="utf-8") == index_text(), "make docs"
+    assert INDEX_FILE.read_text(encoding="utf-8") == index_text(), "make facts"
 
 
 def test_sources_are_read() -> None:
@@ -148,3 +175,10 @@ def test_sources_are_read() -> None:
 def test_nothing_of_another_kind_lies_among_the_data() -> None:
     others = [path.name for path in Path(DATA).rglob("*") if path.is_file() and path.suffix != ".toml"]
     assert others == ["index.json"]
+
+
+def test_the_example_of_the_page_is_sound(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "contributing-a-fact.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^   ```toml\n(.*?)^   ```$", page, re.DOTALL | re.MULTILINE)
+    (folder / "torch" / "two.toml").write_text('framework = "torch"\n\n' + textwrap.dedent(block))
+    assert problems(folder) == []

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 _GAP = 2
 _NARROWEST = 24
+_LONGEST_WORD = 48
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
@@ -43,7 +44,9 @@ def in_columns(rows: Sequence[Sequence[Cell]], width: int, wrapped: int, colors:
         return []
     widths = [max(len(row[column].text) for row in rows) for column in range(len(rows[0]))]
     rest = width - sum(widths) + widths[wrapped] - _GAP * (len(widths) - 1)
-    widths[wrapped] = min(widths[wrapped], max(rest, _NARROWEST))
+    longest = max((len(word) for row in rows for word in row[wrapped].text.split()), default=0)
+    # A word is broken only if it is longer than a name may be.
+    widths[wrapped] = min(widths[wrapped], max(rest, _NARROWEST, min(longest, _LONGEST_WORD)))
     return [line for row in rows for line in _lines(row, widths, wrapped, colors)]
 
 

@@ -1,0 +1,45 @@
+"""The pages that the site is made of; `make site` builds it, with warnings as errors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from determinism.knowledge.files import op_files, ops_of
+from tests.architecture.knowledge_pages import DOCS
+from tests.architecture.op_pages import file_of, write_pages
+
+OPS = [op for file in op_files() for op in ops_of(file)]
+
+
+def test_every_op_has_a_page_of_its_own(tmp_path: Path) -> None:
+    assert [file for file, count in Counter(map(file_of, OPS)).items() if count > 1] == []
+    assert write_pages(tmp_path / "op") == len(OPS) > 200
+    assert len(list((tmp_path / "op").glob("*.md"))) == len(OPS) + 1
+
+
+def test_a_page_says_all_that_is_known(tmp_path: Path) -> None:
+    write_pages(tmp_path / "op")
+    for op in OPS:
+        text = (tmp_path / "op" / f"{file_of(op)}.md").read_text(encoding="utf-8")
+        assert text.startswith(f"# `{op.name}`\n")
+        assert (
+            sum(line.startswith("| ") for line in text.partition("## Deterministic mode")[0].splitlines())
+            == len(op.statuses) + 2
+        )
+        assert all(f"`{name}`" in text for name in (*op.names, *op.kernels, *op.alerts))
+
+
+def test_every_name_leads_to_its_page(tmp_path: Path) -> None:
+    write_pages(tmp_path / "op")
+    links = re.findall(
+        r"^- \[`(.*)`\]\((.*)\.md\)$", (tmp_path / "op" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {name for op in OPS for name in (op.name, *op.names)} == {name for name, _ in links}
+    assert {file for _, file in links} == set(map(file_of, OPS))
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = re.findall(r"^([a-z-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")

@@ -1,0 +1,111 @@
+"""What is known of ops, as text in columns and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from determinism.errors import UsageError
+from determinism.knowledge.query import status
+from determinism.report.columns import Cell, in_columns, paragraph, styled
+from determinism.report.status_document import status_document
+from determinism.report.status_terminal import answers_text, list_text
+
+
+def cells(*texts: str) -> list[Cell]:
+    """A row without styles."""
+    return [Cell(text) for text in texts]
+
+
+def test_columns_are_aligned_and_one_is_wrapped() -> None:
+    rows = [cells("a", "when it is needed, and else not at all", "yes"), cells("longer", "always", "no")]
+    assert in_columns(rows, 42, 1, colors=False) == [
+        "a       when it is needed, and else    yes",
+        "        not at all",
+        "longer  always                         no",
+    ]
+
+
+def test_words_stay_whole() -> None:
+    rows = [cells("a" * 60, "SDPBackend.EFFICIENT_ATTENTION", "yes")]
+    assert in_columns(rows, 70, 1, colors=False) == [f"{'a' * 60}  SDPBackend.EFFICIENT_ATTENTION  yes"]
+
+
+def test_nothing_makes_nothing() -> None:
+    assert in_columns([], 80, 0, colors=False) == []
+
+
+def test_styles_only_where_they_are_understood() -> None:
+    assert styled(Cell("raises", "yellow"), colors=True) == "\x1b[33mraises\x1b[0m"
+    assert styled(Cell("raises", "yellow"), colors=False) == "raises"
+    assert styled(Cell("  ", "yellow"), colors=True) == "  "
+    plain, colored = (in_columns([[Cell("a", "red"), Cell("b")]], 20, 1, colors=colors) for colors in (False, True))
+    assert colored == ["\x1b[31ma\x1b[0m  b"] and plain == ["a  b"]
+
+
+def test_paragraphs_have_a_margin() -> None:
+    assert paragraph("one two three four five six seven", 26, margin=2) == ["  one two three four five", "  six seven"]
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_an_answer_says_all(width: int) -> None:
+    answers = status("torch.nn.functional.interpolate", framework="torch", version="2.13", device="cuda")
+    text = answers_text(answers, [], width, colors=False)
+    words = " ".join(text.split())
+
+    assert text.startswith("torch.nn.functional.interpolate  PyTorch 2.13\n")
+    for one in answers[0].statuses:
+        assert all(" ".join(part.split()) in words for part in (one.solution, one.note) if part) or width == 60
+        assert str(one.versions) in words
+    assert "Deterministic mode in PyTorch 2.13: torch.use_deterministic_algorithms(True)." in words
+    assert "not looked at" not in text
+
+
+def test_what_is_missing_is_said() -> None:
+    answers = status("torch.median", framework="torch", version="1.7", device="cuda")
+    text = " ".join(answers_text(answers, [], 100, colors=False).split())
+    assert "Nothing is known of it for what was asked, which does not mean that it is deterministic." in text
+    assert "Something is known for the versions >=1.8" in text
+
+
+def test_a_version_that_was_not_looked_at_is_told() -> None:
+    text = answers_text(status("torch.histc", version="2.99"), [], 100, colors=False)
+    assert "Only 1.7 to 2.15 were looked at." in text
+
+
+def test_what_is_not_installed_is_named() -> None:
+    text = " ".join(
+        answers_text(status("torch.histc", version="2.13"), ["tf.one (tensorflow)"], 100, colors=False).split()
+    )
+    assert "Not installed, so not shown: tf.one (tensorflow)." in text
+
+
+def test_a_list_has_a_line_for_each_status_and_counts_them() -> None:
+    answers = status(framework="tensorflow", version="2.21", verdict="raises")
+    lines = list_text(answers, 300, colors=False).splitlines()
+    count = sum(len(answer.statuses) for answer in answers)
+    assert f"{count} statuses of {len(answers)} ops." in lines
+    assert sum("raises" in line for line in lines) == count
+    assert list_text([], 80, colors=False) == "Nothing is known that fits."
+
+
+def test_the_document_holds_what_was_answered() -> None:
+    answers = status("torch.kthvalue", version="2.13")
+    (answer,) = json.loads(status_document(answers))["answers"]
+    assert [one["id"] for one in answer["statuses"]] == [one.identifier for one in answers[0].statuses]
+    assert answer["statuses"][0]["sources"][0] == {
+        "kind": "pull request",
+        "reference": "pytorch/pytorch#165762",
+        "date": "2025-10",
+    }
+    assert (answer["statuses"][0]["default"], answer["statuses"][0]["solution"]) == ("deterministic", None)
+
+
+def test_the_document_says_why_there_is_no_answer() -> None:
+    document = json.loads(status_document([], UsageError("op-unknown", "A text.")))
+    assert document == {
+        "schema": "determinism.status/1",
+        "trouble": [{"id": "op-unknown", "message": "A text."}],
+        "answers": [],
+    }
