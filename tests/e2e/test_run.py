@@ -134,3 +134,13 @@ def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> Non
 
     assert finished.status == 0, finished.text
     assert "Same: " in finished.text
+
+
+def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "resumable.py")
+    full = printed(tmp_path, *program, "3", tmp_path / "full.pt", before=("run", "--"))
+    first = printed(tmp_path, *program, "2", tmp_path / "half.pt", before=("run", "--"))
+    resumed = printed(tmp_path, *program, "3", tmp_path / "half.pt", before=("run", "--"))
+
+    assert full.split()[0] == first.split()[0] == "0" and resumed.split()[0] == "2"
+    assert resumed.split()[1] == full.split()[1] != first.split()[1]
