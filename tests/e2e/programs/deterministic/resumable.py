@@ -51,7 +51,9 @@ def main() -> None:
             optimizer.step()
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seeds": seeds.state_dict()}
     torch.save(saved, checkpoint)
-    print(first, hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in model.state_dict().values())).hexdigest())
+    print(
+        first, hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in model.state_dict().values())).hexdigest()
+    )
 
 
 if __name__ == "__main__":
