@@ -8,7 +8,6 @@ place = determinism.state.restore(determinism.state.load("last.state"), model=mo
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 from determinism.errors import StateError
 from determinism.frameworks.registry import GENERATOR_STATES
 from determinism.session import generator_states, state_file
-from determinism.session.seeding import rank_of_environment, registered_generators
-from determinism.settings.surroundings import version_of
+from determinism.session.child_seeding import rank_of_environment
+from determinism.session.seeding import registered_generators
+from determinism.settings.surroundings import is_loaded, version_of
 
 _RANKS_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
@@ -114,7 +114,7 @@ def load(path: str | Path) -> dict[str, Any]:
 
 def _surroundings() -> dict[str, Any]:
     """What a state must fit."""
-    loaded = [name for name in GENERATOR_STATES if name in sys.modules]
+    loaded = [name for name in GENERATOR_STATES if is_loaded(name)]
     devices = {name: import_module(GENERATOR_STATES[name]).device_counts() for name in loaded}
     ranks = next((os.environ[name] for name in _RANKS_VARIABLES if name in os.environ), "1")
     return {

@@ -18,13 +18,14 @@ from determinism.frameworks.torch.seeding import generator
 from determinism.seeds.streams import Streams
 from determinism.session import seeding
 from determinism.session.registered_generators import RegisteredGenerators
+from determinism.session.seeding_state import STATE
 
 MAIN = pytest.mark.parametrize("workers", [0, 2])
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
+    monkeypatch.setattr(STATE, "registered", RegisteredGenerators())
     restore = seeding.capture_states()
     yield
     restore()

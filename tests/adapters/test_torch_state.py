@@ -16,11 +16,12 @@ import determinism
 from determinism.errors import StateError
 from determinism.session import seeding
 from determinism.session.registered_generators import RegisteredGenerators
+from determinism.session.seeding_state import STATE
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
+    monkeypatch.setattr(STATE, "registered", RegisteredGenerators())
     restore = seeding.capture_states()
     yield
     restore()

@@ -17,14 +17,16 @@ import pytest
 import determinism
 from determinism.errors import UsageError
 from determinism.session import seeding
+from determinism.session.child_seeding import RANK_VARIABLES
 from determinism.session.registered_generators import RegisteredGenerators
+from determinism.session.seeding_state import STATE
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in seeding.RANK_VARIABLES:
+    for name in RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
+    monkeypatch.setattr(STATE, "registered", RegisteredGenerators())
     restore = seeding.capture_states()
     yield
     restore()
@@ -93,7 +95,7 @@ def test_looking_at_another_place_seeds_nothing() -> None:
     assert drawn() == first
 
 
-@pytest.mark.parametrize("variable", seeding.RANK_VARIABLES)
+@pytest.mark.parametrize("variable", RANK_VARIABLES)
 def test_the_rank_is_read_from_the_launcher(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "3")
 

@@ -10,6 +10,7 @@ from typing import Any
 from determinism.frameworks.registry import GENERATOR_STATES
 from determinism.seeds.process_generators import numpy_random
 from determinism.session import seeding
+from determinism.settings.surroundings import is_loaded
 
 
 def states() -> dict[str, Any]:
@@ -19,7 +20,7 @@ def states() -> dict[str, Any]:
     if numpy is not None:
         found["numpy"] = numpy.get_state(legacy=False)
     for framework, module in GENERATOR_STATES.items():
-        if framework in sys.modules:
+        if is_loaded(framework):
             found[framework] = import_module(module).states()
     seeds = seeding.active_seeds()
     found["seeds"] = None if seeds is None else seeds.state_dict()
@@ -39,7 +40,7 @@ def set_states(saved: dict[str, Any]) -> None:
         # First: it seeds everything, and what follows says where the streams had come to.
         seeds.load_state_dict(saved["seeds"])
     for framework, module in GENERATOR_STATES.items():
-        if framework in saved and framework in sys.modules:
+        if framework in saved and is_loaded(framework):
             import_module(module).set_states(saved[framework])
     things = seeding.registered_generators().things()
     for name, state in saved["registered"].items():
@@ -60,7 +61,7 @@ def state_of(thing: Any) -> Any:
     if numpy is not None and isinstance(thing, numpy.Generator):
         return thing.bit_generator.state
     for framework, module in GENERATOR_STATES.items():
-        if framework in sys.modules:
+        if is_loaded(framework):
             state = import_module(module).state_of(thing)
             if state is not None:
                 return state
@@ -83,5 +84,5 @@ def set_state_of(thing: Any, state: Any) -> None:
         thing.bit_generator.state = state
     else:
         for framework, module in GENERATOR_STATES.items():
-            if framework in sys.modules and import_module(module).state_of(thing) is not None:
+            if is_loaded(framework) and import_module(module).state_of(thing) is not None:
                 import_module(module).set_state_of(thing, state)

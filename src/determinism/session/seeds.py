@@ -40,9 +40,11 @@ class Seeds:
 
         Raises:
             UsageError: A number cannot name a stream.
+            StateError: A framework's generators could not be seeded.
         """
         self.streams = self.streams.moved(**place)
         seeding.activate(self)
+        seeding.require_seeded()
 
     def at(self, **place: Any) -> Seeds:
         """The seeds of another place, without seeding anything or going there.

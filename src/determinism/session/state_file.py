@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from determinism.errors import StateError
 from determinism.frameworks.registry import GENERATOR_STATES
+from determinism.settings.surroundings import is_loaded
 
 FORMAT = "determinism.state/1"
 _MARKS = ("$array", "$tuple", "$pairs", "$float", "$none")
@@ -102,7 +102,7 @@ def _as_array(value: Any) -> tuple[Any, dict[str, Any]] | None:
     import numpy as np
 
     for framework, module in GENERATOR_STATES.items():
-        if framework in sys.modules:
+        if is_loaded(framework):
             taken = import_module(module).to_array(value)
             if taken is not None:
                 return taken[0], {**taken[1], "library": framework}
