@@ -105,8 +105,8 @@ def start(
 
 
 def registered_generators() -> RegisteredGenerators:
-    """What was registered in this process."""
-    return STATE.registered
+    """What is registered with the seeds in force."""
+    return RegisteredGenerators() if STATE.seeds is None else STATE.seeds.registered
 
 
 def active_seeds() -> Seeds | None:
@@ -138,7 +138,7 @@ def activate(seeds: Seeds | None) -> None:
     # Last: whatever a framework does when it is seeded, these are left as they should be.
     seed_python(streams)
     _numpy_loaded()
-    STATE.registered.seed(streams)
+    seeds.registered.seed(streams)
 
 
 def _watch() -> None:

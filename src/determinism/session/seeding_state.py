@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from determinism.seeds.process_generators import UnseededNumpy
 from determinism.seeds.streams import Streams
-from determinism.session.registered_generators import RegisteredGenerators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ class SeedingState:
 
     def __init__(self) -> None:
         self.seeds: Seeds | None = None
-        self.registered = RegisteredGenerators()
         self.process = ""
         self.children = 0
         self.is_watching = False
