@@ -24,9 +24,3 @@ DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
 
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""
-
-GENERATOR_STATES = {
-    "torch": "determinism.frameworks.torch.generator_states",
-    "tensorflow": "determinism.frameworks.tensorflow.generator_states",
-}
-"""Per framework the module that gives its generators' states, and its tensors, as what a file can hold."""

@@ -84,8 +84,8 @@ class RegisteredGenerators:
             del self._entries[name]
 
     def things(self) -> dict[str, Any]:
-        """What is registered, by name."""
-        return {name: entry[0] for name, entry in self._entries.items()}
+        """What was registered, by name."""
+        return {name: thing for name, (thing, _, _) in self._entries.items()}
 
     def seed(self, streams: Streams) -> None:
         """Seed all of them.
