@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from determinism.frameworks.torch.seeding import generator
+from determinism.seeds.streams import Streams
 from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import PROGRAMS, becomes_deterministic, plain, printed
 
@@ -104,6 +108,15 @@ def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
     ]
 
     assert drawn[0] != drawn[1] == drawn[2]
+
+
+def test_ranks_of_torchrun_draw_the_numbers_of_their_ranks(tmp_path: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    finished = run(tmp_path, "run", "--seed", "1", "--", *launcher, PROGRAMS / "rank_numbers.py")
+    states = [generator(Streams(1, rank=rank), "default") for rank in range(2)]
+
+    assert finished.status == 0, finished.stderr
+    assert json.loads(finished.stdout) == [torch.rand(1, generator=state).item() for state in states]
 
 
 def test_an_op_without_a_deterministic_implementation_raises(tmp_path: Path) -> None:
