@@ -89,9 +89,9 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 def test_public_names_are_these() -> None:
     classes = ["Comparison", "DeterminismError", "Seeds", "Settings"]
-    others = ["check", "compare", "enable", "record", "seed", "step"]
+    functions = ["check", "compare", "enable", "record", "seed", "step"]
 
-    assert sorted(determinism.__all__) == classes + others
+    assert sorted(determinism.__all__) == classes + functions
 
 
 def kept_files() -> list[Path]:
