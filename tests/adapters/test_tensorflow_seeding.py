@@ -13,12 +13,10 @@ import tensorflow as tf
 
 import determinism
 from determinism.session import seeding
-from determinism.session.registered_generators import RegisteredGenerators
 
 
 @pytest.fixture(autouse=True)
-def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
+def put_back() -> Iterator[None]:
     restore = seeding.capture_states()
     yield
     restore()

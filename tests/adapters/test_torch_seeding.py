@@ -17,14 +17,12 @@ from determinism.errors import UsageError
 from determinism.frameworks.torch.seeding import generator
 from determinism.seeds.streams import Streams
 from determinism.session import seeding
-from determinism.session.registered_generators import RegisteredGenerators
 
 MAIN = pytest.mark.parametrize("workers", [0, 2])
 
 
 @pytest.fixture(autouse=True)
-def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
+def put_back() -> Iterator[None]:
     restore = seeding.capture_states()
     yield
     restore()
@@ -137,7 +135,6 @@ def test_a_registered_generator_is_seeded_with_the_others() -> None:
 def test_a_resumed_loader_gives_what_the_full_run_gave(workers: int) -> None:
     full_seeds = determinism.seed(1)
     full = epochs(full_seeds, loader(full_seeds, workers), range(3))
-    seeding.registered_generators().__init__()  # type: ignore[misc]
     resumed_seeds = determinism.seed(1)
     resumed = epochs(resumed_seeds, loader(resumed_seeds, workers), range(2, 3))
 
@@ -149,7 +146,6 @@ def test_a_resumed_loader_gives_what_the_full_run_gave(workers: int) -> None:
 @MAIN
 def test_without_beginning_epochs_they_differ_and_repeat(workers: int) -> None:
     def passes() -> list[Any]:
-        seeding.registered_generators().__init__()  # type: ignore[misc]
         made = loader(determinism.seed(1), workers)
         return [torch.cat(list(made)).tolist() for _ in range(2)]
 
@@ -171,7 +167,6 @@ def test_workers_and_libraries_draw_their_own_numbers() -> None:
 def test_ranks_draw_their_own_numbers() -> None:
     found = []
     for rank in range(2):
-        seeding.registered_generators().__init__()  # type: ignore[misc]
         seeds = determinism.seed(1, rank=rank)
         found.append({row[2] for row in epochs(seeds, loader(seeds, 2), range(1))[0]})
 
@@ -181,7 +176,6 @@ def test_ranks_draw_their_own_numbers() -> None:
 def test_workers_that_are_started_anew_draw_as_forked_ones() -> None:
     found = []
     for context in ("fork", "spawn"):
-        seeding.registered_generators().__init__()  # type: ignore[misc]
         seeds = determinism.seed(1)
         found.append(epochs(seeds, loader(seeds, 2, multiprocessing_context=context), range(1, 2)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,33 +10,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from determinism.frameworks.torch.seeding import generator
+from determinism.seeds.streams import Streams
 from tests.e2e.commands import COMMAND, run
-
-PROGRAMS = Path(__file__).parent / "programs" / "deterministic"
-WITHOUT_HASH_SEED = {"PYTHONHASHSEED": "random"}
+from tests.e2e.running import PROGRAMS, becomes_deterministic, plain, printed
 
 
-def printed(folder: Path, *command: str | Path, before: tuple[str, ...] = ("run", "--seed", "1", "--")) -> str:
-    finished = run(folder, *before, *command, environment=WITHOUT_HASH_SEED)
-    assert finished.status == 0, finished.stderr
-    assert finished.stderr == ""
-    return finished.stdout.decode()
+@pytest.mark.parametrize("program", ["classifier.py", "gpt.py"])
+def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
+    assert becomes_deterministic(tmp_path, program)
 
 
-def plain(*command: str | Path) -> str:
-    environment = {**os.environ, **WITHOUT_HASH_SEED}
-    return subprocess.check_output([*map(str, command)], env=environment, text=True, timeout=120)
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "gpt.py")
 
-
-def test_an_image_classifier_ends_in_the_same_weights(tmp_path: Path) -> None:
-    program = (sys.executable, PROGRAMS / "classifier.py")
-
-    assert plain(*program) != plain(*program)
-    first = printed(tmp_path, *program)
-    assert first == printed(tmp_path, *program)
-    assert len(first.strip()) == 64
-    assert first != printed(tmp_path, *program, before=("run", "--seed", "2", "--"))
+    assert printed(tmp_path, *program) != printed(tmp_path, *program, before=("run", "--seed", "2", "--"))
 
 
 def test_hash_order_and_unseeded_generators_repeat(tmp_path: Path) -> None:
@@ -119,6 +110,15 @@ def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
     assert drawn[0] != drawn[1] == drawn[2]
 
 
+def test_ranks_of_torchrun_draw_the_numbers_of_their_ranks(tmp_path: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    finished = run(tmp_path, "run", "--seed", "1", "--", *launcher, PROGRAMS / "rank_numbers.py")
+    states = [generator(Streams(1, rank=rank), "default") for rank in range(2)]
+
+    assert finished.status == 0, finished.stderr
+    assert json.loads(finished.stdout) == [torch.rand(1, generator=state).item() for state in states]
+
+
 def test_an_op_without_a_deterministic_implementation_raises(tmp_path: Path) -> None:
     code = "import torch; torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))"
     strict = run(tmp_path, "run", "--", sys.executable, "-c", code)
@@ -137,7 +137,7 @@ def test_a_setting_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
     finished = run(tmp_path, "run", "--seed", "1", "--", sys.executable, "-c", code, environment=environment)
 
     assert finished.status == 0 and str(tmp_path) in finished.stdout.decode()
-    assert finished.stderr.count("torch.use_deterministic_algorithms: could not be applied. ") == 1
+    assert finished.stderr.count("seed of torch, on every device: could not be applied. ") == 1
     assert "Traceback" not in finished.stderr
 
 
@@ -147,3 +147,13 @@ def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> Non
 
     assert finished.status == 0, finished.text
     assert "Same: " in finished.text
+
+
+def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Path) -> None:
+    program = (sys.executable, PROGRAMS / "resumable.py")
+    full = printed(tmp_path, *program, "3", tmp_path / "full.pt", before=("run", "--"))
+    first = printed(tmp_path, *program, "2", tmp_path / "half.pt", before=("run", "--"))
+    resumed = printed(tmp_path, *program, "3", tmp_path / "half.pt", before=("run", "--"))
+
+    assert full.split()[0] == first.split()[0] == "0" and resumed.split()[0] == "2"
+    assert resumed.split()[1] == full.split()[1] != first.split()[1]

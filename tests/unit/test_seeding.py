@@ -17,14 +17,13 @@ import pytest
 import determinism
 from determinism.errors import UsageError
 from determinism.session import seeding
-from determinism.session.registered_generators import RegisteredGenerators
+from determinism.session.child_seeding import RANK_VARIABLES
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in seeding.RANK_VARIABLES:
+    for name in RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
     restore = seeding.capture_states()
     yield
     restore()
@@ -93,7 +92,7 @@ def test_looking_at_another_place_seeds_nothing() -> None:
     assert drawn() == first
 
 
-@pytest.mark.parametrize("variable", seeding.RANK_VARIABLES)
+@pytest.mark.parametrize("variable", RANK_VARIABLES)
 def test_the_rank_is_read_from_the_launcher(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "3")
 
@@ -171,6 +170,13 @@ class TestRegisteredGenerators:
 
         with pytest.raises(UsageError, match="under the name 'a'"):
             seeds.register(random.Random(), name="a")
+
+    def test_each_seed_begins_with_none(self) -> None:
+        given: list[int] = []
+        determinism.seed(1).register(given.append, name="a")
+        determinism.seed(1).register(random.Random(), name="a")
+
+        assert len(given) == 1
 
     @pytest.mark.parametrize("thing", [None, 5, "generator", object()])
     def test_what_cannot_be_seeded_is_refused(self, thing: object) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,32 @@ class TestEnabling:
             assert len(settings) == len(list(settings))
             with pytest.raises(KeyError):
                 settings["no such setting"]
+
+
+def test_a_folder_with_the_name_of_a_framework_is_none(tmp_path: Path) -> None:
+    for name in ("torch", "jax"):
+        (tmp_path / name).mkdir()
+    code = (
+        "import sys; sys.path[:] = [entry for entry in sys.path if 'site-packages' not in entry]; import torch, jax, json, determinism;"
+        "print(json.dumps([[one.group for one in determinism.enable(seed=1)], [torch.__file__, jax.__file__]]))"
+    )
+    groups, files = json.loads(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True))
+
+    assert files == [None, None]
+    assert set(groups) == {"python", "libraries"}
+
+
+def test_a_framework_that_cannot_be_seeded_is_said(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'")
+    code = (
+        "import torch, json, determinism; settings = determinism.enable(seed=1)\n"
+        "print(json.dumps([settings['seed of torch, on every device'].effect, settings['seed of random'].effect]))\n"
+        "try: determinism.seed(1)\nexcept determinism.DeterminismError as error: print(error.identifier)"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True).splitlines()
+
+    assert json.loads(printed[0]) == ["could not be applied", "took effect now"]
+    assert printed[1:] == ["seed-failed"]
 
 
 class TestShowing:

@@ -113,7 +113,8 @@ def test_no_setting_has_the_name_that_tensorflow_does_not_read() -> None:
     [
         ("PYTHONHASHSEED", ["0", "5"], ["random", "", None]),
         ("CUBLAS_WORKSPACE_CONFIG", [":4096:8", ":16:8", ":4096:2"], [":0:0", None]),
-        ("NCCL_ALGO", ["Ring", "^NVLS"], ["Tree", "Ring,Tree", None]),
+        ("MAMBA_DETERMINISTIC", [None, "1"], ["0"]),
+        ("NCCL_ALGO", ["Ring", "^NVLS", "Ring,CollnetChain"], ["Tree", "Ring,Tree", None]),
         ("TF_CUDNN_USE_AUTOTUNE", [None, "1", "true"], ["0", "false"]),
         ("MKL_CBWR", ["AUTO", "AVX2,STRICT"], ["OFF", None]),
     ],

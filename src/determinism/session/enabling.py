@@ -39,7 +39,7 @@ def enable(
     if seed is not None:
         settings.will_undo("seeds", seeding.capture_states())
         try:
-            seeding.seed(seed)
+            seeding.start(seed)
         except Exception:
             settings.restore()
             raise

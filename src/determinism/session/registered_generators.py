@@ -9,6 +9,7 @@ from importlib import import_module
 from determinism.errors import UsageError
 from determinism.frameworks.registry import SEEDERS
 from determinism.seeds.streams import Streams
+from determinism.settings.surroundings import is_loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class RegisteredGenerators:
         for name in names:
             del self._entries[name]
 
+    def things(self) -> dict[str, Any]:
+        """What was registered, by name."""
+        return {name: thing for name, (thing, _, _) in self._entries.items()}
+
     def seed(self, streams: Streams) -> None:
         """Seed all of them.
 
@@ -101,7 +106,7 @@ def _reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
     if numpy is not None and isinstance(thing, numpy.Generator):
         return lambda streams: _seed_numpy_generator(thing, streams.words("registered", name, count=_WORDS))
     for framework, module in SEEDERS.items():
-        if framework in sys.modules:
+        if is_loaded(framework):
             found: Callable[[Streams], None] | None = import_module(module).reseeder(thing, name)
             if found is not None:
                 return found

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from determinism.frameworks.registry import SEEDERS
 from determinism.seeds.process_generators import numpy_random
 from determinism.session import seeding
 from determinism.settings.setting import Effect, Setting
-from determinism.settings.surroundings import is_installed
+from determinism.settings.surroundings import is_installed, is_loaded
 
 _SOURCE = "docs/seeds.md"
 _WHY = "Whatever draws from it draws other numbers in each run, unless it begins at the same seed."
@@ -33,14 +31,16 @@ def seed_settings(*, change: bool) -> list[Setting]:
         effect = Effect.KEPT if change else Effect.MISSING
         detail = "no seed was given" if change else "nothing was seeded by determinism"
         return [Setting("seed", "python", None, None, effect, _WHY, _SOURCE, detail, _LINE)]
-    loaded = {"python": True, "numpy": numpy_random() is not None, **{name: name in sys.modules for name in SEEDERS}}
+    loaded = {"python": True, "numpy": numpy_random() is not None, **{name: is_loaded(name) for name in SEEDERS}}
     after = f"{seeds.master} ({'drawn, ' if seeds.master_was_drawn else ''}rank {seeds.streams.rank})"
     found = []
     for group, name in _NAMES.items():
         if group == "python" or loaded[group] or is_installed(group):
             effect = Effect.NOW if loaded[group] else Effect.WAITING
             effect = Effect.ALREADY if loaded[group] and not change else effect
-            found.append(Setting(name, group, None, after, effect, _WHY, _SOURCE, "", _LINE))
+            failure = seeding.failures().get(group, "")
+            effect = Effect.FAILED if failure else effect
+            found.append(Setting(name, group, None, None if failure else after, effect, _WHY, _SOURCE, failure, _LINE))
     if loaded["numpy"]:
         found.append(_unseeded_numpy(change))
     return found

@@ -10,6 +10,7 @@ from determinism.frameworks.registry import DATA_SEEDERS, EPOCH_CALLBACKS, SEEDE
 from determinism.seeds import process_generators
 from determinism.seeds.streams import Streams
 from determinism.session import seeding
+from determinism.session.registered_generators import RegisteredGenerators
 
 _VERSION = 1
 
@@ -20,12 +21,22 @@ class Seeds:
     Attributes:
         streams: The place, and with it what is drawn there.
         master_was_drawn: Whether nobody gave the master seed. Then each process has another one, and none are shared.
+        registered: The generators that are seeded with everything else.
     """
 
     def __init__(self, streams: Streams, master_was_drawn: bool = False) -> None:
         """Take the place; nothing is seeded by it."""
         self.streams = streams
         self.master_was_drawn = master_was_drawn
+        self.registered = RegisteredGenerators()
+
+    def __getstate__(self) -> tuple[Streams, bool]:
+        # What is registered stays in this process; workers are given the place.
+        return self.streams, self.master_was_drawn
+
+    def __setstate__(self, state: tuple[Streams, bool]) -> None:
+        self.streams, self.master_was_drawn = state
+        self.registered = RegisteredGenerators()
 
     @property
     def master(self) -> int:
@@ -40,9 +51,11 @@ class Seeds:
 
         Raises:
             UsageError: A number cannot name a stream.
+            StateError: A framework's generators could not be seeded.
         """
         self.streams = self.streams.moved(**place)
         seeding.activate(self)
+        seeding.require_seeded()
 
     def at(self, **place: Any) -> Seeds:
         """The seeds of another place, without seeding anything or going there.
@@ -83,7 +96,7 @@ class Seeds:
         """
         if shared:
             _ = self.shared
-        _, seed = seeding.registered_generators().add(generator, name=name, shared=shared)
+        _, seed = self.registered.add(generator, name=name, shared=shared)
         seed(self.streams)
         return generator
 
@@ -96,7 +109,7 @@ class Seeds:
         Raises:
             UsageError: It is not registered.
         """
-        seeding.registered_generators().remove(generator)
+        self.registered.remove(generator)
 
     def python(self, name: str = "default") -> Any:
         """A `random.Random` with the stream of a name at this place."""

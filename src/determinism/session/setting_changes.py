@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -12,7 +11,7 @@ from determinism.settings import variables
 from determinism.settings.facts import Fact
 from determinism.settings.request import Request
 from determinism.settings.setting import Effect, Setting
-from determinism.settings.surroundings import condition_holds, xla_knows
+from determinism.settings.surroundings import condition_holds, is_loaded, xla_knows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def make(fact: Fact, version: str, request: Request) -> Change:
         return _unchanged(fact, Effect.UNNEEDED, _CONDITIONS.get(fact.condition, f"{package} is not installed"))
     if fact.kind == "variable":
         return _make_variable(fact, request)
-    if fact.group not in sys.modules and not (fact.kind == "flag" and version):
+    if not is_loaded(fact.group) and not (fact.kind == "flag" and version):
         return _unchanged(fact, Effect.WAITING)
     return _make_flag(fact, request) if fact.kind == "flag" else _make_control(fact, request)
 
@@ -115,8 +114,12 @@ def _make_flag(fact: Fact, request: Request) -> Change:
 
 
 def _make_control(fact: Fact, request: Request) -> Change:
-    control: Control = import_module(ENABLERS[fact.group]).CONTROLS[fact.name]
     value = wanted(fact, request)
+    try:
+        control: Control = import_module(ENABLERS[fact.group]).CONTROLS[fact.name]
+    except Exception as error:
+        # A version of the framework that is put together otherwise.
+        return _unchanged(fact, Effect.FAILED, f"its adapter cannot be loaded: {type(error).__name__}: {error}")
     try:
         before = control.read()
     except (AttributeError, ImportError) as error:
@@ -158,10 +161,10 @@ def _has_passed(fact: Fact) -> bool:
     if fact.moment == "start":
         return True
     if fact.moment == "import":
-        return (fact.condition.removeprefix("package:") or fact.group) in sys.modules
+        return is_loaded(fact.condition.removeprefix("package:") or fact.group)
     if fact.moment == "libraries":
-        return any(name in sys.modules for name in _NUMERICAL)
-    return any(import_module(module).has_begun(fact.moment) for name, module in ENABLERS.items() if name in sys.modules)
+        return any(is_loaded(name) for name in _NUMERICAL)
+    return any(import_module(module).has_begun(fact.moment) for name, module in ENABLERS.items() if is_loaded(name))
 
 
 def _moment(fact: Fact) -> str:

@@ -11,7 +11,7 @@ from determinism.session.setting_changes import Change, make
 from determinism.settings.facts import GROUPS, Remaining, facts_of, remaining_of
 from determinism.settings.request import Request
 from determinism.settings.setting import Effect, Setting
-from determinism.settings.surroundings import version_of
+from determinism.settings.surroundings import is_loaded, version_of
 from determinism.settings.versions import is_within
 
 TYPE_CHECKING = False
@@ -29,9 +29,7 @@ class SettingMaker:
 
     def groups(self) -> list[str]:
         """The frameworks that are installed, after what belongs to none."""
-        return [
-            group for group in GROUPS if group not in ENABLERS or group in sys.modules or version_of(group) is not None
-        ]
+        return [group for group in GROUPS if group not in ENABLERS or is_loaded(group) or version_of(group) is not None]
 
     def changes(self, group: str) -> list[Change]:
         """Make the settings of a framework."""
@@ -49,7 +47,8 @@ class SettingMaker:
 
         def imported(_: ModuleType) -> None:
             try:
-                callback()
+                if is_loaded(group):
+                    callback()
             except Exception as error:
                 failed(f"{type(error).__name__}: {error}")
 

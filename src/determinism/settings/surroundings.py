@@ -35,11 +35,23 @@ def may_use_mkl() -> bool:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported here, without importing it."""
+    """Whether a package can be imported here, without importing it.
+
+    A folder of that name on the path is none, although Python would import it as a package without content.
+    """
+    module = sys.modules.get(package)
+    if module is not None:
+        return getattr(module, "__file__", None) is not None
     try:
-        return package in sys.modules or find_spec(package) is not None
+        spec = find_spec(package)
     except (ImportError, ValueError):
         return False
+    return spec is not None and spec.origin is not None
+
+
+def is_loaded(package: str) -> bool:
+    """Whether the program has imported a package."""
+    return package in sys.modules and is_installed(package)
 
 
 def version_of(framework: str) -> str | None:

@@ -11,6 +11,8 @@ import tensorflow as tf
 from determinism.seeds.process_generators import capture_numpy, capture_python
 from determinism.seeds.streams import Streams
 
+_KERAS_NAMES = ("global_random_seed", "global_seed_generator")
+
 
 def seed(streams: Streams) -> None:
     """Set TensorFlow's global seed, and Keras's if it is loaded.
@@ -20,7 +22,7 @@ def seed(streams: Streams) -> None:
     """
     # Within a tf.function TensorFlow keeps 31 bits of it (python/framework/random_seed.py); outside of one all count.
     tf.random.set_seed(streams.integer("tensorflow", bits=63))
-    generator = _global_generator()
+    generator = global_generator()
     if generator is not None:
         generator.reset(_generator_state(streams, "global"))
     seed_keras(streams)
@@ -55,7 +57,8 @@ def _generator_state(streams: Streams, name: str) -> list[int]:
     return [0, 0, key - (1 << 64) if key >> 63 else key]
 
 
-def _global_generator() -> Any:
+def global_generator() -> Any:
+    """The global `tf.random.Generator`; None if the program has made none."""
     from tensorflow.python.ops import stateful_random_ops
 
     return getattr(stateful_random_ops, "global_generator", None)
@@ -86,7 +89,7 @@ def capture_tensorflow() -> Callable[[], None]:
 
     here = context.context()
     seed, state = here._seed, here._rng.getstate() if here._seed is not None else None
-    generator = _global_generator()
+    generator = global_generator()
     values = None if generator is None else generator.state.numpy()
 
     def restore() -> None:
@@ -100,21 +103,31 @@ def capture_tensorflow() -> Callable[[], None]:
     return restore
 
 
-def _capture_keras() -> Callable[[], None]:
+def keras_seeds() -> tuple[int | None, Any]:
+    """Keras's global seed, and the generator that it made of it; None for what there is not."""
+    if "keras" not in sys.modules:
+        return None, None
     try:
         from keras.src.backend.common import global_state
     except ImportError:
+        return None, None
+    found = [global_state.get_global_attribute(name) for name in _KERAS_NAMES]
+    return found[0], found[1]
+
+
+def _capture_keras() -> Callable[[], None]:
+    values = keras_seeds()
+    if values == (None, None):
         return lambda: None
-    names = ("global_random_seed", "global_seed_generator")
-    values = {name: global_state.get_global_attribute(name) for name in names}
-    state = getattr(values["global_seed_generator"], "state", None)
-    numbers = None if state is None else state.numpy()
+    numbers = None if values[1] is None else values[1].state.numpy()
 
     def restore() -> None:
-        for name, value in values.items():
+        from keras.src.backend.common import global_state
+
+        for name, value in zip(_KERAS_NAMES, values, strict=True):
             global_state.set_global_attribute(name, value)
-        if state is not None:
-            state.assign(numbers)
+        if values[1] is not None:
+            values[1].state.assign(numbers)
 
     return restore
 

@@ -87,7 +87,7 @@ CONTROLS: dict[str, Control] = {
     "torch.backends.cuda.cudnn_sdp_enabled": _attention("cudnn_sdp"),
     "torch.backends.cuda.flash_sdp_enabled": _attention("flash_sdp"),
     "torch.backends.cuda.mem_efficient_sdp_enabled": _attention("mem_efficient_sdp"),
-    "torch.get_num_threads": Control(torch.get_num_threads, torch.set_num_threads),
+    "torch.get_num_threads": Control(lambda: torch.get_num_threads(), lambda value: torch.set_num_threads(value)),
     "torch.get_float32_matmul_precision": Control(
         lambda: torch.get_float32_matmul_precision(), lambda value: torch.set_float32_matmul_precision(value)
     ),

@@ -1,0 +1,34 @@
+"""Runs programs with and without `determinism run`, and gives what they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.commands import run
+
+PROGRAMS = Path(__file__).parent / "programs" / "deterministic"
+ENVIRONMENT = {"PYTHONHASHSEED": "random", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def printed(folder: Path, *command: str | Path, before: tuple[str, ...] = ("run", "--seed", "1", "--")) -> str:
+    """What a command prints that is run by `determinism run`."""
+    finished = run(folder, *before, *command, environment=ENVIRONMENT)
+    assert finished.status == 0, finished.stderr
+    assert "determinism: " not in finished.stderr
+    return finished.stdout.decode()
+
+
+def plain(*command: str | Path) -> str:
+    """What it prints without."""
+    return subprocess.check_output([*map(str, command)], env={**os.environ, **ENVIRONMENT}, text=True, timeout=120)
+
+
+def becomes_deterministic(folder: Path, program: str) -> bool:
+    """Whether a program of which two runs differ is the same in two runs by `determinism run`."""
+    command = (sys.executable, PROGRAMS / program)
+    first, second = plain(*command), plain(*command)
+    assert len(first.strip()) == 64
+    return first != second and printed(folder, *command) == printed(folder, *command)

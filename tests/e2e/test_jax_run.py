@@ -1,0 +1,21 @@
+"""`determinism run` and `doctor` with JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.commands import COMMAND, run
+from tests.e2e.running import ENVIRONMENT, becomes_deterministic
+
+
+def test_a_model_ends_in_the_same_weights(tmp_path: Path) -> None:
+    assert becomes_deterministic(tmp_path, "jax_model.py")
+
+
+def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
+    without = run(tmp_path, "doctor", environment=ENVIRONMENT)
+    within = run(tmp_path, "run", "--seed", "1", "--", *COMMAND, "doctor", environment=ENVIRONMENT)
+
+    assert without.status == 1 and "missing seed not set" in without.text
+    assert within.status == 0, within.text
+    assert "left as it is jax_default_prng_impl threefry2x32" in within.text
