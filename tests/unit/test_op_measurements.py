@@ -11,6 +11,8 @@ from determinism.errors import UsageError
 from determinism.knowledge.disagreement import disagreements
 from determinism.knowledge.index import index
 from determinism.knowledge.measurement import Audit, Measurement, known_audits, read_audit
+from determinism.knowledge.query import status
+from determinism.report.measured_rows import measured_rows
 
 EQUAL = Measurement("torch.Tensor.put_", "a case", "forward", "float32", 2, False, 20, 1)
 VARIED = replace(EQUAL, distinct=3)
@@ -80,3 +82,29 @@ def test_the_results_that_come_along_contradict_nothing() -> None:
         assert {one.op for one in found.measurements} <= names
         assert any(one.varies for one in found.measurements)
         assert list(disagreements(found)) == []
+
+
+def test_measured_rows_say_what_varied_and_where() -> None:
+    one_thread = replace(VARIED, threads=1, distinct=1)
+    on = replace(EQUAL, deterministic_mode=True)
+    (_, row) = measured_rows([VARIED, one_thread, on, replace(on, dtype="float64", runs=5)])
+
+    assert [cell.text for cell in row] == [
+        "a case",
+        "forward",
+        "float32, float64",
+        "3 results in 20 runs on 2 threads",
+        "equal in 5 runs",
+    ]
+    assert [cell.text for cell in measured_rows([replace(RAISED, deterministic_mode=True)])[1][3:]] == [
+        "not measured",
+        "raises",
+    ]
+
+
+def test_measurements_are_shown_for_their_release_only() -> None:
+    (here,) = status("torch.take", version="2.13.1", framework="torch")
+    (elsewhere,) = status("torch.take", version="2.12.0", framework="torch")
+
+    assert [audit.version for audit, _ in here.measured] == ["2.13.0+cpu"]
+    assert elsewhere.measured == ()

@@ -84,6 +84,17 @@ class Audit:
         text = "-".join((self.framework, self.version.partition("+")[0], self.device, hardware)).lower()
         return re.sub("-+", "-", re.sub(r"[^a-z0-9.]", "-", text)).strip("-") + ".json"
 
+    def is_for(self, framework: str, version: str | None) -> bool:
+        """Whether the results say something about a release: they are of the same minor one.
+
+        Args:
+            framework: Whose release.
+            version: The release; None for any.
+        """
+        if framework != self.framework:
+            return False
+        return version is None or version.split(".")[:2] == self.version.split(".")[:2]
+
     def of(self, op: str) -> tuple[Measurement, ...]:
         """What was measured of one op."""
         return tuple(one for one in self.measurements if one.op == op)

@@ -11,6 +11,7 @@ from determinism.errors import UsageError
 from determinism.knowledge.framework import Framework, framework_named
 from determinism.knowledge.index import Entry, index, op_at
 from determinism.knowledge.installed import installed_version
+from determinism.knowledge.measurement import Audit, Measurement, known_audits
 from determinism.knowledge.search import entries_for, is_of, near_names
 from determinism.knowledge.status import Device, Direction, Op, OpVerdict, Status
 from determinism.knowledge.versions import release
@@ -36,6 +37,12 @@ class OpStatus:
     version: str | None
     installed: bool
     statuses: tuple[Status, ...]
+
+    @property
+    def measured(self) -> tuple[tuple[Audit, tuple[Measurement, ...]], ...]:
+        """What was measured of the op in this version, file by file, on whichever device."""
+        audits = (audit for audit in known_audits() if audit.is_for(self.framework.identifier, self.version))
+        return tuple((audit, found) for audit in audits if (found := audit.of(self.op.name)))
 
     @property
     def is_beyond_what_is_known(self) -> bool:

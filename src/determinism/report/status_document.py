@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from determinism.errors import DeterminismError
 from determinism.knowledge.framework import Mode
+from determinism.knowledge.measurement import Audit, Measurement
 from determinism.knowledge.query import OpStatus
 from determinism.knowledge.status import Source, Status
 
@@ -39,7 +42,13 @@ def _answer(answer: OpStatus) -> dict[str, Any]:
         "beyond_what_is_known": answer.is_beyond_what_is_known,
         "mode": _mode(answer.framework.mode(answer.version)),
         "statuses": [_status(status) for status in answer.statuses],
+        "measured": [_measured(audit, found) for audit, found in answer.measured],
     }
+
+
+def _measured(audit: Audit, found: Sequence[Measurement]) -> dict[str, Any]:
+    facts = {name: value for name, value in asdict(audit).items() if name != "measurements"}
+    return {**facts, "measurements": [asdict(one) for one in found]}
 
 
 def _mode(mode: Mode | None) -> dict[str, Any] | None:

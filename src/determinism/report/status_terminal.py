@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from determinism.knowledge.query import OpStatus
 from determinism.knowledge.status import OpVerdict, Status
 from determinism.report.columns import Cell, in_columns, paragraph, styled
+from determinism.report.measured_rows import measured_rows
 
 _STYLES = {
     OpVerdict.DETERMINISTIC: "green",
@@ -78,6 +79,10 @@ def _answer(answer: OpStatus, width: int, colors: bool) -> Iterator[str]:
     yield from _indented(in_columns([heads, *rows], width - _MARGIN, _WHEN + 1, colors))
     yield ""
     yield from _indented(in_columns(list(_details(answer)), width - _MARGIN, 2, colors))
+    for audit, found in answer.measured:
+        yield ""
+        yield from paragraph(f"Measured: {audit.title}", width, _MARGIN)
+        yield from _indented(in_columns(measured_rows(found), width - _MARGIN, 0, colors))
 
 
 def _indented(lines: list[str]) -> Iterator[str]:
