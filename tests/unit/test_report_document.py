@@ -50,6 +50,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "dead_differences": {"count": 0, "first": []},
         "leftovers": [],
         "extra_runs": {"count": 0, "racy": []},
+        "open_settings": [],
         "causes": [],
         "fixes": [],
         "environment": [],

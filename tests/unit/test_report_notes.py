@@ -111,3 +111,9 @@ def test_extra_runs() -> None:
     text = text_of(make_comparison(racy=["threads"]))
     assert "racy the program is racy (threads), so it may come out differently at another time; -n 5" in text
     assert "racy" not in text_of(make_comparison())
+
+
+def test_settings_that_could_not_be_made() -> None:
+    text = text_of(make_comparison(open_settings=[("PYTHONHASHSEED", "needs a fresh process.")]))
+    assert "not set" in text and "PYTHONHASHSEED needs a fresh process." in text
+    assert "not set" not in text_of(make_comparison())

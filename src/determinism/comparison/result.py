@@ -175,6 +175,8 @@ class Comparison:
     leftovers: list[Leftover] = field(default_factory=list)
     extra_runs: int = 0
     """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
+    open_settings: list[tuple[str, str]] = field(default_factory=list)
+    """Name of each setting that was to be made in the first run and could not be, and the reason."""
     missed_in_confirming_run: bool = False
     """Whether a confirming run was made and did not come to the first divergence."""
     racy: list[str] = field(default_factory=list)

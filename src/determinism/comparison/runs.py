@@ -59,6 +59,9 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
         if _compare_pair(traces[0], other, comparison, strict=strict):
             break
     comparison.environment = _environment(traces)
+    comparison.open_settings = sorted(
+        {item for process in traces[0].processes for item in (process.description.get("open_settings") or {}).items()}
+    )
     conclude(comparison, traces, allow_failure=allow_failure)
     return comparison
 

@@ -44,6 +44,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for leftover in comparison.leftovers
         ],
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
+        "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
         "causes": [],
         "fixes": [],
         "environment": [

@@ -30,6 +30,7 @@ def note_entries(comparison: Comparison) -> Iterator[Entry]:
     yield from _process_entries(comparison)
     yield from _dead_entries(comparison)
     yield from _blind_spot_entries(comparison)
+    yield from _open_setting_entries(comparison)
     yield from _environment_entries(comparison)
     yield from _trace_entries(comparison)
 
@@ -126,6 +127,15 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
     if len(spots) > MOST_BLIND_SPOTS:
         text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"
         yield Entry(text, weight=Weight.ITEM)
+
+
+def _open_setting_entries(comparison: Comparison) -> Iterator[Entry]:
+    found = comparison.open_settings
+    for number, (name, why) in enumerate(found[:MOST_ENVIRONMENT]):
+        weight = Weight.ITEM if number else Weight.NOTE
+        yield Entry(f"{name} {prose(why)}", "" if number else "not set", weight, lines=2)
+    if len(found) > MOST_ENVIRONMENT:
+        yield Entry(f"and {counted(len(found) - MOST_ENVIRONMENT, 'more setting')}", weight=Weight.ITEM)
 
 
 def _environment_entries(comparison: Comparison) -> Iterator[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from determinism.errors import StateError
-from determinism.settings import rendering
+from determinism.settings import left_open, rendering
 from determinism.settings.setting import Effect, Setting
 
 TYPE_CHECKING = False
@@ -37,6 +37,8 @@ class Settings:
             self._made[group] = []
             self._take(group, self._maker.changes(group))
             self._maker.when_imported(group, self._imported(group), self._failed(group))
+        if self._maker.request.change:
+            left_open.add(self._open)
 
     def will_undo(self, name: str, undo: Callable[[], None]) -> None:
         """Put something else back, too, and before what was changed until now.
@@ -64,6 +66,9 @@ class Settings:
     @property
     def open(self) -> list[Setting]:
         """The settings that are not as they should be: they need a fresh process, or could not be applied."""
+        return self._open()
+
+    def _open(self) -> list[Setting]:
         return [setting for setting in self if setting.effect.is_open]
 
     @property
@@ -89,6 +94,7 @@ class Settings:
         if self._is_active:
             self._seeds_at_end = self._maker.seeds()
         self._is_active = False
+        left_open.remove(self._open)
         failures = []
         while self._undo:
             name, undo = self._undo.pop()

@@ -32,6 +32,7 @@ from determinism.frameworks.torch.settings import settings
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.tracebacks import hide_own_frames
+from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
@@ -227,7 +228,12 @@ class Session:
                 recorder.quietly(self._note_extensions)
             progress = recorder.progress
             steps = progress.step if progress.steps_by is not None else self._num_batches
-            self.writer.describe(records=self.writer.num_records, steps=steps, steps_by=progress.steps_by)
+            self.writer.describe(
+                records=self.writer.num_records,
+                steps=steps,
+                steps_by=progress.steps_by,
+                open_settings=left_open.facts(),
+            )
             recorder.sites.outermost = None
         self.threads.end()
         for undo in reversed(self._undo):
