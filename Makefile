@@ -40,7 +40,7 @@ layers: $(INSTALLED)  ## Check who imports whom.
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
 
-test: lint types layers tests site  ## Run every check and every test with PyTorch.
+test: lint types layers tests frameworks site  ## Run every check, every test with each framework, and make the site.
 
 # TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
 .venv-%/bin/python: $(VENV)/bin/python

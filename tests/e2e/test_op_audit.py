@@ -43,6 +43,19 @@ def test_news_are_told(tmp_path: Path) -> None:
     assert "it gave 2 results in 2 runs, declared deterministic" in " ".join(finished.text.split())
 
 
+def test_the_samples_of_pytorch(tmp_path: Path) -> None:
+    finished = run(
+        tmp_path, "audit", "--database", "--ops", "torch.nn.functional.max_unpool2d,torch.jiterator_unary", "--runs", "2",
+        "-o", "out.json",
+    )  # fmt: skip
+
+    assert finished.status == 0, finished.text
+    audit = read_audit(tmp_path / "out.json")
+    # One refuses only in deterministic mode; the other needs a GPU, with it and without.
+    assert {one.op for one in audit.refused} == {"torch.nn.functional.max_unpool2d"}
+    assert {one.op for one in audit.measurements if one.raised} == {one.op for one in audit.measurements}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

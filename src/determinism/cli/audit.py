@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="A file for the results, or its folder.",
 )
+@click.option(
+    "--database",
+    is_flag=True,
+    help="Take the small samples of every op that PyTorch's own tests use; needs expecttest.",
+)
 @click.option("--diff", is_flag=True, help="Measure nothing: list where stored results contradict what is declared.")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 def audit(
@@ -37,6 +42,7 @@ def audit(
     seconds: float,
     seed: int,
     output: Path | None,
+    database: bool,
     diff: bool,
     files: tuple[Path, ...],
 ) -> None:
@@ -60,7 +66,7 @@ def audit(
             audits = [read_audit(file) for file in files] or list(known_audits())
         else:
             names = [name.strip() for text in ops for name in text.split(",")]
-            audits = [_measure(OpAuditRequest(framework, device, names, runs, seconds, seed), output)]
+            audits = [_measure(OpAuditRequest(framework, device, names, runs, seconds, seed, database), output)]
             click.echo(audit_text(audits[0]) + "\n")
         news = {audit.title: list(disagreements(audit)) for audit in audits}
         click.echo(disagreements_text(news))

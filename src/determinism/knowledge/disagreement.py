@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from determinism.errors import UsageError
 from determinism.knowledge.measurement import Audit, Measurement
 from determinism.knowledge.query import status
 from determinism.knowledge.status import OpVerdict, Status
@@ -32,7 +33,10 @@ def disagreements(audit: Audit) -> Iterator[Disagreement]:
 
     Equal results in some runs contradict nothing: an op that is declared nondeterministic may not have met its condition.
     """
+    refused = {id(one) for one in audit.refused}
     for one in audit.measurements:
+        if one.raised is not None and id(one) not in refused:
+            continue
         declared = _declared(audit, one)
         given = [s.deterministic if one.deterministic_mode else s.default for s in declared]
         verdicts = {verdict for verdict in given if verdict is not None}
@@ -43,15 +47,21 @@ def disagreements(audit: Audit) -> Iterator[Disagreement]:
 
 def _declared(audit: Audit, one: Measurement) -> tuple[Status, ...]:
     release = audit.version.partition("+")[0]
-    answers = status(one.op, framework=audit.framework, version=release, device=audit.device, direction=one.direction)
-    return tuple(found for answer in answers if answer.op.name == one.op for found in answer.statuses)
+    try:
+        answers = status(
+            one.op, framework=audit.framework, version=release, device=audit.device, direction=one.direction
+        )
+    except UsageError:
+        # Nothing is known about it.
+        return ()
+    exact = [answer for answer in answers if answer.op.name == one.op]
+    return tuple(found for answer in exact or answers for found in answer.statuses)
 
 
 def _why(one: Measurement, verdicts: set[OpVerdict]) -> str | None:
     said = f"declared {' or '.join(sorted(verdicts))}" if verdicts else "nothing is declared"
     if one.raised is not None:
-        # Without deterministic mode an op that raises does not know the dtype or device; that is not about determinism.
-        return f"it raises, {said}" if one.deterministic_mode and OpVerdict.RAISES not in verdicts else None
+        return f"it raises, {said}" if OpVerdict.RAISES not in verdicts else None
     if one.varies and not verdicts & _MAY_VARY:
         return f"it gave {one.distinct} results in {one.runs} runs, {said}"
     if verdicts == {OpVerdict.RAISES}:

@@ -84,6 +84,16 @@ class Audit:
         text = "-".join((self.framework, self.version.partition("+")[0], self.device, hardware)).lower()
         return re.sub("-+", "-", re.sub(r"[^a-z0-9.]", "-", text)).strip("-") + ".json"
 
+    @property
+    def refused(self) -> tuple[Measurement, ...]:
+        """The measurements that raise in deterministic mode only; one that raises without it too is not about determinism."""
+        always = {_place(one) for one in self.measurements if one.raised is not None and not one.deterministic_mode}
+        return tuple(
+            one
+            for one in self.measurements
+            if one.raised is not None and one.deterministic_mode and _place(one) not in always
+        )
+
     def is_for(self, framework: str, version: str | None) -> bool:
         """Whether the results say something about a release: they are of the same minor one.
 
@@ -105,6 +115,10 @@ class Audit:
         head = json.dumps(document, indent=1)[:-2]
         rows = ",\n".join(f"  {json.dumps(asdict(one))}" for one in self.measurements)
         return f'{head},\n "measurements": [\n{rows}\n ]\n}}\n'
+
+
+def _place(one: Measurement) -> tuple[object, ...]:
+    return one.op, one.case, one.direction, one.dtype, one.threads
 
 
 def read_audit(path: Path) -> Audit:

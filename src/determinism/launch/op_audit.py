@@ -30,6 +30,7 @@ class OpAuditRequest:
         runs: How often each case is run, at most.
         seconds: After this time a case is left, if it was run at least three times.
         seed: The inputs are made from it.
+        database: Take the framework's own small samples of every op instead of the cases of the project.
     """
 
     framework: str = "torch"
@@ -38,6 +39,7 @@ class OpAuditRequest:
     runs: int = 20
     seconds: float = 2.0
     seed: int = 0
+    database: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ _CASE = _HEADS.index("case")
 
 def audit_text(audit: Audit) -> str:
     """What varied and what raised, and how many did not."""
-    shown = [one for one in audit.measurements if one.varies or (one.raised is not None and one.deterministic_mode)]
-    rest = len(audit.measurements) - len(shown)
-    equal = f"{rest} of {len(audit.measurements)} measurements gave equal results in all runs."
+    refused = {id(one) for one in audit.refused}
+    shown = [one for one in audit.measurements if one.varies or id(one) in refused]
+    equal = f"{sum(one.distinct == 1 for one in audit.measurements)} of {len(audit.measurements)} measurements gave equal results."
     rows = [[Cell(head, "dim") for head in _HEADS], *(_row(one) for one in shown)]
     return "\n".join([audit.title, "", *(_laid(rows) if shown else []), equal])
 

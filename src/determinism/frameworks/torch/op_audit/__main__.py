@@ -10,6 +10,7 @@ from dataclasses import asdict
 import torch
 
 from determinism import environment
+from determinism.frameworks.torch.op_audit import database_cases
 from determinism.frameworks.torch.op_audit.cases import all_cases
 from determinism.frameworks.torch.op_audit.measuring import measure
 
@@ -21,7 +22,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     if request["threads"] is not None:
         torch.set_num_threads(request["threads"])
-    chosen = [case for case in all_cases() if not request["ops"] or case.op in request["ops"]]
+    known = database_cases.cases() if request["database"] else all_cases()
+    chosen = [case for case in known if not request["ops"] or case.op in request["ops"]]
     about = _about(request["device"])
     _write({"cases": len(chosen), "about": about})
     if not about["has_device"]:

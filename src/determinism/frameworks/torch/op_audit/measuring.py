@@ -45,7 +45,11 @@ def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds:
         return Measurement(case.op, case.name, direction, dtype, torch.get_num_threads(), mode, done, distinct, text)
 
     inputs = Inputs(device, dtype, seed)
-    call = case.make(inputs)
+    try:
+        call = case.make(inputs)
+    except LookupError:
+        # There are not so many samples.
+        return
     forward: set[bytes] = set()
     backward: dict[bytes, set[bytes]] = defaultdict(set)
     upstream: list[torch.Tensor] = []
@@ -54,7 +58,7 @@ def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds:
         try:
             roots = _tensors(call())
             key = _digest(roots)
-        except (RuntimeError, NotImplementedError) as error:
+        except Exception as error:
             yield result("forward", 0, 0, error)
             return
         forward.add(key)
@@ -63,7 +67,7 @@ def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds:
             upstream = upstream or [inputs.like(root) for root in roots]
             try:
                 gradients = torch.autograd.grad(roots, inputs.leaves, upstream, allow_unused=True)
-            except (RuntimeError, NotImplementedError) as error:
+            except Exception as error:
                 yield result("forward", 1, 1)
                 yield result("backward", 0, 0, error)
                 return
