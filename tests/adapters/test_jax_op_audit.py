@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,7 @@ def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
     head, *lines = [json.loads(line) for line in finished.stdout.splitlines()]
     found = [Measurement(**one) for line in lines for one in line["measured"]]
     assert head["about"]["version"] == jax.__version__
+    assert head["about"]["hardware"]["cores"] == str(len(os.sched_getaffinity(0)))
     assert len(lines) == head["cases"] > 0
     assert {(one.threads, one.distinct) for one in found} == {(1, 1)}
 

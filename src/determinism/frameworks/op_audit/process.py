@@ -48,25 +48,28 @@ def answer(
             _write({"case": case.name, "measured": [asdict(one) for one in measure(case)]})
 
 
-def about_framework(version: str, accelerators: list[str], device: str) -> dict[str, Any]:
-    """What is told of a framework and the machine.
-
-    Args:
-        version: Of the framework.
-        accelerators: The names of the GPUs that it sees.
-        device: Where the ops are to run.
-    """
+def about_machine(version: str) -> dict[str, Any]:
+    """What is told of a framework of this version and of the machine, to be asked before threads are limited."""
     described = environment.describe()
-    hardware = {"processor": described["processor"], "cores": described["processors"]}
-    if device == "cuda" and accelerators:
-        hardware["accelerator"] = accelerators[0]
     kept = {"python", "platform", *(name for name in described if name.startswith("package "))}
     return {
         "version": version,
-        "has_device": device == "cpu" or (device == "cuda" and bool(accelerators)),
-        "hardware": hardware,
+        "hardware": {"processor": described["processor"], "cores": described["processors"]},
         "versions": {name.removeprefix("package "): described[name] for name in sorted(kept)},
     }
+
+
+def with_device(about: dict[str, Any], device: str, accelerators: list[str]) -> dict[str, Any]:
+    """What is told, and whether the device is there.
+
+    Args:
+        about: Of the framework and the machine.
+        device: Where the ops are to run.
+        accelerators: The names of the GPUs that the framework sees.
+    """
+    on_gpu = device == "cuda" and bool(accelerators)
+    hardware = {**about["hardware"], **({"accelerator": accelerators[0]} if on_gpu else {})}
+    return {**about, "hardware": hardware, "has_device": device == "cpu" or on_gpu}
 
 
 def available_processors() -> int:

@@ -6,7 +6,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from determinism.frameworks.op_audit.process import about_framework, answer, read_request
+from determinism.frameworks.op_audit.process import about_machine, answer, read_request, with_device
 from determinism.frameworks.tensorflow.op_audit.cases import all_cases
 from determinism.frameworks.tensorflow.op_audit.measuring import measure
 
@@ -20,7 +20,8 @@ def main() -> int:
     gpus = tf.config.list_physical_devices("GPU")
     names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
     given = {name: request[name] for name in ("device", "seed", "runs", "seconds", "deterministic_mode")}
-    answer(request, about_framework(tf.__version__, names, request["device"]), all_cases(), partial(measure, **given))
+    about = with_device(about_machine(tf.__version__), request["device"], names)
+    answer(request, about, all_cases(), partial(measure, **given))
     return 0
 
 
