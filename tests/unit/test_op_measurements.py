@@ -77,10 +77,11 @@ def test_the_results_that_come_along_contradict_nothing() -> None:
     audits = list(known_audits())
     names = {entry.name for entry in index().entries}
 
-    assert {found.framework for found in audits} >= {"torch"}
+    assert {found.framework for found in audits} >= {"torch", "tensorflow", "jax"}
     for found in audits:
         assert {one.op for one in found.measurements} <= names
-        assert any(one.varies for one in found.measurements)
+        # No op of JAX is known to vary on the CPU.
+        assert any(one.varies for one in found.measurements) or (found.framework, found.device) == ("jax", "cpu")
         assert list(disagreements(found)) == []
 
 

@@ -22,8 +22,15 @@ SEEDERS = {
 DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
 """Per framework the module with `seed_worker(streams, worker)` and `EpochSampler`."""
 
-OP_AUDITS = {"torch": "determinism.frameworks.torch.op_audit"}
+OP_AUDITS = {
+    "torch": "determinism.frameworks.torch.op_audit",
+    "tensorflow": "determinism.frameworks.tensorflow.op_audit",
+    "jax": "determinism.frameworks.jax.op_audit",
+}
 """Per framework the module that measures its ops: reads a request on standard input, and writes a line per case."""
+
+NO_DETERMINISTIC_MODE = {("jax", "cpu")}
+"""Frameworks and devices for which there is no deterministic mode: their ops are measured without one."""
 
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""

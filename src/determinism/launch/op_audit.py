@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from determinism.errors import LaunchError, UsageError
-from determinism.frameworks.registry import OP_AUDITS
+from determinism.frameworks.registry import NO_DETERMINISTIC_MODE, OP_AUDITS
 from determinism.knowledge.measurement import Audit, Measurement
 
 _TAIL = 1500
@@ -79,10 +79,9 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
             "audit-impossible",
             f"There are no cases for {request.framework}, so it cannot be measured. There are for: {', '.join(OP_AUDITS)}.",
         )
-    ways = WAYS if request.device == "cpu" else tuple(way for way in WAYS if way.threads is None)
     found: list[Measurement] = []
     about: dict[str, Any] = {}
-    for way in ways:
+    for way in ways_of(request):
         lines = _lines(request, way)
         head = next(lines)
         about, cases = head["about"], head["cases"]
@@ -99,6 +98,15 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
         date=date.today().isoformat(),
         seed=request.seed,
         measurements=tuple(_ordered(found)),
+    )
+
+
+def ways_of(request: OpAuditRequest) -> tuple[Way, ...]:
+    """The ways that there are for a framework and a device: on a GPU the threads of the CPU do not compute."""
+    has_mode = (request.framework, request.device) not in NO_DETERMINISTIC_MODE
+    counts_threads = request.device == "cpu"
+    return tuple(
+        way for way in WAYS if (has_mode or not way.deterministic_mode) and (counts_threads or way.threads is None)
     )
 
 

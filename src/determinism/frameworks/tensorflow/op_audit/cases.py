@@ -1,0 +1,22 @@
+"""Every case of the project: the ops that something is known about, as far as they run on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from determinism.frameworks.tensorflow.op_audit import (
+    image_cases,
+    layer_cases,
+    sampling_cases,
+    segment_cases,
+    writing_cases,
+)
+from determinism.frameworks.tensorflow.op_audit.case import Case
+
+_FAMILIES = (writing_cases, segment_cases, image_cases, layer_cases, sampling_cases)
+
+
+def all_cases() -> Iterator[Case]:
+    """The cases of all families of ops."""
+    for family in _FAMILIES:
+        yield from family.cases()

@@ -1,0 +1,22 @@
+"""`determinism audit` of JAX: on the CPU it has no deterministic mode, so it is measured without one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from determinism.knowledge.measurement import read_audit
+from tests.e2e.commands import run
+
+
+def test_all_threads_and_one(tmp_path: Path) -> None:
+    finished = run(
+        tmp_path, "audit", "--framework", "jax", "--ops", "jax.random.normal", "--runs", "5", "-o", "out.json"
+    )
+
+    assert finished.status == 0, finished.text
+    found = read_audit(tmp_path / "out.json")
+    processors = len(os.sched_getaffinity(0))
+    assert {(one.threads, one.deterministic_mode) for one in found.measurements} == {(processors, False), (1, False)}
+    assert all((one.runs, one.distinct) == (5, 1) for one in found.measurements)
+    assert "nothing contradicts what is declared" in finished.text

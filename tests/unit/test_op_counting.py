@@ -1,0 +1,102 @@
+"""Results are counted alike for all frameworks: how many were different, forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from determinism.frameworks.op_audit.arrays import Arrays
+from determinism.frameworks.op_audit.counting import count_results
+from determinism.knowledge.measurement import Measurement
+from determinism.launch.op_audit import OpAuditRequest, Way, ways_of
+
+ABOUT = Measurement("an op", "a case", "forward", "float32", 2, False, 0, 0)
+
+
+class Scripted:
+    """Gives the results of a script, over and over."""
+
+    def __init__(self, forward: str, backward: str | None = None) -> None:
+        self._forward = itertools.cycle(forward)
+        self._backward = None if backward is None else itertools.cycle(backward)
+
+    def forward(self) -> bytes:
+        return next(self._forward).encode()
+
+    def backward(self) -> bytes | None:
+        return None if self._backward is None else next(self._backward).encode()
+
+
+class Refusing(Scripted):
+    def __init__(self, forward: Callable[[], bytes], backward: Callable[[], bytes]) -> None:
+        self.forward, self.backward = forward, backward  # type: ignore[method-assign]
+
+
+def counted(run: Scripted, runs: int = 6, seconds: float = 60.0) -> dict[str, Measurement]:
+    found = count_results(run, ABOUT, runs=runs, seconds=seconds, errors=(RuntimeError,))
+    return {one.direction: one for one in found}
+
+
+def numbers(found: dict[str, Measurement]) -> dict[str, tuple[int, int]]:
+    return {name: (one.runs, one.distinct) for name, one in found.items()}
+
+
+def test_different_results_are_counted() -> None:
+    assert numbers(counted(Scripted("a", "x"))) == {"forward": (6, 1), "backward": (6, 1)}
+    assert numbers(counted(Scripted("abc"))) == {"forward": (6, 3)}
+    assert numbers(counted(Scripted("a", "xy"))) == {"forward": (6, 1), "backward": (6, 2)}
+
+
+def test_a_backward_is_judged_where_the_forward_was_equal() -> None:
+    assert numbers(counted(Scripted("ab", "xy"))) == {"forward": (6, 2), "backward": (6, 1)}
+
+
+def test_an_op_that_refuses_is_kept_with_its_first_line() -> None:
+    def refuse() -> bytes:
+        raise RuntimeError("not here\nat all")
+
+    assert counted(Refusing(refuse, refuse))["forward"].raised == "not here"
+    found = counted(Refusing(lambda: b"a", refuse))
+    assert (found["forward"].raised, found["backward"].raised) == (None, "not here")
+    assert found["backward"].runs == 0
+
+
+def test_a_mistake_in_a_case_is_not_taken_for_a_refusal() -> None:
+    def mistake() -> bytes:
+        raise TypeError("mistake")
+
+    with pytest.raises(TypeError, match="mistake"):
+        counted(Refusing(mistake, mistake))
+
+
+def test_time_counts_from_the_first_run_on_and_three_runs_are_made() -> None:
+    calls = itertools.count()
+
+    def slow_at_first() -> bytes:
+        time.sleep(0 if next(calls) else 0.2)
+        return b"a"
+
+    assert counted(Refusing(slow_at_first, lambda: b"x"), runs=9, seconds=0.1)["forward"].runs == 9
+    assert counted(Scripted("a"), runs=9, seconds=0.0)["forward"].runs == 3
+
+
+def test_equal_seeds_make_equal_arrays() -> None:
+    def made(seed: int) -> list[Any]:
+        arrays = Arrays(seed)
+        return [arrays.normal(5), arrays.whole(3, 5), arrays.unit(5), arrays.near_one(5), arrays.boxes(2)]
+
+    assert all(map(np.array_equal, made(1), made(1)))
+    assert not any(map(np.array_equal, made(1), made(2)))
+
+
+def test_one_thread_and_deterministic_mode_are_tried_where_there_are_such() -> None:
+    both = {Way(threads, mode) for threads in (None, 1) for mode in (False, True)}
+
+    assert set(ways_of(OpAuditRequest("tensorflow", "cpu"))) == both
+    assert set(ways_of(OpAuditRequest("jax", "cpu"))) == {Way(None, False), Way(1, False)}
+    assert set(ways_of(OpAuditRequest("jax", "cuda"))) == {Way(None, False), Way(None, True)}
