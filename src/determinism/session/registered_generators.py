@@ -82,6 +82,10 @@ class RegisteredGenerators:
         for name in names:
             del self._entries[name]
 
+    def things(self) -> dict[str, Any]:
+        """What was registered, by name."""
+        return {name: thing for name, (thing, _, _) in self._entries.items()}
+
     def seed(self, streams: Streams) -> None:
         """Seed all of them.
 
