@@ -88,7 +88,7 @@ def put_back(thing: Any, state: np.ndarray[Any, Any]) -> None:
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
     """A copy of a tensor or variable as an array; None if `thing` is none, or one without numbers."""
     if not isinstance(thing, tf.Tensor | tf.Variable) or not (
-        thing.dtype.is_floating or thing.dtype.is_integer or thing.dtype.is_bool
+        thing.dtype.is_floating or thing.dtype.is_integer or thing.dtype.is_bool or thing.dtype.is_complex
     ):
         return None
     array = np.array(thing.numpy())
