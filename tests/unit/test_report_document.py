@@ -52,6 +52,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "extra_runs": {"count": 0, "racy": []},
         "causes": [],
         "fixes": [],
+        "missing": None,
         "environment": [],
     }
 

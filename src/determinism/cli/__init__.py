@@ -10,6 +10,7 @@ import click
 
 from determinism import __version__
 from determinism.cli.check import check
+from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
 from determinism.cli.record import record
@@ -27,7 +28,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, run, doctor, record, compare, show, status):
+for subcommand in (check, check_resume, run, doctor, record, compare, show, status):
     command.add_command(subcommand)
 
 

@@ -76,10 +76,9 @@ def _starts(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> tuple[int,
 
     What goes before in that step is building, loading and passing over in the one, and the end of the step before in the other.
     """
-    chunks = of_step(full, steps), of_step(resumed, 0)
-    if chunks[0] is None or chunks[1] is None:
+    mine, other = of_step(full, steps), of_step(resumed, 0)
+    if mine is None or other is None:
         return None
-    mine, other = chunks
     batches = [np.flatnonzero(chunk.columns["role"] == Role.BATCH) for chunk in (mine, other)]
     count = min(len(rows) for rows in batches)
     if count:
@@ -93,12 +92,12 @@ def _made_on_demand(full: ProcessTrace, resumed: ProcessTrace, steps: int, start
     What a program makes when it is first needed, such as the scale of a gradient scaler, a resumed run makes once more. It counts by
     the value that it has, as everything else that was there before.
     """
-    chunks = of_step(full, steps), of_step(resumed, 0)
-    assert chunks[0] is not None and chunks[1] is not None
+    mine, other = of_step(full, steps), of_step(resumed, 0)
+    assert mine is not None and other is not None
     canonical = Canonical(full, resumed)
     keys = [
         keys_of(chunk, canonical, side)[start - chunk.first :]
-        for side, (chunk, start) in enumerate(zip(chunks, starts, strict=True))
+        for side, (chunk, start) in enumerate(zip((mine, other), starts, strict=True))
     ]
     _, paired = join(*keys)
     alone = np.setdiff1d(np.arange(len(keys[1])), paired)
@@ -108,7 +107,10 @@ def _made_on_demand(full: ProcessTrace, resumed: ProcessTrace, steps: int, start
 def _first_common(mine: Chunk, other: Chunk, canonical: Canonical) -> tuple[int, int] | None:
     """The first records that do the same in both, as seen from the end of the step."""
     usable = [np.flatnonzero(~np.isin(c.columns["phase"], (Phase.CHECKPOINT, Phase.INIT))) for c in (mine, other)]
-    keys = [keys_of(pick(chunk, rows), canonical, side) for side, (chunk, rows) in enumerate(zip((mine, other), usable, strict=True))]
+    keys = [
+        keys_of(pick(chunk, rows), canonical, side)
+        for side, (chunk, rows) in enumerate(zip((mine, other), usable, strict=True))
+    ]
     left, right = join(keys[0][::-1], keys[1][::-1])
     pairs = [(len(keys[0]) - 1 - int(a), len(keys[1]) - 1 - int(b)) for a, b in zip(left, right, strict=True)]
     found: tuple[int, int] | None = None

@@ -49,10 +49,10 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
 def fix(identifier: str) -> str:
     """What to write so that it is saved."""
     save, load, part = _FIXES[identifier]
-    whole = f"determinism.state.capture({part}) where the program saves, determinism.state.restore(state{', ' if part else ''}{part}) where it loads"
+    whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
     if identifier == "sampler-position":
-        return f"Save how far the epoch has come: loader = determinism.state.resumable(loader), and {whole}."
-    return f"Save {save}, and after loading call {load}; or {whole}."
+        return f"Save how far the epoch has come: loader = determinism.state.resumable(loader), with {whole}."
+    return f"Save {save} and load it with {load}, or use {whole}."
 
 
 def saving_site(process: ProcessTrace) -> Frame | None:

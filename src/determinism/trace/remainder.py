@@ -19,9 +19,7 @@ class Remainder(ProcessTrace):
     What was made before is an input without a producer, with the digest of what the producer left, as far as that was read as a whole.
     """
 
-    def __init__(
-        self, process: ProcessTrace, start: int, *, steps_before: int = 0, unseen: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, process: ProcessTrace, start: int, *, steps_before: int = 0, unseen: Sequence[int] = ()) -> None:
         """Take the rest of a process.
 
         Args:
@@ -58,7 +56,9 @@ class Remainder(ProcessTrace):
         columns = {
             **chunk.columns,
             "step": chunk.columns["step"] + np.int32(self._steps_before),
-            "forward": np.where(chunk.first + np.arange(chunk.rows) - forward < self.start, 0, forward).astype(np.int32),
+            "forward": np.where(chunk.first + np.arange(chunk.rows) - forward < self.start, 0, forward).astype(
+                np.int32
+            ),
         }
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
