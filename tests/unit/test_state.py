@@ -16,6 +16,7 @@ import pytest
 
 import determinism
 from determinism.errors import StateError
+from determinism.session import seeding
 from determinism.state import capture, from_bytes, load, restore
 
 VALUES: list[Any] = [
@@ -83,6 +84,22 @@ def test_global_generators_go_on_in_another_process(tmp_path: Path) -> None:
         for program in (first, second)
     ]
     assert printed[0] == printed[1]
+
+
+def test_generators_that_are_made_without_a_seed_go_on() -> None:
+    restore_states = seeding.capture_states()
+    try:
+        determinism.seed(1)
+        np.random.default_rng()
+        state = capture()
+        expected = [np.random.default_rng().random() for _ in range(2)]
+        determinism.seed(1)
+        assert np.random.default_rng().random() not in expected
+        restore(from_bytes(state.to_bytes()))
+
+        assert [np.random.default_rng().random() for _ in range(2)] == expected
+    finally:
+        restore_states()
 
 
 def test_a_state_tells_what_it_holds() -> None:

@@ -137,6 +137,11 @@ def active_seeds() -> Seeds | None:
     return _STATE.seeds
 
 
+def unseeded_numpy() -> UnseededNumpy:
+    """What seeds NumPy's generators that are made without a seed."""
+    return _STATE.unseeded_numpy
+
+
 def unseeded_numpy_obstacle() -> str | None:
     """Why NumPy's generators made without a seed still take the system's entropy; None if they do not."""
     return _STATE.unseeded_numpy_obstacle

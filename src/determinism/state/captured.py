@@ -180,7 +180,7 @@ def from_dict(saved: Mapping[str, Any]) -> State:
     return _checked(text, arrays, "The dictionary")
 
 
-_KEYS = ("surroundings", "settings", "seeds", "generators", "registered", "parts", "gaps")
+_KEYS = ("surroundings", "settings", "seeds", "unseeded", "generators", "registered", "parts", "gaps")
 
 
 def _checked(text: str, arrays: dict[str, np.ndarray[Any, Any]], name: str) -> State:

@@ -7,7 +7,7 @@ from typing import Any
 
 from determinism import __version__
 from determinism.errors import StateError
-from determinism.session.seeding import active_seeds
+from determinism.session.seeding import active_seeds, unseeded_numpy
 from determinism.state.captured import FORMAT, State
 from determinism.state.encoding import Encoder
 from determinism.state.frameworks import loaded_keepers
@@ -43,6 +43,7 @@ def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) 
         "surroundings": surroundings(),
         "settings": present_settings(),
         "seeds": None if seeds is None else encoder.encode(seeds.state_dict(), "seeds"),
+        "unseeded": 0 if seeds is None else unseeded_numpy().count,
         "generators": {name: encoder.encode(state, f"generators.{name}") for name, state in global_states().items()},
         "registered": {
             name: {"kind": kind, "value": encoder.encode(state, f"registered.{name}")}

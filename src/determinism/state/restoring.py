@@ -122,3 +122,4 @@ def _restore_seeds(state: State) -> None:
     seeds = seeding.active_seeds() or seeding.seed(place["master"])
     # Another rank was allowed for, or it is the same.
     seeds.load_state_dict({**place, "rank": seeds.streams.rank})
+    seeding.unseeded_numpy().go_on_after(state.document["unseeded"])

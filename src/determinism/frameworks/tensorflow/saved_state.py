@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+
+_KEEPERS = ("Layer", "Optimizer", "Metric")
+"""Classes of Keras's whose objects keep variables; a model is a layer."""
 
 
 def generator_states() -> dict[str, Any]:
@@ -74,15 +79,39 @@ def devices() -> dict[str, int]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Kind and state of a generator; None if `thing` is none."""
-    if not isinstance(thing, tf.random.Generator):
+    """Kind and state of a generator, or of what has variables; None if `thing` is neither."""
+    if isinstance(thing, tf.random.Generator):
+        return f"tf.random.Generator with algorithm {int(thing.algorithm)}", thing.state.numpy()
+    variables = _keras_variables(thing)
+    if variables is None:
         return None
-    return f"tf.random.Generator with algorithm {int(thing.algorithm)}", thing.state.numpy()
+    # One that is not built yet has fewer, and cannot take the state of one that is.
+    return f"keras {type(thing).__name__} with {len(variables)} variables", [_array_of(one.value) for one in variables]
 
 
-def put_back(thing: Any, state: np.ndarray[Any, Any]) -> None:
-    """Give a generator a state."""
-    thing.reset(state)
+def put_back(thing: Any, state: Any) -> None:
+    """Give a generator, or what has variables, a state."""
+    variables = _keras_variables(thing)
+    if variables is None:
+        thing.reset(state)
+        return
+    for variable, value in zip(variables, state, strict=True):
+        variable.assign(value)
+
+
+def _keras_variables(thing: Any) -> list[Any] | None:
+    """The variables of a model, layer, metric or optimizer of Keras, states of dropout's generators among them."""
+    keras = sys.modules.get("keras")
+    kinds = tuple(kind for name in _KEEPERS if (kind := getattr(keras, name, None)) is not None)
+    if not isinstance(thing, kinds):
+        return None
+    # The variables of a compiled model's optimizer and metrics belong to these.
+    return list(thing.variables)
+
+
+def _array_of(value: Any) -> Any:
+    """A copy of a tensor, as a tensor: NumPy has not all types of numbers."""
+    return tf.identity(value)
 
 
 def to_array(thing: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]] | None:
