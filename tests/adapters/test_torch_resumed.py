@@ -64,7 +64,7 @@ def training(file: Path, run: str, without: str) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
     sampler = Shuffled()
     # Each iterator of a loader draws a number, also one that is made in the middle of an epoch.
-    own = torch.Generator()
+    own = torch.default_generator if without == "own generator" else torch.Generator()
     loader = DataLoader(TensorDataset(inputs), batch_size=BATCH, sampler=sampler, generator=own)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     step = 0
@@ -74,7 +74,7 @@ def training(file: Path, run: str, without: str) -> None:
             parts[name].load_state_dict(state)
         set_states(saved["states"])
         step = saved["step"]
-        if "own" in saved:
+        if "own" in saved and without != "own generator":
             own.set_state(saved["own"])
         sampler.epoch, sampler.consumed = divmod(saved["position"], SAMPLES)
     while step < STEPS:
@@ -133,6 +133,14 @@ def test_what_is_left_out_is_named_with_the_line_that_saves(tmp_path: Path, part
     site = found[0].site
     assert site is not None and Path(site.file) == Path(__file__) and site.code.endswith("# SAVES")
     assert f"{part.replace('-position', '')}" in found[0].fix or part.startswith(("rng", "sampler"))
+
+
+def test_a_generator_that_is_put_back_too_early_is_told_apart(tmp_path: Path) -> None:
+    """The iterator of the loader draws from it, before the first step."""
+    (missing,) = unsaved(compared(tmp_path, "own generator"))
+
+    assert missing.identifier == "rng-torch"
+    assert "It was saved and put back, but was drawn from" in missing.fix
 
 
 def test_several_parts_are_named_together(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Divergence, Missing
-from determinism.comparison.resumed import ResumedProcess
+from determinism.comparison.resumed import ResumedProcess, of_step
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Role
@@ -16,6 +16,11 @@ _GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
 """In the order in which the ends of steps have their states."""
 _SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
 """What a gradient scaler does."""
+
+_PUT_BACK_TOO_EARLY = (
+    "It was saved and put back, but was drawn from before the first step: making an iterator of a DataLoader draws, for instance. Put "
+    "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
+)
 
 _FIXES = {
     "model": ("model.state_dict()", "model.load_state_dict(...)", "model=model"),
@@ -43,7 +48,12 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     if process.result.divergence is None:
         return []
     site = saving_site(process.first)
-    return [Missing(identifier, site, fix(identifier)) for identifier in _Search(process).identifiers()]
+    search = _Search(process)
+    found = search.identifiers()
+    return [
+        Missing(one, site, _PUT_BACK_TOO_EARLY if one == "rng-torch" and search.was_put_back else fix(one))
+        for one in found
+    ]
 
 
 def fix(identifier: str) -> str:
@@ -79,6 +89,8 @@ class _Search:
         self._full = held_at_ends(process.full, first=self._before - 1, last=last)
         self._resumed = held_at_ends(process.resumed, first=0, last=last - self._before)
         part = process.parts[divergence.records_of]
+        self.was_put_back = self._has_drawn_from_saved_state()
+        """Whether PyTorch's generator had the saved state in the resumed run."""
         self._record: Entry = entry(part, *part.record(divergence.record))
 
     def identifiers(self) -> list[str]:
@@ -115,9 +127,22 @@ class _Search:
                 found.append(identifier)
         return found
 
+    def _has_drawn_from_saved_state(self) -> bool:
+        """Whether an op of the resumed run drew from the state that PyTorch's generator had at the end of the first run."""
+        saved = self._full.get(self._before - 1, HeldAt()).generators[:1]
+        chunk = of_step(self._process.resumed, 0)
+        if not saved or chunk is None:
+            return False
+        generators = chunk.children["generators"]
+        before_end = int(generators.starts[chunk.rows - 1])
+        return any(state.tobytes() == saved[0] for state in generators.columns["digest"][:before_end])
+
     def _behind_batch(self, generators: list[str]) -> list[str]:
         """Another batch: one of another place in the run, or one that the full run never had."""
         mine = tuple(output.digest for output in self._record_of_resumed().outputs)
+        if self.was_put_back:
+            # Another batch came because of what was drawn from it, and that is a matter of the loader.
+            generators = [identifier for identifier in generators if identifier != "rng-torch"]
         if not generators or mine in _batches(self._process.full):
             return ["sampler-position"]
         return generators

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-
 _KEEPERS = ("Layer", "Optimizer", "Metric")
 """Classes of Keras's whose objects keep variables; a model is a layer."""
 
