@@ -13,11 +13,15 @@ import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import determinism
+from determinism.comparison.differences import producers
+from determinism.comparison.origins import entry
 from determinism.comparison.resumed import ResumedProcess, compare_resumed
+from determinism.comparison.resumed_result import conclude_resumed
 from determinism.diagnose.unsaved import unsaved
 from determinism.session import seeding
-from determinism.trace.reader import open_trace
-from determinism.types import Kind
+from determinism.trace.reader import Trace, open_trace
+from determinism.trace.remainder import Remainder
+from determinism.types import Kind, Verdict
 
 STEPS, SAVED_AT, BATCH, SAMPLES = 9, 5, 4, 12
 
@@ -53,7 +57,7 @@ def set_states(saved: dict[str, Any]) -> None:
         setters[name](state)
 
 
-def training(file: Path, run: str, without: str) -> None:
+def training(file: Path, run: str, without: str, steps: int = STEPS) -> None:
     """Trains from the beginning to the end, or to the checkpoint, or from there on."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(8 if run == "resumed" else 7)
@@ -77,7 +81,7 @@ def training(file: Path, run: str, without: str) -> None:
         if "own" in saved and without != "own generator":
             own.set_state(saved["own"])
         sampler.epoch, sampler.consumed = divmod(saved["position"], SAMPLES)
-    while step < STEPS:
+    while step < steps:
         began = own.get_state()
         for (batch,) in loader:
             optimizer.zero_grad()
@@ -94,7 +98,7 @@ def training(file: Path, run: str, without: str) -> None:
                 saved = {"parts": kept, "states": states(without), "step": step, "position": position}
                 torch.save(saved if without == "rng-generator" else {**saved, "own": began}, file)  # SAVES
                 return
-            if step == STEPS:
+            if step == steps:
                 return
         sampler.epoch += 1
 
@@ -141,6 +145,56 @@ def test_a_generator_that_is_put_back_too_early_is_told_apart(tmp_path: Path) ->
 
     assert missing.identifier == "rng-torch"
     assert "It was saved and put back, but was drawn from" in missing.fix
+
+
+def recorded(folder: Path, *runs: str, steps: int = STEPS) -> list[Trace]:
+    for run in runs:
+        with determinism.record(folder / run):
+            training(folder / "checkpoint", run, "", steps)
+    return [open_trace(folder / run) for run in runs]
+
+
+def test_a_full_run_that_ends_at_the_checkpoint_leaves_nothing_to_compare(tmp_path: Path) -> None:
+    first, resumed = recorded(tmp_path, "first", "resumed")
+    (full,) = recorded(tmp_path, "full", steps=SAVED_AT)
+    comparison = conclude_resumed(compare_resumed(full, first, resumed), full, first, resumed)
+
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert [trouble.identifier for trouble in comparison.trouble] == ["resume-nothing-compared"]
+    assert "The full run made 5 steps, the first 5 and the resumed one 4" in comparison.trouble[0].message
+
+
+def test_a_resumed_run_that_ends_early_is_different(tmp_path: Path) -> None:
+    full, first = recorded(tmp_path, "full", "first")
+    (resumed,) = recorded(tmp_path, "resumed", steps=STEPS - 1)
+    comparison = conclude_resumed(compare_resumed(full, first, resumed), full, first, resumed)
+
+    assert comparison.verdict is Verdict.DIFFERENT
+    assert comparison.first_divergence is not None
+    assert (comparison.first_divergence.kind, comparison.first_divergence.step) == (Kind.STRUCTURE, STEPS - 1)
+
+
+def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
+    (full,) = recorded(tmp_path, "full")
+    (process,) = full.processes
+    whole = [chunk.rows for chunk in process.chunks()]
+    start = sum(int((chunk.columns["step"] < SAVED_AT).sum()) for chunk in process.chunks())
+    rest = Remainder(process, start, steps_before=10)
+    chunks = list(rest.chunks())
+
+    assert sum(chunk.rows for chunk in chunks) == sum(whole) - start
+    assert chunks[0].first == 0
+    assert int(chunks[0].columns["step"][0]) == SAVED_AT + 10
+    for chunk in chunks:
+        sources = producers(chunk)
+        assert sources.min() >= -1 and sources.max() < chunk.first + chunk.rows
+    # What the model held at the checkpoint is known by its digest.
+    one = next(
+        found for row in range(chunks[0].rows) if (found := entry(rest, *rest.record(row))).op.startswith("aten::addmm")
+    )
+    bias, batch, weight = one.inputs
+    assert (bias.producer, weight.producer) == (-1, -1) and batch.producer >= 0
+    assert bias.digest is not None
 
 
 def test_several_parts_are_named_together(tmp_path: Path) -> None:

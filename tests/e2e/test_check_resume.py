@@ -65,6 +65,16 @@ def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
     assert finished.status == 0, finished.text
 
 
+def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = shlex.join([*start, str(PROGRAMS / "resumed" / "ranks.py")])
+    runs = [word for run in ("full", "first", "resumed") for word in (f"--{run}", f"{program} {run}")]
+    finished = check_resume(tmp_path, *runs)
+
+    assert finished.status == 0, finished.text
+    assert finished.report is not None and finished.report["recorded"]["processes"] == 2
+
+
 def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> None:
     finished = one_command(tmp_path, "--unseeded")
 
