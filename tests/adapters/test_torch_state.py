@@ -332,3 +332,31 @@ def test_a_distributed_checkpoint_of_other_ranks_is_refused(monkeypatch: pytest.
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(StateError, match="holds states of rank-0, and this is rank-1"):
         Checkpointed().load_state_dict(saved)
+
+
+def test_a_setting_that_cannot_be_put_back_leaves_everything_as_it_was() -> None:
+    state = capture()
+    settings = {
+        **state.document["settings"],
+        "torch.get_num_threads": torch.get_num_threads() + 1,
+        "torch.no_such": True,
+    }
+    other = State({**state.document, "settings": settings}, state.arrays)
+    threads, before = torch.get_num_threads(), torch.get_rng_state()
+
+    with pytest.raises(StateError, match=r"torch\.no_such: was True, is None .*\(settings\)"):
+        restore(other)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_process_group_tells_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    try:
+        found = capture().document["surroundings"]
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert (found["rank"], found["ranks"]) == (0, 1)

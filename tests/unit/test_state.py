@@ -124,6 +124,15 @@ def test_saving_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_a_part_may_have_any_name() -> None:
+    state = from_bytes(
+        capture(**{"__metadata__": np.arange(3), "a.b": {"c": np.zeros(1)}, "a": {"b.c": np.ones(1)}}).to_bytes()
+    )
+
+    assert state["__metadata__"].tolist() == [0, 1, 2]
+    assert (state["a.b"]["c"][0], state["a"]["b.c"][0]) == (0, 1)
+
+
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(StateError) as caught:
         capture().save(tmp_path / "missing" / "state")

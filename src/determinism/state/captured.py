@@ -170,10 +170,7 @@ def from_dict(saved: Mapping[str, Any]) -> State:
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     try:
         for name, tensor in saved["tensors"].items():
-            found = keeper("torch").to_array(tensor)
-            if found is None:
-                raise TypeError(f"{name} is no tensor")
-            arrays[name] = found[0]
+            arrays[name] = np.array(tensor.cpu().numpy())
         text = saved["document"]
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable("The dictionary", f"it is no state ({type(error).__name__}: {error})") from None

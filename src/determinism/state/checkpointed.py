@@ -7,7 +7,8 @@ from typing import Any
 
 from determinism.errors import StateError
 from determinism.state.captured import from_bytes
-from determinism.state.capturing import capture
+from determinism.state.capturing import capture, is_stateful
+from determinism.state.generators import state_of
 from determinism.state.restoring import restore
 from determinism.state.surroundings import surroundings
 
@@ -27,7 +28,7 @@ class Checkpointed:
             **parts: As for `capture`; plain values are what they are now. Change them through `values`.
         """
         self.values: dict[str, Any] = {
-            name: part for name, part in parts.items() if isinstance(part, int | float | str)
+            name: part for name, part in parts.items() if not is_stateful(part) and state_of(part) is None
         }
         self._parts = {name: part for name, part in parts.items() if name not in self.values}
         self._allow = allow

@@ -83,7 +83,8 @@ class Encoder:
         if array.dtype.hasobject or array.dtype.names is not None:
             raise _refused(array, path)
         name = path
-        while name in self.arrays:
+        # The second is where safetensors has its metadata.
+        while name in self.arrays or name == "__metadata__":
             name += "'"
         if array.dtype.name in _STORED and array.dtype.isnative:
             self.arrays[name] = array

@@ -22,6 +22,9 @@ class StateKeeper(Protocol):
     def restore_generator_states(self, states: dict[str, Any]) -> None:
         """Put them back."""
 
+    def rank(self) -> tuple[int, int] | None:
+        """Number of this process among those that compute together, and how many there are; None if it computes alone."""
+
     def devices(self) -> dict[str, int]:
         """How many devices there are of each kind that has generators."""
 

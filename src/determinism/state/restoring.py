@@ -10,7 +10,7 @@ from determinism.session import seeding
 from determinism.state.captured import State
 from determinism.state.capturing import is_stateful
 from determinism.state.generators import put_back, restore_global_states, state_of
-from determinism.state.settings_kept import put_back_settings
+from determinism.state.settings_kept import present_settings, put_back_settings
 from determinism.state.surroundings import misfits, refusal
 
 _MAY_DIFFER = ("rank", "ranks", "devices", "versions", "settings", "registered")
@@ -41,21 +41,31 @@ def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> li
     reasons += _part_misfits(state, parts, allow) + _registered_misfits(state, allow)
     if reasons:
         raise refusal(reasons)
-    changed, differing = put_back_settings(state.document["settings"])
-    if differing and "settings" not in allow:
-        raise refusal([f"{text} (settings)" for text in differing])
+    # Read before anything is changed: the state may be damaged.
+    values = {name: state[name] for name in parts}
+    registered = {name: state.value(saved["value"]) for name, saved in state.document["registered"].items()}
+    generators = {name: state.value(saved) for name, saved in state.document["generators"].items()}
+    changed = _restore_settings(state, allow)
     _restore_seeds(state)
     for name, thing in parts.items():
-        value = state[name]
         if state.document["parts"][name]["kind"] == "state_dict":
-            thing.load_state_dict(value)
+            thing.load_state_dict(values[name])
         else:
-            put_back(thing, value)
+            put_back(thing, values[name])
     things = seeding.registered_generators().things()
-    for name, saved in state.document["registered"].items():
+    for name, value in registered.items():
         if name in things:
-            put_back(things[name], state.value(saved["value"]))
-    restore_global_states({name: state.value(saved) for name, saved in state.document["generators"].items()})
+            put_back(things[name], value)
+    restore_global_states(generators)
+    return changed
+
+
+def _restore_settings(state: State, allow: Collection[str]) -> list[str]:
+    present = present_settings()
+    changed, differing = put_back_settings(state.document["settings"])
+    if differing and "settings" not in allow:
+        put_back_settings(present)
+        raise refusal([f"{text} (settings)" for text in differing])
     return changed
 
 

@@ -20,10 +20,13 @@ _WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE
 def surroundings() -> dict[str, Any]:
     """Versions of what computes, rank, number of ranks and devices."""
     seeds = active_seeds()
-    rank = rank_of_environment()
+    together = next((found for _, adapter in loaded_keepers() if (found := adapter.rank()) is not None), None)
+    rank = rank_of_environment() if together is None else together[0]
     if rank is None and seeds is not None:
         rank = seeds.streams.rank
     world = next((os.environ[name] for name in _WORLD_VARIABLES if os.environ.get(name, "").isdecimal()), "1")
+    if together is not None:
+        world = str(together[1])
     devices: dict[str, int] = {}
     for _, adapter in loaded_keepers():
         devices.update(adapter.devices())

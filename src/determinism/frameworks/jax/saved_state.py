@@ -17,6 +17,17 @@ def restore_generator_states(states: dict[str, Any]) -> None:
     """Put nothing back."""
 
 
+def rank() -> tuple[int, int] | None:
+    """Number of this process and how many there are, if `jax.distributed.initialize` was called; no device is initialised for it."""
+    try:
+        from jax._src.distributed import global_state
+    except ImportError:
+        return None
+    if not global_state.num_processes or global_state.num_processes < 2:
+        return None
+    return int(global_state.process_id), int(global_state.num_processes)
+
+
 def devices() -> dict[str, int]:
     """Nothing: keys do not belong to devices."""
     return {}

@@ -71,6 +71,11 @@ def _restore_keras(states: dict[str, Any]) -> None:
         seed_generator.global_seed_generator().state.assign(states["generator"])
 
 
+def rank() -> tuple[int, int] | None:
+    """Not known: a strategy numbers its replicas, and what started the processes numbers these."""
+    return None
+
+
 def devices() -> dict[str, int]:
     """How many GPUs TensorFlow sees; its generators do not belong to devices."""
     found = len(tf.config.list_physical_devices("GPU"))

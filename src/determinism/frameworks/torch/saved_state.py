@@ -41,6 +41,13 @@ def restore_generator_states(states: dict[str, Any]) -> None:
         restore_generators(GeneratorStates(states["cpu"], states["devices"]))
 
 
+def rank() -> tuple[int, int] | None:
+    """Number of this process in the process group, and how many there are; None without a group."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return None
+
+
 def devices() -> dict[str, int]:
     """How many devices there are, by kind."""
     found = {}
