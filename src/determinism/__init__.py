@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     # At run time the import of `typing` would cost every Python process of a recorded program ten milliseconds.
     from typing import Any
 
+    from determinism import state as state
     from determinism.comparison.result import Comparison as Comparison
     from determinism.comparison.runs import compare as compare
     from determinism.errors import DeterminismError as DeterminismError
@@ -50,12 +51,15 @@ __all__ = [
     "enable",
     "record",
     "seed",
+    "state",
     "status",
     "step",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "state":
+        return import_module("determinism.state")
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,7 @@ class LaunchError(DeterminismError):
 
 
 class StateError(DeterminismError):
-    """The state that a function depends on cannot be put back between two calls."""
+    """The state that a function or a program depends on cannot be copied, kept or put back."""
 
 
 class UsageError(DeterminismError):

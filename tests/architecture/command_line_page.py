@@ -11,7 +11,7 @@ from determinism.cli import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 BLOCK = re.compile(
-    r"(?P<head>^## `determinism(?: (?P<name>[a-z]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)",
+    r"(?P<head>^## `determinism(?: (?P<name>[a-z-]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)",
     re.DOTALL | re.MULTILINE,
 )
 

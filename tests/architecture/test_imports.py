@@ -34,7 +34,10 @@ def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
         "import determinism; determinism.status('scatter_add')",
         "import determinism; determinism.enable(seed=1)",
         *(_HELP.format(arguments) for arguments in (["--help"], ["--version"])),
-        *(_HELP.format([name, "--help"]) for name in ("check", "run", "doctor", "record", "compare", "show", "status")),
+        *(
+            _HELP.format([name, "--help"])
+            for name in ("check", "check-resume", "run", "doctor", "record", "compare", "show", "status")
+        ),
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:

@@ -53,6 +53,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "open_settings": [],
         "causes": [],
         "fixes": [],
+        "missing": None,
         "environment": [],
     }
 

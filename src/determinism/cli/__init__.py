@@ -11,6 +11,7 @@ import click
 from determinism import __version__
 from determinism.cli.audit import audit
 from determinism.cli.check import check
+from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
 from determinism.cli.record import record
@@ -28,7 +29,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, run, doctor, record, compare, show, status, audit):
+for subcommand in (check, check_resume, run, doctor, record, compare, show, status, audit):
     command.add_command(subcommand)
 
 

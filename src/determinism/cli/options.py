@@ -50,18 +50,22 @@ def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return level(steps(max_disk(function)))
 
 
+failure_option = click.option(
+    "--allow-failure", is_flag=True, help="Equal runs that failed in the same way are the same."
+)
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report as JSON.",
+)
+
+
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--strict`, `--allow-failure` and `--json`."""
     strict = click.option("--strict", is_flag=True, help="Differences that nothing reads count too.")
-    failure = click.option("--allow-failure", is_flag=True, help="Equal runs that failed in the same way are the same.")
-    json = click.option(
-        "--json",
-        "json_file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write the report as JSON.",
-    )
-    return strict(failure(json(function)))
+    return strict(failure_option(json_option(function)))
 
 
 program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")

@@ -93,7 +93,7 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
         comparison.verdict = Verdict.DIFFERENT
         comparison.first_divergence = _ended_differently(traces, statuses)
         return
-    comparison.trouble += _cut_troubles(traces, reasons)
+    comparison.trouble += cut_troubles(traces, reasons)
     if not comparison.trouble and not all(_holds_content(trace) for trace in traces):
         comparison.trouble.append(Trouble("nothing-recorded", _nothing_recorded(traces, comparison.level)))
     failed = next((status for status in statuses if status), None)
@@ -109,7 +109,13 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
         comparison.verdict = Verdict.INCONCLUSIVE
 
 
-def _cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
+def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
+    """What is said of runs whose recording was cut off.
+
+    Args:
+        traces: The runs.
+        reasons: What `cut_reasons` gave for each.
+    """
     for reason in sorted({reason for found in reasons for reason in found}):
         concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
         runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"

@@ -122,6 +122,17 @@ class Leftover:
     """Whether a fresh copy of the working directory would have hidden it."""
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Something that a checkpoint lacks, so that a resumed run does not go on as the full one."""
+
+    identifier: str
+    """`optimizer`, `scheduler`, `rng-torch` …"""
+    site: Frame | None
+    """The line that saved; None if none is known to have."""
+    fix: str
+
+
 @dataclass
 class RunSummary:
     """How one run went."""
@@ -181,6 +192,8 @@ class Comparison:
     """Whether a confirming run was made and did not come to the first divergence."""
     racy: list[str] = field(default_factory=list)
     """What the program did whose outcome depends on timing, such as `threads`."""
+    missing: list[Missing] | None = None
+    """What a checkpoint lacks; None where no resumed run was compared."""
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""

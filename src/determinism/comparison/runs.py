@@ -53,12 +53,12 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; {len(traces)} given.")
     _check_levels(traces)
     _check_steps(traces)
-    comparison = Comparison(Verdict.SAME, [_summary(trace) for trace in traces], _recorded(traces))
+    comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
     for other in traces[1:]:
         if _compare_pair(traces[0], other, comparison, strict=strict):
             break
-    comparison.environment = _environment(traces)
+    comparison.environment = environment_differences(traces)
     comparison.open_settings = sorted(
         {item for process in traces[0].processes for item in (process.description.get("open_settings") or {}).items()}
     )
@@ -171,7 +171,8 @@ def _missing_process(first: Trace, second: Trace, key: str) -> Divergence:
     )  # fmt: skip
 
 
-def _summary(trace: Trace) -> RunSummary:
+def summary_of(trace: Trace) -> RunSummary:
+    """How one run went."""
     manifest = trace.manifest
     return RunSummary(
         command=[str(part) for part in manifest.get("command", [])],
@@ -186,7 +187,8 @@ def _stopped_by(trace: Trace) -> str | None:
     return next((process.stopped_by for process in trace.processes if process.stopped_by is not None), None)
 
 
-def _recorded(traces: Sequence[Trace]) -> Recorded:
+def recorded_by(traces: Sequence[Trace]) -> Recorded:
+    """How much was recorded: records and steps of the first run, blind spots of all."""
     is_process = [stream_of(process) is not Stream.THREADS for process in traces[0].processes]
     recorded = Recorded(processes=sum(is_process))
     spots: dict[tuple[str, str, str], int] = {}
@@ -209,7 +211,8 @@ def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], 
     return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
-def _environment(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
+def environment_differences(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
+    """Name and both values of what differs between the environments of the first and the last run."""
     facts = []
     for trace in (traces[0], traces[-1]):
         found: dict[str, str] = {}

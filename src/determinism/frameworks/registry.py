@@ -34,3 +34,10 @@ NO_DETERMINISTIC_MODE = {("jax", "cpu")}
 
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""
+
+STATE_KEEPERS = {
+    "torch": "determinism.frameworks.torch.saved_state",
+    "tensorflow": "determinism.frameworks.tensorflow.saved_state",
+    "jax": "determinism.frameworks.jax.saved_state",
+}
+"""Per framework the module that gives its tensors and generator states the forms that a saved state has."""

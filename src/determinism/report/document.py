@@ -8,7 +8,15 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import Comparison, DeadDifference, Divergence, OutputDifference, Recorded, RunSummary
+from determinism.comparison.result import (
+    Comparison,
+    DeadDifference,
+    Divergence,
+    Missing,
+    OutputDifference,
+    Recorded,
+    RunSummary,
+)
 from determinism.errors import UsageError
 from determinism.trace.files import write_json
 from determinism.trace.names import Frame
@@ -47,6 +55,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
         "causes": [],
         "fixes": [],
+        "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
         "environment": [
             {"name": name, "first": first_value, "second": second_value}
             for name, first_value, second_value in comparison.environment
@@ -141,6 +150,10 @@ def _output(output: OutputDifference) -> dict[str, Any]:
         "repeats": output.repeats,
         "distinct": output.distinct,
     }
+
+
+def _missing(missing: Missing) -> dict[str, Any]:
+    return {"id": missing.identifier, "site": _frame(missing.site), "fix": missing.fix}
 
 
 def _dead_difference(difference: DeadDifference) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from determinism.comparison.result import Comparison
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.layout import laid_out
 from determinism.report.leftovers import leftover_entries
+from determinism.report.missing import missing_entries
 from determinism.report.notes import note_entries
 from determinism.report.story import consequence_entries, origin_entries
 from determinism.report.wording import counted, headline
@@ -32,6 +33,7 @@ def render(comparison: Comparison, console: Console) -> None:
     sections = [
         list(_verdict_entries(comparison)),
         list(leftover_entries(comparison)) if comparison.verdict is Verdict.DIFFERENT else [],
+        list(missing_entries(comparison)),
         [] if first is None else list(origin_entries(comparison, first)),
         list(consequence_entries(comparison)),
         list(note_entries(comparison)),

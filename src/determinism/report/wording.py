@@ -94,6 +94,8 @@ def _same_headline(comparison: Comparison) -> str:
     recorded = comparison.recorded
     verb = "was" if recorded.records == 1 else "were"
     steps = f" in {counted(recorded.steps, 'step')}" if recorded.steps else ""
+    if comparison.missing is not None:
+        return f"Same: {counted(recorded.records, 'record')}{steps} of the resumed run {verb} bit-identical to those of the full run"
     runs = counted(len(comparison.runs), "run")
     return f"Same: {counted(recorded.records, 'record')}{steps} {verb} bit-identical in {runs}"
 
@@ -111,6 +113,8 @@ def _difference(comparison: Comparison) -> str:
 
 
 def _departure(comparison: Comparison, first: Divergence) -> str:
+    if comparison.missing is not None:
+        return "run 2, which was resumed, departs from run 1, the full one,"
     if first.records_of > 0 or len(comparison.runs) == 2:
         return f"run {max(first.records_of, 1) + 1} departs from run 1"
     return "the runs depart from each other"

@@ -106,6 +106,19 @@ class UnseededNumpy:
         """Begin again with the first seed of each place."""
         self._counts.clear()
 
+    @property
+    def count(self) -> int:
+        """How many seeds were given at the place that the program is at."""
+        return self._counts.get(self._streams(), 0)
+
+    def go_on_after(self, count: int) -> None:
+        """Go on as if so many seeds had been given at this place.
+
+        Args:
+            count: How many.
+        """
+        self._counts[self._streams()] = count
+
     def remove(self) -> None:
         """Give the system's entropy its place back."""
         module = sys.modules.get("numpy.random.bit_generator")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from determinism.seeds.process_generators import UnseededNumpy
     from determinism.session.seeds import Seeds
 
 
@@ -112,6 +113,11 @@ def registered_generators() -> RegisteredGenerators:
 def active_seeds() -> Seeds | None:
     """The seeds in force; None before the first."""
     return STATE.seeds
+
+
+def unseeded_numpy() -> UnseededNumpy:
+    """What seeds NumPy's generators that are made without a seed."""
+    return STATE.unseeded_numpy
 
 
 def unseeded_numpy_obstacle() -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import _tensor_str
 
+from determinism.frameworks.torch import saved_state
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.frameworks.torch.threads import Threads
@@ -41,6 +42,7 @@ def install(threads: Threads, note_racy: Callable[[str], None]) -> list[Undo]:
         wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
         wrap(torch.Tensor, "share_memory_", _recording(threads, _shared, note_racy)),
         wrap(torch, "save", _saving(threads)),
+        wrap(saved_state, "to_array", _keeping(threads)),
     ]
 
 
@@ -92,3 +94,21 @@ def _saving(threads: Threads) -> Callable[..., Any]:
             recorder.is_saving -= 1
 
     return around
+
+
+def _keeping(threads: Threads) -> Callable[..., Any]:
+    """What `determinism.state` captures is saved, like what `torch.save` saves."""
+
+    def around(original: Callable[[Any], Any], thing: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(thing)
+        if isinstance(thing, torch.Tensor):
+            recorder.quietly(_kept, recorder, thing)
+        with recorder.suspended():
+            return original(thing)
+
+    return around
+
+
+def _kept(recorder: Recorder, tensor: torch.Tensor) -> None:
+    recorder.event(Role.CHECKPOINT, "determinism::save", [tensor], values=True, phase=Phase.CHECKPOINT)

@@ -1,0 +1,50 @@
+"""`determinism check-resume`: tell whether a resumed run goes on as the full one, and what its checkpoint lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from determinism.cli.options import PROGRAM_SETTINGS, failure_option, json_option
+
+
+@click.command(
+    "check-resume", context_settings=PROGRAM_SETTINGS, short_help="Resume a program and name what its checkpoint lacks."
+)
+@click.option("--full", metavar="COMMAND", help="Trains without stopping.")
+@click.option("--first", metavar="COMMAND", help="Trains some steps, saves, and ends.")
+@click.option("--resumed", metavar="COMMAND", help="Goes on from what was saved.")
+@click.option(
+    "--steps", type=click.IntRange(min=2), default=8, show_default=True, help="What {steps} is in the full run."
+)
+@click.option("--at", type=click.IntRange(min=1), help="What {steps} is in the first run.  [default: half of --steps]")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where traces and checkpoints go.  [default: .determinism/<time>]",
+)
+@click.option("--keep", is_flag=True, help="Keep them although the runs are the same.")
+@failure_option
+@json_option
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def check_resume(program: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+    """Run a program in full, up to a checkpoint, and on from it; say whether the resumed steps are bit-identical.
+
+    If not, the report names what was not saved, and the line that saves. Give three commands, or one with {steps}, {save} and
+    {load} in it: the step to stop at, the file to save to, and the file to go on from, which is empty in runs that begin anew.
+
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    """
+    from determinism.cli.ending import conclude, reporting
+    from determinism.cli.progress import ProgressLine
+    from determinism.launch.check_resume import ResumeCheck
+    from determinism.launch.resume_request import ResumeRequest
+
+    line = ProgressLine()
+    running = ResumeCheck(ResumeRequest(program=program, **options), line.announce)
+    with reporting(json_file, lambda: running.runs), line:
+        comparison = running.run()
+    conclude(comparison, json_file)

@@ -1,0 +1,46 @@
+"""Says what a checkpoint lacks, and what to write so that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from determinism.comparison.result import Comparison
+from determinism.report.entry import Entry, Tone, Weight
+from determinism.report.places import frame_text
+from determinism.types import Verdict
+
+_NAMES = {
+    "model": "parameters or buffers of the model",
+    "optimizer": "the state of the optimizer",
+    "scheduler": "the state of the learning rate scheduler",
+    "scaler": "the state of the gradient scaler",
+    "rng-torch": "the state of PyTorch's generator",
+    "rng-python": "the state of Python's generator",
+    "rng-numpy": "the state of NumPy's generator",
+    "rng-generator": "the state of a generator of the program's own",
+    "sampler-position": "the position in the epoch: which samples were consumed",
+}
+
+
+def missing_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Name each part, and the line that saves."""
+    if comparison.missing is None or comparison.verdict is not Verdict.DIFFERENT:
+        return
+    if not comparison.missing:
+        text = "It could not be told what the checkpoint lacks: it is none of what checkpoints are known to be without."
+        yield Entry(text, "not saved", Weight.CORE)
+        return
+    for number, missing in enumerate(comparison.missing):
+        yield Entry(_NAMES[missing.identifier], "" if number else "not saved", Weight.CORE)
+        yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
+    site = comparison.missing[0].site
+    if site is None:
+        yield Entry(
+            "No line is known that saves: nothing went through torch.save or determinism.state.",
+            "saved at",
+            Weight.MAIN,
+        )
+        return
+    yield Entry(frame_text(site), "saved at", Weight.CORE)
+    if site.code.strip():
+        yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)

@@ -1,0 +1,28 @@
+"""`determinism.state`: everything that a run needs to go on from the middle as if it had never stopped.
+
+state = determinism.state.capture(model=model, optimizer=optimizer, loader=loader, epoch=epoch, step=step)
+state.save("last.state")
+...
+state = determinism.state.load("last.state")
+determinism.state.restore(state, model=model, optimizer=optimizer, loader=loader)
+"""
+
+from __future__ import annotations
+
+from determinism.state.captured import State, from_bytes, from_dict, load
+from determinism.state.capturing import capture
+from determinism.state.checkpointed import Checkpointed
+from determinism.state.loader import ResumableLoader, resumable
+from determinism.state.restoring import restore
+
+__all__ = [
+    "Checkpointed",
+    "ResumableLoader",
+    "State",
+    "capture",
+    "from_bytes",
+    "from_dict",
+    "load",
+    "restore",
+    "resumable",
+]

@@ -1,0 +1,170 @@
+"""A data loader that can go on in the middle of an epoch with the batch that would have come next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from determinism.errors import StateError
+from determinism.state.generators import global_states, put_back, restore_global_states, state_of
+
+_END = object()
+
+
+def resumable(loader: Any) -> ResumableLoader:
+    """Make a data loader tell how far it has come, and go on there.
+
+    Args:
+        loader: A `torch.utils.data.DataLoader`, or anything else that can be iterated over again and again.
+
+    Raises:
+        StateError: Its workers outlive the epoch, and nobody can put their states back.
+    """
+    return ResumableLoader(loader)
+
+
+class ResumableLoader:
+    """Gives the batches of a data loader, and keeps what it takes to go on in the middle.
+
+    When it goes on, it begins the epoch anew with the generators as they were when the epoch began, passes over the batches that were
+    consumed, and puts the generators back as they were when the state was captured. So samplers, workers and augmentations have drawn
+    what they would have, and the batches that were consumed are loaded once more. Attributes are those of the loader.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        """Take the loader; `resumable` does the same."""
+        if getattr(loader, "persistent_workers", False):
+            raise StateError(
+                "state-loader-persistent",
+                "The loader has persistent_workers=True: its workers go on drawing from one epoch to the next, and a resumed run, whose "
+                "workers are new, would get other random numbers. Make it with persistent_workers=False.",
+            )
+        self.loader = loader
+        self._yielded = 0
+        self._began: dict[str, Any] | None = None
+        self._resume: dict[str, Any] | None = None
+        self._epoch_in_progress: object = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        resume, self._resume = self._resume, None
+        if resume is None:
+            self._began, self._yielded = self._states(), 0
+            return self._passing(iter(self.loader))
+        self._put_back(resume["began"])
+        iterator = iter(self.loader)
+        for number in range(resume["yielded"]):
+            if next(iterator, _END) is _END:
+                raise StateError(
+                    "state-loader-shorter",
+                    f"The run that was saved had consumed {resume['yielded']} batches of the epoch, but the loader gives {number}. Give "
+                    "it the data set and the batch size of that run.",
+                )
+        self._began, self._yielded = resume["began"], resume["yielded"]
+        self._put_back(resume["now"])
+        return self._passing(iterator)
+
+    def _passing(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        self._epoch_in_progress = this_epoch = object()
+        return self._counted(iterator, this_epoch)
+
+    def _counted(self, iterator: Iterator[Any], this_epoch: object) -> Iterator[Any]:
+        try:
+            for batch in iterator:
+                self._yielded += 1
+                yield batch
+        finally:
+            if self._epoch_in_progress is this_epoch:
+                self._began, self._yielded = None, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many batches of the epoch were consumed, and the states of generators when it began and now."""
+        if self._resume is not None:
+            return self._resume
+        return {
+            "facts": self._facts(),
+            "yielded": self._yielded,
+            "began": self._began,
+            "now": self._states(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there when it is iterated over next.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self._put_back_own(state["now"])
+        self._resume = state if state["began"] is not None else None
+
+    def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
+        """Why a saved position would not lead to the same batches here, in words."""
+        here = self._facts()
+        return [
+            f"{name} was {value}, and here is {here[name]}"
+            for name, value in state["facts"].items()
+            if here[name] != value
+        ]
+
+    def _facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            name: getattr(self.loader, name, None)
+            for name in ("batch_size", "drop_last", "num_workers", "prefetch_factor")
+        }
+        try:
+            found["samples"] = len(self.loader.dataset)
+        except (AttributeError, TypeError, NotImplementedError):
+            found["samples"] = None
+        found["generators"] = [kind for kind, _ in self._own_states()]
+        return found
+
+    def _samplers(self) -> list[Any]:
+        batches = getattr(self.loader, "batch_sampler", None)
+        found = [getattr(self.loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+        return [
+            one
+            for index, one in enumerate(found)
+            if one is not None and all(one is not other for other in found[:index])
+        ]
+
+    def _own_generators(self) -> list[Any]:
+        """The generators that the loader and its samplers draw from, where they have some of their own, each once."""
+        found: list[Any] = []
+        for owner in (self.loader, *self._samplers()):
+            generator = getattr(owner, "generator", None)
+            if (
+                generator is not None
+                and all(generator is not other for other in found)
+                and state_of(generator) is not None
+            ):
+                found.append(generator)
+        return found
+
+    def _own_states(self) -> list[tuple[str, Any]]:
+        states = [state_of(generator) for generator in self._own_generators()]
+        return [state for state in states if state is not None]
+
+    def _states(self) -> dict[str, Any]:
+        return {
+            "global": global_states(),
+            "own": [state for _, state in self._own_states()],
+            "epochs": [getattr(sampler, "epoch", None) for sampler in self._samplers()],
+        }
+
+    def _put_back(self, states: dict[str, Any]) -> None:
+        restore_global_states(states["global"])
+        self._put_back_own(states)
+
+    def _put_back_own(self, states: dict[str, Any]) -> None:
+        for generator, state in zip(self._own_generators(), states["own"], strict=True):
+            put_back(generator, state)
+        for sampler, epoch in zip(self._samplers(), states["epochs"], strict=True):
+            if epoch is not None and hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)

@@ -1,0 +1,107 @@
+"""`determinism.state` with TensorFlow and Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import keras
+import pytest
+import tensorflow as tf
+
+import determinism
+from determinism.errors import StateError
+from determinism.session import seeding
+from determinism.state import capture, from_bytes, restore
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    restore_states = seeding.capture_states()
+    yield
+    restore_states()
+
+
+def drawn(own: tf.random.Generator) -> list[float]:
+    return [
+        float(tf.random.uniform([1])[0]),
+        float(tf.random.get_global_generator().normal([1])[0]),
+        float(own.normal([1])[0]),
+        float(keras.random.normal((1,))[0]),
+        float(keras.initializers.GlorotUniform()((2, 2))[0, 0]),
+    ]
+
+
+def test_all_generators_draw_the_same_again() -> None:
+    determinism.seed(1)
+    own = tf.random.Generator.from_seed(1)
+    drawn(own)
+    state = capture(own=own)
+    expected = [drawn(own), drawn(own)]
+    determinism.seed(2)
+
+    restore(from_bytes(state.to_bytes()), own=own)
+    assert [drawn(own), drawn(own)] == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64"])
+def test_tensors_and_variables_come_back(dtype: str) -> None:
+    tensor = tf.cast(tf.constant([[0.0, 1.5]]), dtype)
+    values = [tensor, tf.Variable(tensor)]
+    found = from_bytes(capture(values=values).to_bytes())["values"]
+
+    assert [one.dtype.name for one in found] == [dtype, dtype]
+    assert all(bool(tf.reduce_all(one == tensor)) for one in found)
+
+
+def test_what_a_function_has_drawn_is_a_gap() -> None:
+    assert any("tf.function" in gap for gap in capture().gaps)
+
+
+class Training:
+    """A model with dropout, trained by an optimizer with momentum."""
+
+    def __init__(self, seed: int) -> None:
+        determinism.seed(seed)
+        self.model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(6), keras.layers.Dropout(0.4), keras.layers.Dense(1)]
+        )
+        self.optimizer = keras.optimizers.Adam(0.05)
+        self.model.compile(self.optimizer, "mse")
+        self.optimizer.build(self.model.trainable_variables)
+
+    def steps(self, count: int) -> list[list[float]]:
+        features = tf.reshape(tf.linspace(-1.0, 1.0, 32), (8, 4))
+        for _ in range(count):
+            self.model.train_on_batch(features, tf.reduce_sum(features, axis=1, keepdims=True))
+        return [
+            value.numpy().ravel().tolist() for value in (*self.model.trainable_variables, *self.optimizer.variables)
+        ]
+
+
+def test_a_keras_model_goes_on_as_if_it_had_not_stopped() -> None:
+    whole = Training(1)
+    whole.steps(3)
+    state = from_bytes(capture(model=whole.model, optimizer=whole.optimizer).to_bytes())
+    expected = whole.steps(3)
+
+    resumed = Training(2)
+    restore(state, model=resumed.model, optimizer=resumed.optimizer)
+    assert resumed.steps(3) == expected
+
+
+def test_without_its_optimizer_it_does_not() -> None:
+    whole = Training(1)
+    whole.steps(3)
+    state = capture(model=whole.model, optimizer=whole.optimizer)
+    expected = whole.steps(3)
+
+    resumed = Training(2)
+    restore(state, allow=["optimizer"], model=resumed.model)
+    assert resumed.steps(3) != expected
+
+
+def test_an_optimizer_that_is_not_built_is_refused() -> None:
+    training = Training(1)
+    state = capture(optimizer=training.optimizer)
+    with pytest.raises(StateError, match="optimizer was a keras Adam with"):
+        restore(state, optimizer=keras.optimizers.Adam(0.05))

@@ -1,0 +1,108 @@
+"""`determinism check-resume` says whether a resumed run goes on as the full one, and names what its checkpoint lacks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS, VALIDATOR, line
+from tests.e2e.commands import Finished, run
+
+PROGRAM = "resumed/checkpoints"
+FILLED_IN = ("--steps", "{steps}", "--save", "{save}", "--load", "{load}")
+
+
+def check_resume(folder: Path, *arguments: str) -> Finished:
+    finished = run(folder, "check-resume", "--json", "report.json", *arguments)
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    VALIDATOR.validate(report)
+    assert finished.status == {"same": 0, "different": 1, "inconclusive": 2}[report["verdict"]], finished.text
+    return finished._replace(report=report)
+
+
+def one_command(folder: Path, *arguments: str) -> Finished:
+    command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), *FILLED_IN, *arguments]
+    return check_resume(folder, "--steps", "5", "--at", "2", "--", *command)
+
+
+def test_a_complete_checkpoint_is_the_same(tmp_path: Path) -> None:
+    finished = one_command(tmp_path)
+    report = finished.report
+
+    assert finished.status == 0, finished.text
+    assert report is not None and report["missing"] == []
+    assert report["recorded"]["steps"] == 3 and report["recorded"]["records"] > 30
+    assert [run["command"][3] for run in report["runs"]] == ["5", "5", "2"]
+    assert "of the resumed run were bit-identical to those of the full run" in finished.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
+
+
+@pytest.mark.parametrize(("part", "identifier"), [("optimizer", "optimizer"), ("rng", "rng-torch")])
+def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, identifier: str) -> None:
+    finished = one_command(tmp_path, "--without", part)
+    report = finished.report
+
+    assert finished.status == 1, finished.text
+    assert report is not None
+    assert [missing["id"] for missing in report["missing"]] == [identifier]
+    site = report["missing"][0]["site"]
+    assert (Path(site["file"]), site["line"]) == (PROGRAMS / f"{PROGRAM}.py", line(PROGRAM))
+    assert report["first_divergence"]["step"] >= 2
+    assert "not saved" in finished.text and "saved at" in finished.text
+
+
+def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
+    """Two workers, shuffling, autocast, a scaler, and a loader that goes on in the middle of an epoch."""
+    program = shlex.join([sys.executable, str(PROGRAMS / "resumed" / "states.py")])
+    finished = check_resume(
+        tmp_path, "--full", program, "--first", f"{program} --save middle", "--resumed", f"{program} --load middle"
+    )
+
+    assert finished.status == 0, finished.text
+
+
+def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = shlex.join([*start, str(PROGRAMS / "resumed" / "ranks.py")])
+    runs = [word for run in ("full", "first", "resumed") for word in (f"--{run}", f"{program} {run}")]
+    finished = check_resume(tmp_path, *runs)
+
+    assert finished.status == 0, finished.text
+    assert finished.report is not None and finished.report["recorded"]["processes"] == 2
+
+
+def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> None:
+    finished = one_command(tmp_path, "--unseeded")
+
+    assert finished.trouble == ["resume-first-departs"]
+    assert "determinism check" in finished.text
+
+
+def test_a_run_that_fails_is_said(tmp_path: Path) -> None:
+    finished = one_command(tmp_path, "--fail")
+
+    assert finished.trouble == ["resume-run-failed"]
+    assert "full run ended with exit status 3" in finished.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "--full and --first and --resumed are missing"),
+        (("--full", "python a.py", "--first", "python a.py"), "--resumed is missing"),
+        (("--full", "python a.py", "--", "python", "a.py"), "Both three commands and one"),
+        (("--", "python", "a.py", "{save}", "{load}"), "holds no {steps}"),
+        (("--at", "8", "--", "python", "{steps}", "{save}", "{load}"), "--at 8 is not between 0 and --steps 8"),
+        (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be taken apart into words"),
+    ],
+)
+def test_commands_that_are_not_complete_are_refused(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
+    finished = check_resume(tmp_path, *arguments)
+
+    assert finished.trouble == ["resume-commands"]
+    assert text in finished.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]

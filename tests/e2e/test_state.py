@@ -1,0 +1,42 @@
+"""A training that is stopped in the middle of an epoch and goes on from its state ends as the one that was not stopped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS, run_command
+
+
+def trained(folder: Path, *arguments: str) -> str:
+    finished = run_command(folder, [sys.executable, str(PROGRAMS / "resumed" / "states.py"), *arguments])
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("states")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> str:
+    return trained(folder)
+
+
+@pytest.fixture(scope="module")
+def state(folder: Path) -> str:
+    assert trained(folder, "--save", "middle") == ""
+    return "middle"
+
+
+@pytest.mark.parametrize("form", ["file", "torch.save"])
+def test_resumed_it_ends_in_the_same_bits(folder: Path, whole: str, state: str, form: str) -> None:
+    assert trained(folder, "--load", state, "--form", form) == whole
+
+
+@pytest.mark.parametrize("part", ["everything", "loader"])
+def test_with_something_left_out_it_does_not(folder: Path, whole: str, state: str, part: str) -> None:
+    assert trained(folder, "--load", state, "--without", part) != whole

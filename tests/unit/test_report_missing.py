@@ -1,0 +1,45 @@
+"""The report says what a checkpoint lacks, and where it is saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from determinism.comparison.result import Missing
+from determinism.diagnose.unsaved import _FIXES, fix
+from determinism.report.document import document
+from determinism.report.missing import missing_entries
+from determinism.types import Verdict
+from tests.builders import make_different, make_frame
+
+
+@pytest.mark.parametrize("identifier", _FIXES)
+def test_each_part_has_a_name_a_fix_and_a_line(identifier: str) -> None:
+    comparison = make_different()
+    comparison.missing = [Missing(identifier, make_frame(), fix(identifier))]
+    texts = [entry.text for entry in missing_entries(comparison)]
+
+    assert len(texts) == 4
+    assert "determinism.state" in texts[1]
+    assert document(comparison)["missing"][0]["id"] == identifier
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    comparison = make_different()
+    comparison.missing = []
+    (entry,) = missing_entries(comparison)
+
+    assert "could not be told" in entry.text
+
+
+def test_a_line_that_is_not_known_is_said() -> None:
+    comparison = make_different()
+    comparison.missing = [Missing("optimizer", None, fix("optimizer"))]
+
+    assert "No line is known that saves" in [*missing_entries(comparison)][-1].text
+
+
+def test_other_reports_say_nothing_of_it() -> None:
+    comparison = make_different()
+    assert list(missing_entries(comparison)) == []
+    comparison.missing, comparison.verdict = [], Verdict.SAME
+    assert list(missing_entries(comparison)) == []
