@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from determinism.errors import UsageError
 from determinism.frameworks.op_audit.arrays import Arrays
 from determinism.frameworks.op_audit.counting import count_results
+from determinism.frameworks.op_audit.process import with_device
 from determinism.knowledge.measurement import Measurement
+from determinism.launch import op_audit
 from determinism.launch.op_audit import OpAuditRequest, Way, ways_of
 
 ABOUT = Measurement("an op", "a case", "forward", "float32", 2, False, 0, 0)
@@ -100,3 +103,19 @@ def test_one_thread_and_deterministic_mode_are_tried_where_there_are_such() -> N
     assert set(ways_of(OpAuditRequest("tensorflow", "cpu"))) == both
     assert set(ways_of(OpAuditRequest("jax", "cpu"))) == {Way(None, False), Way(1, False)}
     assert set(ways_of(OpAuditRequest("jax", "cuda"))) == {Way(None, False), Way(None, True)}
+
+
+def test_a_framework_that_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op_audit, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="jax is not installed for .*python"):
+        op_audit.audit(OpAuditRequest("jax"))
+
+
+def test_a_device_is_there_if_the_framework_sees_one() -> None:
+    about = {"version": "1", "hardware": {"processor": "Some CPU"}}
+
+    assert with_device(about, "cpu", ["Some GPU"]) == {**about, "has_device": True}
+    assert with_device(about, "cuda", [])["has_device"] is False
+    assert with_device(about, "tpu", ["Some GPU"])["has_device"] is False
+    found = with_device(about, "cuda", ["Some GPU", "Another"])
+    assert (found["has_device"], found["hardware"]["accelerator"]) == (True, "Some GPU")

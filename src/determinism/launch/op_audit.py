@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib.util import find_spec
 from typing import Any
 
 from determinism.errors import LaunchError, UsageError
@@ -71,13 +72,19 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
         told: Called with the way, how many of its cases are done, and how many there are.
 
     Raises:
-        UsageError: There are no cases for what was asked for, or the device is not there.
+        UsageError: There are no cases for what was asked for, or the framework or the device is not there.
         LaunchError: A process failed.
     """
     if request.framework not in OP_AUDITS:
         raise UsageError(
             "audit-impossible",
             f"There are no cases for {request.framework}, so it cannot be measured. There are for: {', '.join(OP_AUDITS)}.",
+        )
+    if find_spec(request.framework) is None:
+        raise UsageError(
+            "audit-impossible",
+            f"{request.framework} is not installed for {sys.executable}, so nothing was measured. Run the audit with the Python "
+            f"that has it: python -m determinism audit --framework {request.framework}",
         )
     found: list[Measurement] = []
     about: dict[str, Any] = {}
