@@ -41,7 +41,8 @@ class OpStatus:
     @property
     def measured(self) -> tuple[tuple[Audit, tuple[Measurement, ...]], ...]:
         """What was measured of the op in this version, file by file, on whichever device."""
-        audits = (audit for audit in known_audits() if audit.is_for(self.framework.identifier, self.version))
+        whose = self.framework.identifier
+        audits = (audit for audit in known_audits(whose) if audit.is_for(whose, self.version))
         return tuple((audit, found) for audit in audits if (found := audit.of(self.op.name)))
 
     @property
