@@ -15,15 +15,14 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import determinism
 from determinism.errors import StateError, UsageError
 from determinism.session import seeding
-from determinism.session.registered_generators import RegisteredGenerators
+from determinism.session.child_seeding import RANK_VARIABLES
 from determinism.state import Checkpointed, State, capture, from_bytes, from_dict, restore, resumable
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (*seeding.RANK_VARIABLES, "WORLD_SIZE"):
+    for name in (*RANK_VARIABLES, "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(seeding._STATE, "registered", RegisteredGenerators())
     restore_states = seeding.capture_states()
     yield
     restore_states()
