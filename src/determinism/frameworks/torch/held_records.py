@@ -54,7 +54,15 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
 
 
 def _parts(held: Held) -> Sequence[Held]:
-    """The tensors that hold the data."""
+    """The tensors that hold the data, without those that other processes may write at any moment.
+
+    To look at these would be our reading, not the program's: what a process finds there when it ends may vary although nothing
+    that the program reads does.
+    """
     if type(held.tensor) in _PLAIN:
-        return (held,) if is_plain(held.tensor) else ()
-    return [held._replace(tensor=part) for part in plain_parts(held.tensor) if is_plain(part)]
+        return (held,) if _is_own(held.tensor) else ()
+    return [held._replace(tensor=part) for part in plain_parts(held.tensor) if _is_own(part)]
+
+
+def _is_own(tensor: torch.Tensor) -> bool:
+    return is_plain(tensor) and not (tensor.is_cpu and tensor.untyped_storage().is_shared())
