@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from determinism.digest import digest_many
+from determinism.frameworks.op_audit.counting import count_results
 from determinism.frameworks.torch.op_audit.case import Case, Inputs
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.knowledge.measurement import Measurement
@@ -39,44 +38,37 @@ def measure(
 
 
 def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds: float) -> Iterator[Measurement]:
-    def result(direction: str, done: int, distinct: int, raised: Exception | None = None) -> Measurement:
-        mode = torch.are_deterministic_algorithms_enabled()
-        text = None if raised is None else _first_line(raised)
-        return Measurement(case.op, case.name, direction, dtype, torch.get_num_threads(), mode, done, distinct, text)
-
-    inputs = Inputs(device, dtype, seed)
+    mode = torch.are_deterministic_algorithms_enabled()
+    about = Measurement(case.op, case.name, "forward", dtype, torch.get_num_threads(), mode, 0, 0)
     try:
-        call = case.make(inputs)
+        run = _Differentiated(case, Inputs(device, dtype, seed))
     except LookupError:
-        # There are not so many samples.
+        # The op database has not so many samples of it.
         return
-    forward: set[bytes] = set()
-    backward: dict[bytes, set[bytes]] = defaultdict(set)
-    upstream: list[torch.Tensor] = []
-    done, until = 0, time.monotonic() + seconds
-    while done < runs and (done < 3 or time.monotonic() < until):
-        try:
-            roots = _tensors(call())
-            key = _digest(roots)
-        except Exception as error:
-            yield result("forward", 0, 0, error)
-            return
-        forward.add(key)
-        roots = [root for root in roots if root.requires_grad]
-        if roots and inputs.leaves:
-            upstream = upstream or [inputs.like(root) for root in roots]
-            try:
-                gradients = torch.autograd.grad(roots, inputs.leaves, upstream, allow_unused=True)
-            except Exception as error:
-                yield result("forward", 1, 1)
-                yield result("backward", 0, 0, error)
-                return
-            backward[key].add(_digest([gradient for gradient in gradients if gradient is not None]))
-        done += 1
-    yield result("forward", done, len(forward))
-    if backward:
-        # Only runs whose forward gave the same say something about the backward.
-        yield result("backward", done, max(map(len, backward.values())))
+    # Samples of the op database fail in every way where a device or a library is missing.
+    yield from count_results(run, about, runs=runs, seconds=seconds, errors=(Exception,))
+
+
+class _Differentiated:
+    """Runs a case under autograd."""
+
+    def __init__(self, case: Case, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._call = case.make(inputs)
+        self._roots: list[torch.Tensor] = []
+        self._upstream: list[torch.Tensor] = []
+
+    def forward(self) -> bytes:
+        made = _tensors(self._call())
+        self._roots = [tensor for tensor in made if tensor.requires_grad]
+        return _digest(made)
+
+    def backward(self) -> bytes | None:
+        if not self._roots or not self._inputs.leaves:
+            return None
+        self._upstream = self._upstream or [self._inputs.like(root) for root in self._roots]
+        found = torch.autograd.grad(self._roots, self._inputs.leaves, self._upstream, allow_unused=True)
+        return _digest([gradient for gradient in found if gradient is not None])
 
 
 def _tensors(made: Any) -> list[torch.Tensor]:
@@ -85,7 +77,3 @@ def _tensors(made: Any) -> list[torch.Tensor]:
 
 def _digest(tensors: list[torch.Tensor]) -> bytes:
     return digest_many([digest_tensor(tensor.detach()) for tensor in tensors])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]
