@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test tests-tensorflow tests-jax frameworks checks demo facts docs site clean
+.PHONY: help install lint types layers tests test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -40,7 +40,7 @@ layers: $(INSTALLED)  ## Check who imports whom.
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
 
-test: lint types layers tests frameworks site  ## Run every check, every test with each framework, and make the site.
+test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
 
 # TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
 .venv-%/bin/python: $(VENV)/bin/python
@@ -57,12 +57,19 @@ tests-tensorflow: .venv-tensorflow/.installed  ## Run the tests that need Tensor
 tests-jax: .venv-jax/.installed  ## Run the tests that need JAX, in an environment of its own.
 	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest tests/adapters tests/e2e
 
+# Each old version in an environment of its own, under Python 3.7; where there is none, that is said and nothing is run.
+tests-legacy: $(INSTALLED)  ## Run the tests of tensorflow-determinism with TensorFlow 1.14 to 2.7.
+	$(BIN)/python legacy/tensorflow-determinism/run_tests.py
+
 frameworks: tests-tensorflow tests-jax  ## Run the tests of all other frameworks than PyTorch.
 
 .PRECIOUS: .venv-%/bin/python .venv-%/.installed
 
 checks: $(INSTALLED)  ## Check deterministic programs a hundred times: none may come out as different (about an hour).
 	$(BIN)/python -m tests.e2e.many_checks --checks 100 --workers $(WORKERS)
+
+causes: $(INSTALLED)  ## Look for the causes of programs that have known ones, and print a table of what was found.
+	$(BIN)/python -m tests.e2e.many_causes
 
 demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
 	@rm -f $(VENV)/demo.json
@@ -82,5 +89,5 @@ site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a 
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs dist/site
 
 clean:  ## Remove what was made.
-	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op
-	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op legacy/tensorflow-determinism/.venvs
+	find src tests examples benchmarks legacy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,10 +10,12 @@ from determinism.comparison.result import (
     Comparison,
     DeadDifference,
     Divergence,
+    Evidence,
     OutputDifference,
     Recorded,
     RunSummary,
     Trouble,
+    ValueExample,
     Visible,
 )
 from determinism.trace.names import Frame
@@ -42,6 +44,28 @@ def make_output(**changes: Any) -> OutputDifference:
         "distinct": 37,
     }
     return OutputDifference(**{**fields, **changes})
+
+
+def make_looked_at(text: str = "0.5", **changes: Any) -> OutputDifference:
+    """An output of which a further run has seen the values."""
+    fields: dict[str, Any] = {
+        "distinct_one_thread": 1,
+        "distinct_alignments": 1,
+        "examples": (ValueExample((3, 0), text, "0.25"),),
+        "extent": ((3, 7), (0, 511)),
+    }
+    return make_output(**{**fields, **changes})
+
+
+def make_evidence(folder: str = "/home/ada/project/traces", **changes: Any) -> Evidence:
+    """What a confirming run kept."""
+    fields: dict[str, Any] = {
+        "source": "repeats",
+        "folder": f"{folder}/evidence",
+        "note": "",
+        "reproducer": f"{folder}/reproducer/reproduce.py",
+    }
+    return Evidence(**{**fields, **changes})
 
 
 def make_divergence(**changes: Any) -> Divergence:
@@ -121,7 +145,7 @@ def make_crowded(text: str = "something", path: str = "/data/train.py") -> Compa
         forward_site=frames[1],
         stack=frames,
         inputs_equal=None,
-        outputs=tuple(make_output(dtype=text, device=text, shape=(2,) * 20) for _ in range(5)),
+        outputs=tuple(make_looked_at(text, dtype=text, device=text, shape=(2,) * 20) for _ in range(5)),
         detail=text,
         thread=text,
     )
@@ -139,6 +163,7 @@ def make_crowded(text: str = "something", path: str = "/data/train.py") -> Compa
         trouble=[Trouble(text, text) for _ in range(3)],
         first_divergence=first,
         divergences=others,
+        evidence=make_evidence(f"{path}/{text}", note=text),
         first_visible=Visible(4, text),
         infected=[Visible(number, text) for number in range(4, 20)],
         absorbed=True,

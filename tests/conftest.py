@@ -15,10 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import chromium
+
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 FRAMEWORK_FOLDERS = ("adapters", "e2e")
 NO_GPU = "no GPU was found"
+NO_BROWSER = "no Chromium or Chrome was found"
+_BROWSER_NEEDED = f"a browser; {NO_BROWSER}, neither on PATH nor in {chromium.VARIABLE}"
 
 _TESTS = Path(__file__).parent
 
@@ -52,14 +56,19 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu") is not None]
-    if marked and not _has_gpu():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+    for marker, is_there, reason in (("gpu", _has_gpu, NO_GPU), ("browser", _has_browser, NO_BROWSER)):
+        marked = [item for item in items if item.get_closest_marker(marker) is not None]
+        if marked and not is_there():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _has_gpu() -> bool:
     return "torch" in requested_frameworks() and bool(import_module("torch").cuda.is_available())
+
+
+def _has_browser() -> bool:
+    return chromium.find_browser() is not None
 
 
 def uncollected(framework: str) -> tuple[int, int]:
@@ -82,6 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(
                 f"NOT RUN: {functions} test functions in {files} files, which need {name}; {VARIABLE}={name} runs them."
             )
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "gpu" in report.keywords]
-    if skipped:
-        terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that need a GPU; {NO_GPU}.")
+    for marker, needed in (("gpu", f"a GPU; {NO_GPU}"), ("browser", _BROWSER_NEEDED)):
+        skipped = [report for report in terminalreporter.stats.get("skipped", []) if marker in report.keywords]
+        if skipped:
+            terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that need {needed}.")

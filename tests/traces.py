@@ -14,7 +14,7 @@ from determinism.trace.chunk import Chunk, join
 from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace, open_trace
-from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Table
+from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Meaning, Table
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access, Phase, Role
 
@@ -152,12 +152,18 @@ class TraceBuilder:
         )  # fmt: skip
         return self._writer.append(cells, edges, digests, made, [digest_of(state) for state in generators])
 
+    def number(self, meaning: Meaning, value: float, record: int = -1, *, producer: int = -1) -> None:
+        """Keep a number of the current step."""
+        own = record if record >= 0 else max(0, self._writer.num_records - 1)
+        self._writer.number(meaning, own, (producer, 0) if producer >= 0 else (), value, self._step)
+
     def step(self, held: dict[str, Ref | int] | None = None, name: str = STEP_OP) -> int:
         """A step ends while parameters of these names hold these outputs."""
         text = json.dumps([["parameter", parameter] for parameter in held or {}])
         refs = list((held or {}).values())
         number = self.add(name, refs, (), role=Role.STATE, phase=Phase.OTHER, site=None, arguments=text)
         self._step += 1
+        self._writer.boundary()
         return number
 
     def close(self, *, exit_status: int | None = 0) -> Path:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.knowledge.query import status as status
     from determinism.session.active import step as step
+    from determinism.session.batch_check import check_batch_invariance as check_batch_invariance
     from determinism.session.enabling import enable as enable
     from determinism.session.function_check import check as check
+    from determinism.session.patching import Patches as Patches
+    from determinism.session.patching import patch as patch
     from determinism.session.recording import record as record
     from determinism.session.seeding import seed as seed
     from determinism.session.seeds import Seeds as Seeds
@@ -30,11 +33,14 @@ __version__ = "0.1.0"
 _PLACES = {
     "Comparison": "determinism.comparison.result",
     "DeterminismError": "determinism.errors",
+    "Patches": "determinism.session.patching",
     "Seeds": "determinism.session.seeds",
     "Settings": "determinism.session.settings",
     "check": "determinism.session.function_check",
+    "check_batch_invariance": "determinism.session.batch_check",
     "compare": "determinism.comparison.runs",
     "enable": "determinism.session.enabling",
+    "patch": "determinism.session.patching",
     "record": "determinism.session.recording",
     "seed": "determinism.session.seeding",
     "status": "determinism.knowledge.query",
@@ -44,11 +50,14 @@ _PLACES = {
 __all__ = [
     "Comparison",
     "DeterminismError",
+    "Patches",
     "Seeds",
     "Settings",
     "check",
+    "check_batch_invariance",
     "compare",
     "enable",
+    "patch",
     "record",
     "seed",
     "state",

@@ -142,3 +142,11 @@ class RecordingOptions(Protocol):
     @property
     def capture(self) -> dict[str, Any] | None:
         """Which record to look at closely, in a confirming run."""
+
+    @property
+    def rows(self) -> dict[str, Any] | None:
+        """Look at the rows of batches: `batch`, how many samples one has, and `settings`, names of what is to be set for a trial."""
+
+    @property
+    def generators(self) -> dict[str, Any] | None:
+        """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`."""

@@ -105,3 +105,37 @@ def test_an_optimizer_that_is_not_built_is_refused() -> None:
     state = capture(optimizer=training.optimizer)
     with pytest.raises(StateError, match="optimizer was a keras Adam with"):
         restore(state, optimizer=keras.optimizers.Adam(0.05))
+
+
+def batches(factor: int = 1, *, parallel: int = 2) -> tf.data.Iterator:
+    data = tf.data.Dataset.range(40).shuffle(16, seed=3, reshuffle_each_iteration=True)
+    data = data.map(lambda number: number * factor, num_parallel_calls=parallel).batch(4)
+    return iter(data.repeat(2).prefetch(2))
+
+
+@pytest.mark.parametrize("consumed", [0, 3, 13])
+def test_an_iterator_of_tf_data_goes_on_where_it_was(consumed: int) -> None:
+    iterator = batches()
+    for _ in range(consumed):
+        next(iterator)
+    state = capture(data=iterator)
+    expected = [batch.numpy().tolist() for batch in iterator]
+    other = batches()
+    restore(from_bytes(state.to_bytes()), data=other)
+
+    assert len(expected) == 20 - consumed
+    assert [batch.numpy().tolist() for batch in other] == expected
+
+
+def test_an_iterator_of_other_elements_is_refused() -> None:
+    state = capture(data=batches())
+    with pytest.raises(StateError, match=r"data was a tf\.data\.Iterator of"):
+        restore(state, data=iter(tf.data.Dataset.from_tensors([1.0])))
+
+
+def test_an_iterator_that_tensorflow_cannot_save_is_refused_with_the_reason() -> None:
+    iterator = iter(tf.data.Dataset.range(4).map(lambda _: tf.random.uniform([])))
+    with pytest.raises(StateError, match="RandomUniform is stateful") as raised:
+        capture(data=iterator)
+
+    assert raised.value.identifier == "state-iterator-unsaveable"

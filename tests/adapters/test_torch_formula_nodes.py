@@ -169,12 +169,19 @@ def test_hooks_of_the_program_at_such_a_node_are_recorded(tmp_path: Path) -> Non
 def test_node_can_be_repeated_where_it_is_looked_at_closely(tmp_path: Path) -> None:
     repeated: list[Tensor] = []
 
-    def look(recorder: Any, traits: Any, func: Any, args: Any, kwargs: Any) -> None:
-        if traits.name == "autograd::ProdBackward1":
-            repeated.extend(func(*args, **kwargs) for _ in range(2))
+    class Repeating:
+        def __call__(self, recorder: Any, traits: Any, func: Any, args: Any, kwargs: Any) -> None:
+            if traits.name == "autograd::ProdBackward1":
+                repeated.extend(func(*args, **kwargs) for _ in range(2))
+
+        def event(self, *_: Any) -> None:
+            """It is about nodes."""
+
+        def after(self, *_: Any) -> None:
+            """It looks before they run."""
 
     with determinism.record(tmp_path / "trace") as session:
-        session.recorder.capture = look
+        session.recorder.capture = Repeating()
         (made,) = prod()
     assert [bits(tensor) for tensor in repeated] == [bits(made)] * 2
     assert blind_spots(tmp_path / "trace") == []

@@ -88,8 +88,8 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 def test_public_names_are_these() -> None:
-    classes = ["Comparison", "DeterminismError", "Seeds", "Settings"]
-    functions = ["check", "compare", "enable", "record", "seed", "status", "step"]
+    classes = ["Comparison", "DeterminismError", "Patches", "Seeds", "Settings"]
+    functions = ["check", "check_batch_invariance", "compare", "enable", "patch", "record", "seed", "status", "step"]
     modules = ["state"]
 
     assert sorted(determinism.__all__) == sorted(classes + functions + modules)

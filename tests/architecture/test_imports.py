@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "numpy", "pyarrow", "rich")
+HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "numpy", "pyarrow", "rich", "jinja2")
 
 _HELP = "from determinism.cli import command\ntry:\n    command({!r}, prog_name='determinism')\nexcept SystemExit: pass"
 

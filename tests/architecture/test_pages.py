@@ -11,6 +11,8 @@ import click
 import pytest
 
 from determinism.cli import command
+from determinism.diagnose.catalog import causes
+from determinism.factors.catalog import FACTORS
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
@@ -114,8 +116,8 @@ def test_trace_format_page_names_every_file_table_and_column() -> None:
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("words", [schema.Table, Phase, Role, Access], ids=lambda words: words.__name__)
-def test_trace_format_page_has_every_number(words: type[schema.Table | Phase | Role | Access]) -> None:
+@pytest.mark.parametrize("words", [schema.Table, schema.Meaning, Phase, Role, Access], ids=lambda words: words.__name__)
+def test_trace_format_page_has_every_number(words: type[schema.Table | schema.Meaning | Phase | Role | Access]) -> None:
     text = text_of("trace-format.md")
     assert [word for word in words if f"| {word.value} | `{word.name.lower()}` |" not in text] == []
 
@@ -142,3 +144,8 @@ def test_kinds_page_has_a_section_for_each_kind() -> None:
 
 def test_levels_are_described() -> None:
     assert [level for level in Level if f"`{level}`" not in text_of("command-line.md")] == []
+
+
+def test_causes_page_names_every_cause_and_factor() -> None:
+    text = text_of("causes.md")
+    assert [name for name in (*causes(), *FACTORS) if f"`{name}`" not in text] == []

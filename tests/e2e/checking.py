@@ -20,6 +20,10 @@ VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(enc
 _EXIT_STATUS = {"same": 0, "different": 1, "inconclusive": 2}
 PATIENCE = 240
 """Seconds after which a command counts as hanging."""
+NO_SEARCH = ("--budget", "0")
+"""Leaves out the search for causes, which takes many runs; options that follow may ask for it."""
+SEARCH = ("--budget", "900")
+"""Gives the search for causes time, on a busy machine too."""
 _FREE = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTEST_ADDOPTS")
 """Variables that would fix what the programs leave open."""
 
@@ -62,6 +66,7 @@ def check_command(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     exit_status: int = 0,
+    patience: float = PATIENCE,
 ) -> Checked:
     """Check a command, each run of which must end with an exit status.
 
@@ -71,11 +76,12 @@ def check_command(
         options: For `determinism check`.
         environment: Variables besides the current ones.
         exit_status: That of the program itself.
+        patience: Seconds after which the command counts as hanging.
     """
     number = len(list(folder.glob("report-*.json")))
     report_file = folder / f"report-{number}.json"
-    check = [sys.executable, "-m", "determinism", "check", "--json", str(report_file), *options, "--"]
-    finished = run_command(folder, [*check, *words], environment)
+    check = [sys.executable, "-m", "determinism", "check", "--json", str(report_file), *NO_SEARCH, *options, "--"]
+    finished = run_command(folder, [*check, *words], environment, patience)
     assert report_file.exists(), finished.stdout + finished.stderr
     report: dict[str, Any] = json.loads(report_file.read_text(encoding="utf-8"))
     VALIDATOR.validate(report)
@@ -87,14 +93,14 @@ def check_command(
 
 
 def run_command(
-    folder: Path, words: Sequence[str], environment: Mapping[str, str] | None = None
+    folder: Path, words: Sequence[str], environment: Mapping[str, str] | None = None, patience: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder; what it imports from `programs/` is found."""
     variables = {name: value for name, value in os.environ.items() if name not in _FREE}
     path = [str(PROGRAMS), *filter(None, [variables.get("PYTHONPATH")])]
     variables.update({"PYTHONPATH": os.pathsep.join(path), **(environment or {})})
     return subprocess.run(
-        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=patience, check=False
     )
 
 

@@ -32,3 +32,13 @@ def becomes_deterministic(folder: Path, program: str) -> bool:
     first, second = plain(*command), plain(*command)
     assert len(first.strip()) == 64
     return first != second and printed(folder, *command) == printed(folder, *command)
+
+
+def goes_on_from_the_middle(folder: Path, program: str, *arguments: str) -> bool:
+    """Whether a run, its twin, and one that was stopped in the middle of an epoch and resumed end in the same bits."""
+    command = (sys.executable, PROGRAMS / program, *arguments)
+    full, twin = (printed(folder, *command, "full", "unused") for _ in range(2))
+    assert printed(folder, *command, "first", folder / "middle.state") == ""
+    resumed = printed(folder, *command, "resumed", folder / "middle.state")
+    assert len(full.split()[0]) == 64
+    return full == twin == resumed

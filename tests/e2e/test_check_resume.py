@@ -53,6 +53,39 @@ def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, iden
     assert (Path(site["file"]), site["line"]) == (PROGRAMS / f"{PROGRAM}.py", line(PROGRAM))
     assert report["first_divergence"]["step"] >= 2
     assert "not saved" in finished.text and "saved at" in finished.text
+    (fix,) = report["fixes"]
+    assert fix["id"] == identifier and "saved[" in fix["code"]
+    # Nothing but the program can save an optimizer; a generator can be put back from outside.
+    assert fix["verified"] is (part == "rng") is ("Verified: " in finished.text)
+
+
+def epochs(*without: str) -> list[str]:
+    program = [sys.executable, str(PROGRAMS / "resumed" / "epochs.py"), "--file", "last.pt", "--without", *without]
+    runs = {"full": ["--epochs", "4"], "first": ["--epochs", "2"], "resumed": ["--epochs", "4", "--load"]}
+    return [word for run, arguments in runs.items() for word in (f"--{run}", shlex.join([*program, *arguments]))]
+
+
+@pytest.mark.parametrize("without", [("python",), ("torch", "numpy")])
+def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
+    tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    """Each run writes over the checkpoint, and the next epoch is shuffled by what was not saved."""
+    finished = check_resume(tmp_path, *epochs(*without))
+    report = finished.report
+
+    assert finished.status == 1, finished.text
+    assert report is not None
+    expected = {f"rng-{name}" for name in without}
+    assert {missing["id"] for missing in report["missing"]} == expected
+    assert {fix["id"] for fix in report["fixes"] if fix["verified"]} == expected, finished.text
+
+
+def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
+    finished = check_resume(tmp_path, "--no-explain", *epochs("python"))
+
+    assert finished.report is not None
+    assert [fix["verified"] for fix in finished.report["fixes"]] == [False]
+    assert "put back" not in finished.stderr
 
 
 def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
@@ -80,6 +113,10 @@ def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> No
 
     assert finished.trouble == ["resume-first-departs"]
     assert "determinism check" in finished.text
+    assert finished.report is not None
+    (fix,) = finished.report["fixes"]
+    assert (fix["id"], fix["verified"]) == ("run", True) and "--seed 1" in fix["code"]
+    assert "with it the resumed run was equal" in finished.text
 
 
 def test_a_run_that_fails_is_said(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
     report = check(tmp_path, expected.program, options=("--no-explain",))
     assert_named(report, expected)
     assert report["first_divergence"]["forward_site"] is None
+    assert report["evidence"] is report["reproducer"] is None
     assert report["first_visible"]["step"] == expected.step
     assert report["dead_differences"]["count"] == DEAD.get(expected.program, 0)
 
@@ -140,6 +141,10 @@ def test_op_that_varies_with_two_threads(
     assert 1 <= output["elements_different"] <= 61
     assert output["max_ulp"] >= 1
     assert output["max_abs"] > 0
+    assert output["distinct_one_thread"] == output["distinct_alignments"] == 1
+    assert output["examples"][0]["first"] != output["examples"][0]["second"]
+    assert sorted(os.listdir(report["evidence"]["folder"])) == ["inputs.safetensors", "outputs.safetensors"]
+    assert sorted(os.listdir(Path(report["reproducer"]).parent)) == ["inputs.safetensors", "reproduce.py"]
 
 
 def check_until_parted(

@@ -15,7 +15,7 @@ import torch
 from determinism.frameworks.torch.seeding import generator
 from determinism.seeds.streams import Streams
 from tests.e2e.commands import COMMAND, run
-from tests.e2e.running import PROGRAMS, becomes_deterministic, plain, printed
+from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_middle, plain, printed
 
 
 @pytest.mark.parametrize("program", ["classifier.py", "gpt.py"])
@@ -157,3 +157,16 @@ def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Pat
 
     assert full.split()[0] == first.split()[0] == "0" and resumed.split()[0] == "2"
     assert resumed.split()[1] == full.split()[1] != first.split()[1]
+
+
+@pytest.mark.parametrize("model", ["classifier", "gpt"])
+def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(model: str, tmp_path: Path) -> None:
+    """Dropout, augmentation, two workers, mixed precision, and a stop in the middle of an epoch."""
+    assert goes_on_from_the_middle(tmp_path, "middle.py", model)
+
+
+def test_patch_says_once_where_there_is_nothing_to_replace(tmp_path: Path) -> None:
+    finished = run(tmp_path, "run", "--patch", "--", sys.executable, "-c", "import torch; print(torch.ones(1).item())")
+    assert finished.status == 0
+    assert finished.stdout == b"1.0\n"
+    assert finished.text.count("determinism: --patch: PyTorch refuses the ops that have none") == 1

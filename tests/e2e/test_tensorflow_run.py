@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tests.e2e.commands import COMMAND, run
-from tests.e2e.running import ENVIRONMENT, becomes_deterministic
+from tests.e2e.running import ENVIRONMENT, becomes_deterministic, goes_on_from_the_middle
 
 
 def test_a_keras_model_ends_in_the_same_weights(tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, "keras_model.py")
+
+
+def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(tmp_path: Path) -> None:
+    """Dropout, augmentation, two parallel readers, mixed precision, and a stop in the middle of an epoch."""
+    assert goes_on_from_the_middle(tmp_path, "keras_middle.py")
 
 
 def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
@@ -21,3 +27,17 @@ def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
     assert within.status == 0, within.text
     assert "Nothing is missing: Python" in within.text and "was so already seed of tf.random and Keras" in within.text
     assert "tf.math.bincount with weights" in within.text
+
+
+def test_patch_replaces_ops_in_a_program_that_knows_nothing_of_it(tmp_path: Path) -> None:
+    program = """
+import tensorflow as tf
+values = tf.random.stateless_uniform([400_000], [1, 2])
+places = tf.random.stateless_uniform([400_000], [3, 4], maxval=7, dtype=tf.int32)
+print(len({tf.math.bincount(places, weights=values).numpy().tobytes() for _ in range(20)}))
+"""
+    finished = run(
+        tmp_path, "run", "--seed", "1", "--patch", "--", sys.executable, "-c", program, environment=ENVIRONMENT
+    )
+    assert finished.status == 0, finished.text
+    assert finished.stdout.decode().split()[-1] == "1"

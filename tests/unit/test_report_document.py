@@ -18,8 +18,10 @@ from tests.builders import (
     make_crowded,
     make_different,
     make_divergence,
+    make_evidence,
     make_frame,
     make_inconclusive,
+    make_looked_at,
     make_output,
     make_run,
 )
@@ -31,6 +33,8 @@ def test_the_document_of_two_equal_runs() -> None:
     assert document(make_comparison()) == {
         "schema": "determinism.report/1",
         "verdict": "same",
+        "headline": "Same: 1,234 records in 10 steps were bit-identical in 2 runs",
+        "story": [],
         "trouble": [],
         "runs": [
             {
@@ -51,10 +55,21 @@ def test_the_document_of_two_equal_runs() -> None:
         "leftovers": [],
         "extra_runs": {"count": 0, "racy": []},
         "open_settings": [],
+        "evidence": None,
+        "reproducer": None,
         "causes": [],
+        "experiments": [],
+        "diagnosis": None,
+        "varied": [],
         "fixes": [],
         "missing": None,
+        "batch": None,
         "environment": [],
+        "sources": [],
+        "compared_runs": None,
+        "divergence_by_step": None,
+        "losses": None,
+        "dataflow": None,
     }
 
 
@@ -93,9 +108,29 @@ def test_the_first_divergence() -> None:
                 "max_abs": 1.1920929e-07,
                 "repeats": 100,
                 "distinct": 37,
+                "distinct_one_thread": None,
+                "distinct_filled_memory": None,
+                "distinct_alignments": None,
+                "examples": None,
+                "extent": None,
             }
         ],
     }
+
+
+def test_the_evidence() -> None:
+    first = make_divergence(outputs=(make_looked_at(),))
+    found = document(make_different(first_divergence=first, evidence=make_evidence()))
+    (output,) = found["first_divergence"]["outputs"]
+    assert (output["distinct_one_thread"], output["distinct_filled_memory"], output["distinct_alignments"]) == (
+        1,
+        None,
+        1,
+    )
+    assert output["examples"] == [{"index": [3, 0], "first": "0.5", "second": "0.25"}]
+    assert output["extent"] == [[3, 7], [0, 511]]
+    assert found["evidence"] == {"source": "repeats", "folder": "/home/ada/project/traces/evidence", "note": ""}
+    assert found["reproducer"] == "/home/ada/project/traces/reproducer/reproduce.py"
 
 
 def test_everything_beside_the_first_divergence() -> None:

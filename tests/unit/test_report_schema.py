@@ -109,8 +109,16 @@ def test_the_schema_rejects(change: Callable[[dict[str, Any]], Any], complaint: 
 def test_the_schema_has_room_for_causes_and_fixes() -> None:
     found = document(make_different())
     sites = [make_frame()._asdict()]
-    cause = {"id": "a", "title": "b", "status": "likely", "evidence": ["c"], "experiments": ["d"], "sites": sites}
-    fix = {"id": "a", "title": "b", "code": None, "verified": True, "step_time_ratio": 1.1}
+    experiment = {"factor": "threads", "action": "fixed", "runs": 3, "equal": True, "outcome": "d"}
+    cause = {
+        "id": "a",
+        "title": "b",
+        "status": "likely",
+        "evidence": ["c"],
+        "experiments": [experiment],
+        "sites": sites,
+    }
+    fix = {"id": "a", "title": "b", "code": None, "verified": True, "runs": 3, "step_time_ratio": 1.1}
     found["causes"] = [cause]
     found["fixes"] = [{**fix, "env": None}, {**fix, "env": [{"name": "PYTHONHASHSEED", "value": "0"}]}]
     VALIDATOR.validate(found)

@@ -12,7 +12,9 @@ from determinism.types import Kind
 from tests.builders import (
     make_different,
     make_divergence,
+    make_evidence,
     make_frame,
+    make_looked_at,
     make_output,
     make_recorded,
     make_run,
@@ -56,6 +58,8 @@ def test_inputs() -> None:
         ({"elements_different": None}, "524,288 elements, by at most 3 ulp"),
         ({"elements_different": 1, "elements": 1, "shape": ()}, "float32 [] on cuda:0: 1 of 1 element differs, by"),
         ({"max_ulp": None}, "elements differ, by at most 1.19e-07 in value"),
+        ({"max_ulp": 1 << 24}, "elements differ, by at most 1.19e-07 in value"),
+        ({"max_ulp": 1 << 24, "max_abs": None}, "elements differ, by at most 16,777,216 ulp"),
         ({"max_abs": float("nan")}, "elements differ, by at most 3 ulp the op"),
         ({"max_abs": None, "max_ulp": None}, "37 of 524,288 elements differ the op gave"),
         ({"distinct": 1, "repeats": 1}, "the op gave 1 distinct result in 1 repeat on equal inputs"),
@@ -63,6 +67,27 @@ def test_inputs() -> None:
 )
 def test_outputs(changes: dict[str, Any], expected: str) -> None:
     assert expected in text_of_first(outputs=(make_output(**changes),))
+
+
+def test_values_of_repeats() -> None:
+    text = text_of(
+        make_different(first_divergence=make_divergence(outputs=(make_looked_at(),)), evidence=make_evidence())
+    )
+    assert "37 of 524,288 elements differ, within [3 to 7, 0 to 511], by at most 3 ulp" in text
+    assert "first at [3, 0]: 0.5 in one repeat, 0.25 in another" in text
+    assert "37 distinct results in 100 repeats on equal inputs; 1 with one thread; 1 at varied alignments" in text
+    assert "reproducer python /home/ada/project/traces/reproducer/reproduce.py shows it by itself" in text
+    assert "evidence tensors of the record in /home/ada/project/traces/evidence" in text
+
+
+def test_values_of_two_further_runs() -> None:
+    output = make_looked_at(repeats=None, distinct=None, extent=((0, 1023), (0, 511)))
+    evidence = make_evidence(source="runs", reproducer=None, folder=None, note="Too large.")
+    text = text_of(make_different(first_divergence=make_divergence(outputs=(output,)), evidence=evidence))
+    assert "37 of 524,288 elements differ between two further runs, by at most" in text
+    assert "0.5 in one run, 0.25 in another" in text
+    assert "evidence Too large" in text
+    assert "reproducer" not in text
 
 
 def test_repeats_that_were_not_made() -> None:

@@ -11,10 +11,13 @@ import click
 from determinism import __version__
 from determinism.cli.audit import audit
 from determinism.cli.check import check
+from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
 from determinism.cli.record import record
+from determinism.cli.report import report
+from determinism.cli.reports import Reports
 from determinism.cli.run import run
 from determinism.cli.show import show
 from determinism.cli.status import status
@@ -29,7 +32,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, check_resume, run, doctor, record, compare, show, status, audit):
+for subcommand in (check, check_resume, check_batch, run, doctor, record, compare, report, show, status, audit):
     command.add_command(subcommand)
 
 
@@ -77,8 +80,11 @@ def _run() -> int:
 def _report_usage(error: click.ClickException) -> None:
     """Write the report that a command with wrong options was asked for."""
     context = getattr(error, "ctx", None)
-    json_file = context.params.get("json_file") if context is not None else None
-    if isinstance(json_file, Path):
+    found = {} if context is None else context.params
+    files = [found.get(f"{name}_file") for name in ("json", "html", "junit")]
+    json_file, html_file, junit_file = (file if isinstance(file, Path) else None for file in files)
+    reports = Reports(json_file, html_file, junit_file, found.get("annotate") is True)
+    if reports.is_wanted:
         from determinism.cli.ending import write_trouble
 
-        write_trouble("usage", error.format_message(), json_file)
+        write_trouble("usage", error.format_message(), reports)

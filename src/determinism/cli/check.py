@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recording_options, verdict_options
+from determinism.cli.options import PROGRAM_SETTINGS, Factors, program_argument, recording_options, verdict_options
+from determinism.cli.reports import Reports
 
 
 @click.command(
@@ -37,14 +38,28 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
 @click.option(
     "--explain/--no-explain",
     default=None,
-    help="Make further runs to confirm what was found.  [default: if a run takes less than a minute]",
+    help="Make further runs to find the cause.  [default: if a run takes less than a minute]",
+)
+@click.option("--fix/--no-fix", default=True, show_default=True, help="Try whether fixes make the runs equal.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long looking for the cause may take.  [default: 30 runs, 1 to 15 minutes]",
+)
+@click.option(
+    "--vary",
+    type=Factors(),
+    default=(),
+    metavar="all|NAME,...",
+    help="If the runs are the same, make further ones with factors stirred on purpose.",
 )
 @click.option("--before", metavar="COMMAND", help="Run a shell command before each run.")
 @click.option("--fresh-copy", is_flag=True, help="Start each run in a new copy of the working directory.")
 @click.option("--fail-fast", is_flag=True, help="End a later run as soon as it has shown a difference.")
 @verdict_options
 @program_argument
-def check(program: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+def check(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
     """Run a program twice, unchanged, and say whether every tensor was bit-identical.
 
     If not, the report names the first record that differs, its line, and what kind of difference it is.
@@ -59,6 +74,6 @@ def check(program: tuple[str, ...], json_file: Path | None, **options: Any) -> N
     request = CheckRequest(program, **options)
     line = ProgressLine()
     running = Check(request, line.announce, say)
-    with reporting(json_file, lambda: running.runs), line:
+    with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, json_file)
+    conclude(comparison, reports)

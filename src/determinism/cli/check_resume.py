@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, failure_option, json_option
+from determinism.cli.options import PROGRAM_SETTINGS, failure_option, report_options
+from determinism.cli.reports import Reports
 
 
 @click.command(
@@ -27,24 +28,29 @@ from determinism.cli.options import PROGRAM_SETTINGS, failure_option, json_optio
     help="Where traces and checkpoints go.  [default: .determinism/<time>]",
 )
 @click.option("--keep", is_flag=True, help="Keep them although the runs are the same.")
+@click.option(
+    "--explain/--no-explain",
+    default=None,
+    help="Make further runs that try what can be mended from outside.  [default: if a run takes less than a minute]",
+)
 @failure_option
-@json_option
+@report_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-def check_resume(program: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
     """Run a program in full, up to a checkpoint, and on from it; say whether the resumed steps are bit-identical.
 
-    If not, the report names what was not saved, and the line that saves. Give three commands, or one with {steps}, {save} and
+    If not, the report names what was not saved, and the line that saves; what can be mended from outside is, in further runs. Give three commands, or one with {steps}, {save} and
     {load} in it: the step to stop at, the file to save to, and the file to go on from, which is empty in runs that begin anew.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
-    from determinism.cli.ending import conclude, reporting
+    from determinism.cli.ending import conclude, reporting, say
     from determinism.cli.progress import ProgressLine
     from determinism.launch.check_resume import ResumeCheck
     from determinism.launch.resume_request import ResumeRequest
 
     line = ProgressLine()
-    running = ResumeCheck(ResumeRequest(program=program, **options), line.announce)
-    with reporting(json_file, lambda: running.runs), line:
+    running = ResumeCheck(ResumeRequest(program=program, **options), line.announce, say)
+    with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, json_file)
+    conclude(comparison, reports)

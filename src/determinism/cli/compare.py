@@ -7,20 +7,21 @@ from pathlib import Path
 import click
 
 from determinism.cli.options import verdict_options
+from determinism.cli.reports import Reports
 
 
 @click.command(short_help="Compare runs that were recorded before.")
 @verdict_options
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
-def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, json_file: Path | None) -> None:
+def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports) -> None:
     """Compare two or more recorded runs, as `check` does.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
     from determinism.cli.ending import conclude, reporting
 
-    with reporting(json_file):
+    with reporting(reports):
         from determinism.comparison.runs import compare as compare_traces
 
         comparison = compare_traces(*traces, strict=strict, allow_failure=allow_failure)
-    conclude(comparison, json_file)
+    conclude(comparison, reports)

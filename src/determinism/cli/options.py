@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from determinism.cli.reports import Reports
 from determinism.settings.request import PRECISIONS
 from determinism.types import Level
 
@@ -37,6 +39,25 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of clic
         return size
 
 
+class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
+    """Names of factors that can be stirred, with commas; or `all`."""
+
+    name = "factors"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Read the names."""
+        from determinism.factors.catalog import STIRRABLE
+
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",") if name.strip()]
+        unknown = [name for name in names if name != "all" and name not in STIRRABLE]
+        if unknown or not names:
+            found = ", ".join(unknown) or "nothing"
+            self.fail(f"{found} cannot be stirred. Give all, or some of: {', '.join(STIRRABLE)}.", param, ctx)
+        return STIRRABLE if "all" in names else tuple(dict.fromkeys(names))
+
+
 def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--level`, `--steps` and `--max-disk`."""
     level = click.option(
@@ -53,19 +74,43 @@ def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
 failure_option = click.option(
     "--allow-failure", is_flag=True, help="Equal runs that failed in the same way are the same."
 )
-json_option = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the report as JSON.",
-)
+
+
+def file_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that names a file to be written, which comes as `NAME_file`."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option(f"--{name}", f"{name}_file", type=kind, metavar="FILE", help=text)
+
+
+html_option = file_option("html", "Write the report as one HTML file, to look at in a browser.")
+junit_option = file_option("junit", "Write the report as JUnit XML, for continuous integration.")
+
+
+def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--json`, `--html`, `--junit` and `--annotate`, which come together as `reports`."""
+
+    @wraps(function)
+    def with_reports(
+        *args: Any,
+        json_file: Path | None,
+        html_file: Path | None,
+        junit_file: Path | None,
+        annotate: bool,
+        **options: Any,
+    ) -> Any:
+        return function(*args, reports=Reports(json_file, html_file, junit_file, annotate), **options)
+
+    json_option = file_option("json", "Write the report as JSON.")
+    annotate = click.option(
+        "--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program."
+    )
+    return json_option(html_option(junit_option(annotate(with_reports))))
 
 
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--strict`, `--allow-failure` and `--json`."""
+    """`--strict`, `--allow-failure`, and what reports are written."""
     strict = click.option("--strict", is_flag=True, help="Differences that nothing reads count too.")
-    return strict(failure_option(json_option(function)))
+    return strict(failure_option(report_options(function)))
 
 
 program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")

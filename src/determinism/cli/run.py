@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_argument
@@ -9,11 +11,10 @@ from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_
 
 @click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program so that it is deterministic.")
 @click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with a stream of its own.")
+@click.option("--patch", is_flag=True, help="Replace ops that have no deterministic implementation.")
 @enabling_options
 @program_argument
-def run(
-    program: tuple[str, ...], seed: int | None, warn_only: bool, threads: int | None, precision: str | None
-) -> None:
+def run(program: tuple[str, ...], **options: Any) -> None:
     """Run a program, unchanged, with every setting that makes it deterministic.
 
     The exit status is the program's own, or 2 if it could not be started.
@@ -23,4 +24,4 @@ def run(
     from determinism.launch.enabling_request import EnablingRequest
 
     with reporting():
-        start_enabled(program, EnablingRequest(seed, warn_only, threads, precision))
+        start_enabled(program, EnablingRequest(**options))

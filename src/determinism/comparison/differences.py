@@ -122,6 +122,24 @@ def compare_rows(
     )
 
 
+def outputs_differ(first: Chunk, second: Chunk, pairing: tuple[Array, Array], canonical: Canonical) -> Array:
+    """For each entry of a pairing, whether it is a pair with other outputs; False for records without a partner.
+
+    Args:
+        first: Records of the first process.
+        second: Records of the second process.
+        pairing: Positions in both; -1 where there is none.
+        canonical: Numbers for names.
+    """
+    paired = np.flatnonzero((pairing[0] >= 0) & (pairing[1] >= 0))
+    left, right = first.children["outputs"], second.children["outputs"]
+    layouts = canonical.layouts.first[left.columns["layout"]], canonical.layouts.second[right.columns["layout"]]
+    columns = [layouts, (left.columns["digest"], right.columns["digest"])]
+    found = np.zeros(len(pairing[0]), dtype=bool)
+    found[paired] = ragged_differs(left, right, pairing[0][paired], pairing[1][paired], columns)
+    return found
+
+
 def _digests_differ(first: Chunk, second: Chunk, rows_first: Array, rows_second: Array) -> Array:
     """Whether an input that both runs digested differs.
 

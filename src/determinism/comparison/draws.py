@@ -70,4 +70,4 @@ def _as_root(
     aspects = Aspects(
         *(bool(part[0]) for part in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators))
     )
-    return Root(0, group, 0, mine, other, aspects, reads_unwritten=False, came_in=False)
+    return Root(0, group, 0, mine, other, aspects, reads_unwritten=False, allocation=None, came_in=False)

@@ -16,7 +16,7 @@ import numpy as np
 from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
-from determinism.comparison.regions import leaves_uncovered
+from determinism.comparison.regions import come_near, leaves_uncovered
 from determinism.comparison.roots import PENDING, Aspects, Incoming, Root, Taint, receives
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
@@ -172,13 +172,18 @@ class Flow:
                 return True
         return False
 
+    def _allocation(self, first: Entry | None) -> int | None:
+        """The record that allocated the unwritten memory that a record of the first run reads."""
+        return None if first is None else self._origins[0].allocation_behind(first)
+
     def _new_root(
         self, group: Group, row: int, sides: tuple[Entry | None, Entry | None], aspects: Aspects, incoming: Incoming
     ) -> int:
         index = self.num_roots
         self.num_roots += 1
         unwritten = None not in sides and self._reads_unwritten(sides, incoming)
-        root = Root(index, group, row, *sides, aspects, unwritten, self._came_in(*sides))
+        allocation = self._allocation(sides[0]) if unwritten else None
+        root = Root(index, group, row, *sides, aspects, unwritten, allocation, self._came_in(*sides))
         self._open[index] = root
         if len(self.early_roots) < 8:
             self.early_roots.append(root)
@@ -252,6 +257,8 @@ class Flow:
         if taint.root != PENDING and taint.root not in self._open:
             return None
         if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
+            return taint
+        if not come_near(taint.layout, written):
             return taint
         covers = (*taint.covers, written)
         return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None

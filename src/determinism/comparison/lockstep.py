@@ -10,8 +10,9 @@ from determinism.comparison.align import Pairing, align, crosses, repaired
 from determinism.comparison.canonical import Canonical, are_same_cells
 from determinism.comparison.content import paired_by_content
 from determinism.comparison.crossing import looks_elsewhere
-from determinism.comparison.differences import Flags, are_same, compare_rows, producers, same_structure
+from determinism.comparison.differences import Flags, are_same, compare_rows, outputs_differ, producers, same_structure
 from determinism.comparison.group import Group
+from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.translation import Translation
 from determinism.trace.chunk import Array, Chunk, cut
 from determinism.trace.decoder import Decoder
@@ -20,6 +21,8 @@ from determinism.trace.reader import ProcessTrace
 
 _USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21
+_MOST_COUNTED_ALONE = 4_000_000
+"""So many records are worth reading to know how many of them differ, and no more."""
 
 
 class Lockstep:
@@ -31,6 +34,8 @@ class Lockstep:
         self._readers = (first.reader(decoder), second.reader(decoder))
         self.num_equal = 0
         """Records that were equal from the start, before anything differed."""
+        self.counts = StepCounts()
+        """Which steps these records belong to."""
         self.translation = Translation(0)
         self.pairs_by_content = True
         """Look for work done in another order; of no use once the first divergence is known."""
@@ -43,6 +48,32 @@ class Lockstep:
         while (group := self._next_group()) is not None:
             yield group
 
+    def count_on(self) -> None:
+        """Count how many of the records that follow differ, once nothing else is to be learnt from them."""
+        left = _MOST_COUNTED_ALONE
+        while left > 0 and (portion := self._next_in_place(left) or self._next_aligned()) is not None:
+            first, second, pairing = portion
+            self.counts.add(first, second, pairing, outputs_differ(first, second, pairing, self.canonical))
+            left -= len(pairing.first)
+
+    def _next_in_place(self, most: int) -> tuple[Chunk, Chunk, Pairing] | None:
+        """The next records that are the same ops at the same places, whatever they gave; None if the very next are not."""
+        first, second = (reader.at_hand() for reader in self._readers)
+        if first is None or second is None:
+            return None
+        rows = min(first.rows, second.rows, most)
+        first, second = cut(first, 0, rows), cut(second, 0, rows)
+        same = same_structure(first, second, self.canonical)
+        rows = rows if same.all() else int(np.argmin(same))
+        for reader in self._readers:
+            reader.advance(rows)
+        paired = np.arange(rows)
+        return (cut(first, 0, rows), cut(second, 0, rows), Pairing(paired, paired)) if rows else None
+
+    def _next_aligned(self) -> tuple[Chunk, Chunk, Pairing] | None:
+        chunks = self._next_chunks()
+        return None if chunks is None else (*chunks, align(*chunks, self.canonical))
+
     def _skip_equal(self) -> bool:
         """Move both sides to the first record that differs; False if there is none."""
         while True:
@@ -54,6 +85,7 @@ class Lockstep:
             rows = min(first.rows, second.rows)
             first, second = cut(first, 0, rows), cut(second, 0, rows)
             equal = rows if self._is_same(first, second) else self._equal_rows(first, second)
+            self.counts.add_equal(cut(first, 0, equal))
             self._advance(equal)
             if equal < rows:
                 return True
@@ -76,6 +108,11 @@ class Lockstep:
         return int(np.argmax(unequal)) if unequal.any() else first.rows
 
     def _next_group(self) -> Group | None:
+        chunks = self._next_chunks()
+        return None if chunks is None else self._group(*chunks)
+
+    def _next_chunks(self) -> tuple[Chunk, Chunk] | None:
+        """The records of the next step of both runs; None if there are none."""
         parts = [_rest_of_step(reader) for reader in self._readers]
         steps = [int(part.columns["step"][0]) for part in parts if part is not None]
         if not steps:
@@ -87,7 +124,7 @@ class Lockstep:
             if part is not None and int(part.columns["step"][0]) == step:
                 reader.advance(part.rows)
                 chunks[side] = part
-        return self._group(chunks[0], chunks[1])
+        return chunks[0], chunks[1]
 
     def _same_group(self, first: Chunk, second: Chunk) -> Group | None:
         """The records of a step in which nothing differs; None if something does, or needs a closer look."""

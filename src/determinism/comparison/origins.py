@@ -13,6 +13,7 @@ from determinism.trace.schema import Table
 from determinism.types import Access, Role
 
 _MOST_WRITERS = 4096
+_MOST_COPIES = 64
 _VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
 _COPIES = frozenset(
     {
@@ -157,7 +158,24 @@ class Origins:
         return value.producer >= 0 and self.entry(value.producer).is_collective
 
     def is_unwritten(self, value: Input) -> bool:
-        """Whether a value holds memory that nobody wrote.
+        """Whether a value holds memory that nobody wrote."""
+        return self.unwritten_allocation(value) is not None
+
+    def allocation_behind(self, one: Entry) -> int | None:
+        """Number of the record that allocated unwritten memory which a record reads, itself or through copies of it."""
+        readers, seen = [one], 0
+        while readers and seen < _MOST_COPIES:
+            reader, seen = readers.pop(0), seen + 1
+            for value in reader.reads:
+                number = self.unwritten_allocation(value)
+                if number is not None:
+                    return number
+                if value.producer >= 0 and (maker := self.entry(value.producer)).is_copy:
+                    readers.append(maker)
+        return None
+
+    def unwritten_allocation(self, value: Input) -> int | None:
+        """Number of the record that allocated memory which a value holds and nobody wrote; None if there is none.
 
         The writes into the storage are followed back; what is left of the view when they reach the allocation was
         never written.
@@ -166,22 +184,22 @@ class Origins:
         at = value
         for _ in range(_MOST_WRITERS):
             if at.producer < 0:
-                return False
+                return None
             writer = self.entry(at.producer)
             if writer.is_collective:
-                return False
+                return None
             made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
             if made is not None and not any(made.digest) and not writer.reads:
-                return leaves_uncovered(value.layout, covers)
+                return at.producer if leaves_uncovered(value.layout, covers) else None
             earlier = next(iter(writer.carries), None)
             if earlier is None:
-                return False
+                return None
             # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
             if made is not None and made.layout is not None:
                 if not (chooses_elements(writer) and self._differs(at.producer, at.output)):
                     covers.append(made.layout)
             at = earlier
-        return False
+        return None
 
 
 def chooses_elements(writer: Entry) -> bool:

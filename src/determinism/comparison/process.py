@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from determinism.comparison.canonical import Canonical
+from determinism.comparison.dataflow import Dataflow
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import detail_of, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep
+from determinism.comparison.neighbours import dataflow
 from determinism.comparison.origins import Entry
 from determinism.comparison.received import NOTHING, Received, received_by
 from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
 from determinism.comparison.roots import Root
+from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.visible import SORTS, VisibleDifferences
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
@@ -41,6 +44,10 @@ class ProcessComparison:
     part_of: str = ""
     """Key of the process; that of the streams of its threads, pools and workers as well."""
     traces: tuple[ProcessTrace, ProcessTrace] | None = None
+    counts: StepCounts | None = None
+    """How many records differ in each step; None for streams without an order, and where nothing that counts differs."""
+    dataflow: Dataflow | None = None
+    """What is around the divergence."""
 
 
 def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
@@ -52,7 +59,9 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         flow.add(group)
         lockstep.pairs_by_content = not flow.is_settled
         visible.add(group)
+        lockstep.counts.add(group.first, group.second, group.pairing, group.flags.outputs)
         if flow.is_settled and visible.is_complete:
+            lockstep.count_on()
             break
     started = float(first.description.get("started", 0.0))
     result = ProcessComparison(first.key, started, traces=(first, second), part_of=first.key)
@@ -69,6 +78,8 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         result.first_visible = visible.earliest()
         result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
         result.absorbed = not visible.first and result.divergence.kind is not Kind.STRUCTURE
+        result.counts = lockstep.counts
+        result.dataflow = dataflow(flow.live, (first, second), lockstep.num_equal)
     return result
 
 
@@ -98,7 +109,14 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
         inputs_equal=inputs_equal(root, kind),
         outputs=_outputs(root, one),
         detail=detail_of(root, kind),
+        allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
     )
+
+
+def _site_of(process: ProcessTrace, number: int) -> Frame | None:
+    """The line of the program that made a record."""
+    chunk, row = process.record(number)
+    return _first(process.names.stack(int(chunk.columns["stack"][row])))
 
 
 def _first(stack: tuple[Frame, ...]) -> Frame | None:
@@ -113,7 +131,8 @@ def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
         theirs = other.outputs[index] if other is not None and index < len(other.outputs) else None
         if made.layout is None or (theirs is not None and theirs == made):
             continue
-        found.append(OutputDifference(made.layout.dtype, made.layout.shape, made.layout.device, made.layout.elements))
+        layout = made.layout
+        found.append(OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=index))
     return tuple(found)
 
 

@@ -51,6 +51,7 @@ def _mask(layout: Layout, length: int) -> Array:
     return np.repeat(mask, width)[:length]
 
 
+@lru_cache(maxsize=4096)
 def _bounds(layout: Layout) -> tuple[int, int]:
     """First byte, and the byte after the last one."""
     width = element_bytes(layout.dtype)
@@ -60,13 +61,28 @@ def _bounds(layout: Layout) -> tuple[int, int]:
     return layout.offset * width, (last + 1) * width
 
 
+def come_near(first: Layout, second: Layout) -> bool:
+    """Whether the stretches of memory that two views of one storage lie in share a byte."""
+    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
+    return low < other_high and other_low < high
+
+
+def _is_dense(layout: Layout) -> bool:
+    """Whether a view fills the stretch of memory that it lies in."""
+    low, high = _bounds(layout)
+    return layout.elements * element_bytes(layout.dtype) == high - low and not _overlaps_itself(layout)
+
+
 def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
     """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
     if first is None or second is None:
         return True
-    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
-    if high <= other_low or other_high <= low:
+    if not come_near(first, second):
         return False
+    high, other_high = _bounds(first)[1], _bounds(second)[1]
+    covers = tuple(cover for cover in covers if come_near(cover, first) and come_near(cover, second))
+    if not covers and _is_dense(first) and _is_dense(second):
+        return True
     length = max(high, other_high, *(_bounds(cover)[1] for cover in covers)) if covers else max(high, other_high)
     if length > _MOST_ELEMENTS:
         return True
@@ -80,6 +96,9 @@ def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
     """Whether a view has elements that none of the others covers; False where that cannot be told."""
     if view is None or any(covers_storage(cover) for cover in covers):
         return False
+    covers = [cover for cover in covers if come_near(cover, view)]
+    if not covers:
+        return view.elements > 0
     length = max([_bounds(view)[1], *(_bounds(cover)[1] for cover in covers)])
     if length > _MOST_ELEMENTS:
         return False

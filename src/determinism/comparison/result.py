@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from determinism.comparison.batch_result import BatchRows
+from determinism.comparison.course import Course
+from determinism.comparison.dataflow import Dataflow
+from determinism.comparison.findings import Cause, Experiment, Fix
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
 
@@ -20,8 +24,9 @@ def is_repeatable(op: str) -> bool:
 class OutputDifference:
     """One output of the diverging record.
 
-    `elements_different`, `max_ulp` and `max_abs` need the values of two executions; without them they are None.
-    `repeats` counts executions on equal inputs, `distinct` the different results among them.
+    `elements_different`, `max_ulp`, `max_abs`, `examples` and `extent` need the values of two executions; without them they
+    are None. `repeats` counts executions on equal inputs, `distinct` the different results among them. The other counts are of further
+    series of as many repeats, each made only where it can tell causes apart.
     """
 
     dtype: str
@@ -33,6 +38,41 @@ class OutputDifference:
     max_abs: float | None = None
     repeats: int | None = None
     distinct: int | None = None
+    position: int = 0
+    """Which output of the record it is, from 0."""
+    distinct_one_thread: int | None = None
+    """With one thread."""
+    distinct_filled_memory: int | None = None
+    """With one thread and with memory that always holds the same bytes when it is handed out."""
+    distinct_alignments: int | None = None
+    """As the one before, with the inputs at addresses of other alignments in each repeat."""
+    examples: tuple[ValueExample, ...] | None = None
+    """The first elements that differ."""
+    extent: tuple[tuple[int, int], ...] | None = None
+    """Per dimension the lowest and the highest index at which elements differ."""
+
+
+@dataclass(frozen=True)
+class ValueExample:
+    """One element that differs, with both values as texts that tell all values of the type apart."""
+
+    index: tuple[int, ...]
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What further runs kept of the record at which the runs diverge."""
+
+    source: str
+    """`repeats`: the values that `outputs` compares are of repeats in one run; `runs`: of two further runs."""
+    folder: str | None
+    """Where the tensors are; None if they were not kept."""
+    note: str
+    """What could not be seen or kept, and why; empty if there is nothing to say."""
+    reproducer: str | None = None
+    """A script that shows by itself that the op varies."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +103,8 @@ class Divergence:
     """Name of the thread, where that is not the main thread of the process."""
     received_from: str | None = None
     """Key of the process whose divergence explains this one."""
+    allocated_at: Frame | None = None
+    """Where the memory was allocated that the op read and nobody had written."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +162,8 @@ class Leftover:
     read_in: int
     is_copied: bool
     """Whether a fresh copy of the working directory would have hidden it."""
+    site: Frame | None = None
+    """The line of the program that opened it to read."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +234,26 @@ class Comparison:
     """Name of each setting that was to be made in the first run and could not be, and the reason."""
     missed_in_confirming_run: bool = False
     """Whether a confirming run was made and did not come to the first divergence."""
+    evidence: Evidence | None = None
+    """What was kept of the first divergence; None if no further run looked at it."""
     racy: list[str] = field(default_factory=list)
     """What the program did whose outcome depends on timing, such as `threads`."""
+    causes: list[Cause] = field(default_factory=list)
+    fixes: list[Fix] = field(default_factory=list)
+    experiments: list[Experiment] = field(default_factory=list)
+    """Every experiment that was made, in order; those that a cause rests on stand there too."""
+    diagnosis: str | None = None
+    """What limits the causes that are named: the time was used up, or no experiment explained the difference."""
+    varied: list[str] = field(default_factory=list)
+    """The factors that were stirred on purpose, because the runs without that were equal."""
     missing: list[Missing] | None = None
     """What a checkpoint lacks; None where no resumed run was compared."""
+    batch: BatchRows | None = None
+    """How rows fared in batches of different sizes; None where these were not compared."""
+    course: Course | None = None
+    """How the runs went on, step by step."""
+    dataflow: Dataflow | None = None
+    """What the first divergence read, and what read it."""
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""

@@ -58,6 +58,7 @@ def _take(comparison: Comparison, departing: list[ResumedProcess]) -> None:
     comparison.divergences = [other.result.divergence for other in departing[1:] if other.result.divergence is not None]
     comparison.first_visible = result.first_visible
     comparison.infected = result.infected
+    comparison.dataflow = result.dataflow
     comparison.absorbed = result.absorbed
 
 

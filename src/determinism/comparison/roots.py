@@ -34,6 +34,8 @@ class Root:
     second: Entry | None
     aspects: Aspects
     reads_unwritten: bool
+    allocation: int | None
+    """Record of the first run that allocated the memory which is read unwritten."""
     came_in: bool
     """Whether an input that differs arrived from another process, through a collective or a receive."""
 

@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from determinism.comparison.course import Course
 from determinism.comparison.digest_search import DigestSearch
 from determinism.comparison.endings import compare_as_far_as_recorded, conclude, cut_reasons
 from determinism.comparison.explained import Explained, Found
+from determinism.comparison.losses import losses
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
 from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.streams import ordered, stream_of, unordered
 from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
 from determinism.errors import UsageError
@@ -55,15 +58,28 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     _check_steps(traces)
     comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
-    for other in traces[1:]:
-        if _compare_pair(traces[0], other, comparison, strict=strict):
+    for number, other in enumerate(traces[1:], start=2):
+        if _compare_pair(traces[0], other, comparison, number=number, strict=strict):
             break
+    _add_losses(comparison, traces)
     comparison.environment = environment_differences(traces)
     comparison.open_settings = sorted(
         {item for process in traces[0].processes for item in (process.description.get("open_settings") or {}).items()}
     )
     conclude(comparison, traces, allow_failure=allow_failure)
     return comparison
+
+
+def _add_losses(comparison: Comparison, traces: Sequence[Trace]) -> None:
+    """Find the losses of the runs that were compared, in the process that departed before others."""
+    course = comparison.course or Course((1, 2))
+    first, second = (ordered(traces[number - 1]) for number in course.runs)
+    partners = {process.key: process for process in second}
+    departed = comparison.first_divergence.process if comparison.first_divergence is not None else None
+    pairs = [(process, partners[process.key]) for process in first if process.key in partners]
+    found = losses(sorted(pairs, key=lambda pair: pair[0].key != departed))
+    if found is not None:
+        comparison.course = replace(course, losses=found)
 
 
 def _check_levels(traces: Sequence[Trace]) -> None:
@@ -88,8 +104,8 @@ def _check_steps(traces: Sequence[Trace]) -> None:
         )
 
 
-def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict: bool) -> bool:
-    """Compare two runs into the result; returns whether they differ."""
+def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> bool:
+    """Compare the first run with another one, counted from 1, into the result; returns whether they differ."""
     mine, others = (ordered(trace) for trace in (first, second))
     partners = {process.key: process for process in others}
     results: list[ProcessComparison] = [
@@ -113,6 +129,8 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, strict
     comparison.dead_first = [*comparison.dead_first, *(d for r in unread for d in r.dead_first)][:5]
     if ways:
         _take(comparison, ways)
+        counts = [result.counts for result in results if result.counts is not None]
+        comparison.course = Course((1, number), StepCounts.spans(counts) or None)
         return True
     partial = [result.key for result in results if isinstance(result, UnorderedComparison) and result.is_partial]
     if partial:
@@ -149,6 +167,7 @@ def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
     comparison.first_visible = shown.first_visible
     comparison.infected = shown.infected
     comparison.absorbed = all(result.absorbed for result in reached if result.divergence is not None)
+    comparison.dataflow = origin.result.dataflow
 
 
 def _too_many(streams: Sequence[str]) -> Trouble:

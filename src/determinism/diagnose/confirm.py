@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference, is_repeatable
+from determinism.comparison.result import Comparison, Divergence, OutputDifference, ValueExample, is_repeatable
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import CAPTURE_FILE, NONE, PROCESSES_FOLDER, Table
 from determinism.types import Kind, Phase
@@ -22,6 +22,8 @@ from determinism.types import Kind, Phase
 REPEATS = 100
 SECONDS = 5.0
 """For the repeats; an op that does not vary takes them all, one that does is done after REPEATS."""
+MOST_BYTES = 256 << 20
+"""That are kept of the tensors of one record."""
 
 
 def needs_confirmation(divergence: Divergence | None) -> bool:
@@ -34,12 +36,14 @@ def needs_confirmation(divergence: Divergence | None) -> bool:
     return divergence.kind is Kind.OP and is_repeatable(divergence.op)
 
 
-def capture_request(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:
-    """What the recorder of the confirming run has to look for.
+def capture_request(process: ProcessTrace, divergence: Divergence, *, repeats: int, most_bytes: int) -> dict[str, Any]:
+    """What the recorder of a further run has to look for.
 
     Args:
         process: The process that holds the record.
         divergence: The divergence to be confirmed.
+        repeats: How often the op is repeated; 0 if only its values are wanted.
+        most_bytes: That are kept of its tensors.
     """
     chunk, row = process.record(divergence.record)
     columns = {name: int(chunk.columns[name][row]) for name in ("step", "phase", "op", "module")}
@@ -50,8 +54,9 @@ def capture_request(process: ProcessTrace, divergence: Divergence) -> dict[str, 
         "op": process.names.text(Table.OP, columns["op"]),
         "module": process.names.text(Table.MODULE, columns["module"]) if columns["module"] != NONE else None,
         "occurrence": _occurrence(process, divergence.record, columns),
-        "repeats": REPEATS,
+        "repeats": repeats,
         "seconds": SECONDS,
+        "most_bytes": most_bytes,
     }
 
 
@@ -95,27 +100,62 @@ def confirm(comparison: Comparison, found: dict[str, Any] | None) -> None:
             "framework changed it in between.",
         )
         return
-    repeated = found["outputs"]
+    repeated = {output["position"]: output for output in found["outputs"]}
     outputs = tuple(
-        _with_repeats(output, repeated[index], found["repeats"]) if index < len(repeated) else output
-        for index, output in enumerate(first.outputs)
+        _with_repeats(output, repeated[output.position], found["repeats"]) if output.position in repeated else output
+        for output in first.outputs
     )
-    is_op = any(output.distinct is not None and output.distinct > 1 for output in outputs)
-    detail = (
-        "The op itself varies: on equal inputs it gave different results within one run."
-        if is_op
-        else "When the op ran again, its inputs held what their producers had written, and repeating it gave one result "
-        "only. It may vary rarely, or under conditions that the repetition did not meet."
-    )
-    comparison.first_divergence = replace(first, inputs_equal=True, outputs=outputs, detail=detail)
+    comparison.first_divergence = replace(first, inputs_equal=True, outputs=outputs, detail=_detail(outputs))
+
+
+def _detail(outputs: tuple[OutputDifference, ...]) -> str:
+    """What the repeats say about the op."""
+
+    def varies(name: str) -> bool:
+        return any((getattr(output, name) or 0) > 1 for output in outputs)
+
+    held = "When the op ran again, its inputs held what their producers had written"
+    if all(output.repeats is None for output in outputs):
+        return f"{held}; it was not repeated."
+    if not varies("distinct"):
+        if varies("distinct_alignments"):
+            return "The op varies with the alignment of its inputs in memory: on equal inputs at the same place it gave one result only."
+        return (
+            f"{held}, and repeating it gave one result only. It may vary rarely, or under conditions that the repetition "
+            "did not meet."
+        )
+    text = "The op itself varies: on equal inputs it gave different results within one run"
+    if varies("distinct_one_thread"):
+        if any(output.distinct_filled_memory is not None for output in outputs) and not varies(
+            "distinct_filled_memory"
+        ):
+            return f"{text}, also with one thread, but not with memory that was filled beforehand: it reads memory that nobody wrote."
+        return f"{text}, also with one thread."
+    is_known = any(output.distinct_one_thread is not None for output in outputs)
+    return f"{text}, but one only with one thread." if is_known else f"{text}."
 
 
 def _with_repeats(output: OutputDifference, found: dict[str, Any], repeats: int) -> OutputDifference:
     return replace(
         output,
-        elements_different=found["elements_different"] or None,
-        max_ulp=found["max_ulp"],
-        max_abs=found["max_abs"],
+        elements_different=found.get("elements_different") or None,
+        max_ulp=found.get("max_ulp"),
+        max_abs=found.get("max_abs"),
+        examples=_examples(found.get("examples")),
+        extent=_extent(found.get("extent")),
         repeats=repeats,
         distinct=found["distinct"],
+        distinct_one_thread=found.get("distinct_one_thread"),
+        distinct_filled_memory=found.get("distinct_filled_memory"),
+        distinct_alignments=found.get("distinct_alignments"),
     )
+
+
+def _examples(found: list[dict[str, Any]] | None) -> tuple[ValueExample, ...] | None:
+    if found is None:
+        return None
+    return tuple(ValueExample(tuple(one["index"]), one["first"], one["second"]) for one in found)
+
+
+def _extent(found: list[list[int]] | None) -> tuple[tuple[int, int], ...] | None:
+    return None if found is None else tuple((low, high) for low, high in found)

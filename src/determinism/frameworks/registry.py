@@ -12,10 +12,14 @@ ENABLERS = {
 }
 """Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
 
+PATCHERS = {"tensorflow": "determinism.frameworks.tensorflow.patches"}
+"""Per framework the module with `apply()`, which replaces ops and returns their names, a reason if there are none, and the undoing."""
+
 SEEDERS = {
     "torch": "determinism.frameworks.torch.seeding",
     "tensorflow": "determinism.frameworks.tensorflow.seeding",
     "jax": "determinism.frameworks.jax.seeding",
+    "cupy": "determinism.frameworks.cupy.seeding",
 }
 """Per framework the module with `seed(streams)`, `capture()` and `reseeder(thing, name)`."""
 
@@ -39,5 +43,9 @@ STATE_KEEPERS = {
     "torch": "determinism.frameworks.torch.saved_state",
     "tensorflow": "determinism.frameworks.tensorflow.saved_state",
     "jax": "determinism.frameworks.jax.saved_state",
+    "cupy": "determinism.frameworks.cupy.saved_state",
 }
 """Per framework the module that gives its tensors and generator states the forms that a saved state has."""
+
+FACTORS = {"torch": "determinism.frameworks.torch.factors"}
+"""Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""

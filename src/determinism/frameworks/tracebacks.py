@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_OWN = "determinism.frameworks."
-"""Modules below this one stand between the program and the framework."""
+_OWN = ("determinism.frameworks.", "determinism.probes.")
+"""Modules below these stand between the program and what it calls."""
 
 
 def hide_own_frames() -> Callable[[], None]:

@@ -11,9 +11,12 @@ from pathlib import Path
 from determinism.comparison.endings import FAIL_FAST
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
-from determinism.diagnose.confirm import capture_request, confirm, needs_confirmation, read_capture
-from determinism.errors import DeterminismError, LaunchError, UsageError
+from determinism.diagnose.intervention import Intervention
+from determinism.errors import LaunchError, UsageError
 from determinism.launch.check_request import CheckRequest
+from determinism.launch.conditions import Conditions, conditions_of
+from determinism.launch.evidence import EvidenceRuns
+from determinism.launch.explaining import VARIED_RUNS, explain, possible_factors
 from determinism.launch.fail_fast import FailFast
 from determinism.launch.fresh_copy import FreshCopy
 from determinism.launch.interpreter import check_interpreter
@@ -40,6 +43,7 @@ class Check:
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)
+    _was_interrupted: bool = field(default=False, init=False)
 
     def run(self) -> Comparison:
         """Make the runs, compare them, and confirm what was found.
@@ -69,11 +73,14 @@ class Check:
                 if self.runs[-1].stopped_by == FAIL_FAST:
                     break
             comparison = self._run_again(self._compare(traces), traces)
+            if request.vary and comparison.verdict is Verdict.SAME:
+                comparison = self._vary(comparison)
             self._confirm(comparison, traces)
+            self._explain(comparison, standard_input, traces)
         self._tidy(comparison)
         return comparison
 
-    def _make(self, traces: list[Trace], name: str, title: str) -> None:
+    def _make(self, traces: list[Trace], name: str, title: str, conditions: Conditions | None = None) -> None:
         """Make one more run and open its trace."""
         trace = self._output.trace(name)
         log = self._output.log(name) if self.runs else None
@@ -82,7 +89,9 @@ class Check:
             if self.request.fail_fast and traces:
                 is_decided = stack.enter_context(FailFast(traces[0], trace)).is_decided
             try:
-                result = self._series.make(name, title, self.announce(title, log), log=log, is_decided=is_decided)
+                result = self._series.make(
+                    name, title, self.announce(title, log), log=log, is_decided=is_decided, conditions=conditions
+                )
             except Interrupted as interrupted:
                 self._add_run(trace, replace(interrupted.program_exit, stopped_by="interrupt"))
                 raise
@@ -127,22 +136,43 @@ class Check:
         comparison.extra_runs = extra
         return comparison
 
+    def _vary(self, plain: Comparison) -> Comparison:
+        """Make runs in which factors are stirred on purpose; gives their comparison if they differ."""
+        factors = possible_factors(self.request.vary, self.warn)
+        if not factors:
+            return plain
+        made, self.runs = self.runs, list(self.runs)
+        traces: list[Trace] = []
+        for number in range(1, VARIED_RUNS + 1):
+            title = f"run {number} with {', '.join(factors)} stirred"
+            conditions = conditions_of(Intervention.stir(*factors), number)
+            self._make(traces, f"varied-run-{number}", title, conditions)
+            if len(traces) > 1:
+                comparison = self._compare([traces[0], traces[-1]])
+                comparison.varied = factors
+                if comparison.verdict is not Verdict.SAME:
+                    return comparison
+        plain.varied = factors
+        self.runs = made
+        for trace in traces:
+            self._output.discard(trace.folder.name)
+        return plain
+
+    def _explain(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> None:
+        is_wanted = self._may_run_further() and not self.request.fail_fast and self.request.budget != 0
+        if is_wanted and not self._was_interrupted:
+            explain(
+                comparison, self.request, self._output, standard_input, self.announce, self.warn,
+                traces=traces, varied=comparison.varied,
+            )  # fmt: skip
+
     def _confirm(self, comparison: Comparison, traces: list[Trace]) -> None:
         self.runs = comparison.runs
-        divergence = comparison.first_divergence
-        if divergence is None or not needs_confirmation(divergence) or not self._may_run_further():
-            return
-        process = next(p for p in traces[divergence.records_of].processes if p.key == divergence.process)
-        name, title = "confirming-run", "confirming run"
-        log = self._output.log(name)
-        try:
-            capture = capture_request(process, divergence)
-            self._series.make_capturing(name, title, self.announce(title, log), log=log, capture=capture)
-            confirm(comparison, read_capture(self._output.trace(name), divergence.process))
-        except DeterminismError as error:
-            # What the runs have shown stands without it.
-            self.warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
-        self._output.discard(name, with_log=False)
+        # With factors stirred the further runs would not be like those that differ.
+        if comparison.first_divergence is not None and self._may_run_further() and not comparison.varied:
+            runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)
+            runs.gather(comparison, traces, with_values=self.request.budget != 0)
+            self._was_interrupted = runs.was_interrupted
 
     def _may_run_further(self) -> bool:
         if self.request.explain is not None:

@@ -24,6 +24,12 @@ class CheckRequest:
     runs_from: Path | None = None
     explain: bool | None = None
     """Whether further runs may be made; None: if a run took less than a minute."""
+    fix: bool = True
+    """Whether fixes that can be applied from outside are tried."""
+    budget: float | None = None
+    """Seconds that looking for causes may take; None for what suits the length of a run."""
+    vary: Sequence[str] = ()
+    """Factors that are stirred in further runs if the plain ones are equal."""
     before: str | None = None
     """A shell command that goes before each run."""
     fresh_copy: bool = False

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.resumed import compare_resumed
 from determinism.comparison.resumed_result import conclude_resumed
+from determinism.diagnose.resume_trials import ResumeTrial, fix_of_trial, fixes_of, generator_trials, whole_trials
 from determinism.diagnose.unsaved import unsaved
-from determinism.errors import LaunchError
+from determinism.errors import DeterminismError
 from determinism.launch.output_folder import OutputFolder
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
-from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.program import Interrupted, ProgressCallback
 from determinism.launch.resume_request import ResumeRequest
+from determinism.launch.resume_runs import ResumeRuns
 from determinism.launch.standard_input import StandardInput
-from determinism.launch.unrecorded import require_recorded
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 _CHECKPOINTS = "checkpoints"
-_TITLES = {"full": "full run", "first": "run up to the checkpoint", "resumed": "resumed run"}
+_SECONDS_THAT_EXPLAIN_ITSELF = 60.0
+_RUN = (sys.executable, "-m", "determinism", "run", "--seed", "1", "--")
 
 
 @dataclass
@@ -32,10 +34,11 @@ class ResumeCheck:
     request: ResumeRequest
     announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
     """Called with what comes next and the log of its output; gives what is told the progress."""
+    warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)
 
     def run(self) -> Comparison:
-        """Make the runs, compare them, and name what the checkpoint lacks.
+        """Make the runs, compare them, name what the checkpoint lacks, and give from outside what can be given.
 
         Raises:
             DeterminismError: Something kept the check from coming to a verdict.
@@ -43,46 +46,70 @@ class ResumeCheck:
         # Before anything is made: the commands may contradict each other.
         self.request.commands(Path())
         self._output = output = OutputFolder(self.request.output)
-        checkpoints = output.path / _CHECKPOINTS
-        if self.request.program:
-            checkpoints.mkdir(parents=True)
-        commands = self.request.commands(checkpoints)
         with StandardInput() as standard_input:
-            traces = [self._make(name, command, standard_input) for name, command in commands.items()]
-        full, first, resumed = traces
-        processes = compare_resumed(full, first, resumed)
-        comparison = conclude_resumed(processes, full, first, resumed)
-        self.runs = comparison.runs
-        if comparison.verdict is Verdict.DIFFERENT:
-            found = [missing for process in processes for missing in unsaved(process)]
-            comparison.missing = list({missing.identifier: missing for missing in found}.values())
+            self._runs = ResumeRuns(output, standard_input, self.announce, self.request.allow_failure, self.runs)
+            commands = self._commands()
+            full = self._runs.make("full", commands["full"])
+            # What generators hold at the checkpoint is needed if the program did not save it.
+            first = self._runs.make("first", commands["first"], generators={"keep": True})
+            resumed = self._runs.make("resumed", commands["resumed"])
+            comparison = _compared(full, first, resumed)
+            self.runs = comparison.runs
+            self._explain(comparison, full)
+            self._runs.discard_trials()
         self._tidy(comparison)
         return comparison
 
-    def _make(self, name: str, command: list[str], standard_input: StandardInput) -> Trace:
-        trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
-        try:
-            result = record_program(
-                command, trace, log=log, on_progress=self.announce(_TITLES[name], log), stdin=standard_input
-            )
-        except Interrupted as interrupted:
-            self._add_run(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"))
-            raise
-        except Unfinished as unfinished:
-            self._add_run(command, trace, unfinished.program_exit)
-            raise
-        self._add_run(command, trace, result)
-        if result.exit_status and not self.request.allow_failure:
-            raise LaunchError(
-                "resume-run-failed",
-                f"The {_TITLES[name]} ended with exit status {result.exit_status}, so there is nothing whole to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Mend it, or accept the failure with --allow-failure.",
-            )
-        require_recorded(trace, result.exit_status)
-        return open_trace(trace)
+    def _commands(self) -> dict[str, list[str]]:
+        """The words of each command; the folder for checkpoints is there, and empty."""
+        checkpoints = self._output.path / _CHECKPOINTS
+        if self.request.program:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+            checkpoints.mkdir(parents=True)
+        return self.request.commands(checkpoints)
 
-    def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
-        self.runs.append(RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+    def _explain(self, comparison: Comparison, full: Trace) -> None:
+        """Try what can be set from outside; only what was equal then is called verified."""
+        may_try = comparison.verdict is not Verdict.SAME and self._may_run_further()
+        missing = comparison.missing or []
+        trials = generator_trials(missing) if may_try else []
+        verified = any(self._is_cured(trial, full) for trial in trials)
+        comparison.fixes = fixes_of(missing, verified=verified)
+        for trial in whole_trials(comparison, _RUN) if may_try else []:
+            if self._is_cured(trial, None):
+                comparison.fixes.append(fix_of_trial(trial))
+                return
+
+    def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool:
+        """Whether the resumed run is equal to the full one with something set; None for a full run of its own."""
+        try:
+            return self._try(trial, full).verdict is Verdict.SAME
+        except Interrupted:
+            raise
+        except (DeterminismError, OSError) as error:
+            message = error.message if isinstance(error, DeterminismError) else str(error)
+            self.warn(f"What was to be tried ({trial.title}) could not be. {message}")
+            return False
+
+    def _try(self, trial: ResumeTrial, full: Trace | None) -> Comparison:
+        commands = {name: [*trial.prefix, *words] for name, words in self._commands().items()}
+        variables, title = trial.environment, trial.title
+        if full is None:
+            full = self._runs.make("full", commands["full"], environment=variables, trial=title)
+        # Once more: the resumed run may have saved over what it was resumed from.
+        first = self._runs.make(
+            "first", commands["first"], generators={"keep": True}, environment=variables, trial=title
+        )
+        generators = None if trial.generators is None else {**trial.generators, "from": str(first.folder)}
+        resumed = self._runs.make(
+            "resumed", commands["resumed"], generators=generators, environment=variables, trial=title
+        )
+        return _compared(full, first, resumed)
+
+    def _may_run_further(self) -> bool:
+        if self.request.explain is not None:
+            return self.request.explain
+        return max(run.seconds for run in self.runs) < _SECONDS_THAT_EXPLAIN_ITSELF
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove what equal runs left, unless it is to be kept."""
@@ -94,3 +121,12 @@ class ResumeCheck:
                 run.trace = None
         shutil.rmtree(self._output.path / _CHECKPOINTS, ignore_errors=True)
         self._output.remove_if_empty()
+
+
+def _compared(full: Trace, first: Trace, resumed: Trace) -> Comparison:
+    processes = compare_resumed(full, first, resumed)
+    comparison = conclude_resumed(processes, full, first, resumed)
+    if comparison.verdict is Verdict.DIFFERENT:
+        found = [missing for process in processes for missing in unsaved(process)]
+        comparison.missing = list({missing.identifier: missing for missing in found}.values())
+    return comparison

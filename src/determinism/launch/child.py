@@ -86,7 +86,7 @@ def _start_recorder(recorder: str) -> None:
     from determinism import relocation
     from determinism.launch.configuration import RecordingConfiguration
     from determinism.session import active
-    from determinism.session.process_key import Folders
+    from determinism.session.process_key import PROCESS_VARIABLE, Folders
 
     configuration = RecordingConfiguration.from_environment(os.environ)
     if configuration is None:
@@ -97,6 +97,10 @@ def _start_recorder(recorder: str) -> None:
     session = start_session(Folders(configuration.trace_folder, note_not_recorded), configuration)
     session.note_earlier_threads()
     active.add(session, note_not_recorded)
+    probes = sys.modules.get("determinism.probes.child")
+    if probes is not None:
+        # Notes then tell between which records a source was used.
+        probes.recorded_by(lambda: (os.environ.get(PROCESS_VARIABLE), session.num_records))
     atexit.register(_quietly(session.close))
 
 

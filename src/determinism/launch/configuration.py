@@ -30,6 +30,10 @@ class RecordingConfiguration:
     """The copy that the program runs in, and the folder that it is a copy of."""
     earlier_runs: Sequence[tuple[int, int]] = ()
     """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970."""
+    rows: dict[str, Any] | None = None
+    """How many samples a batch has whose rows are looked at, and what is set for a trial."""
+    generators: dict[str, Any] | None = None
+    """Whether the states of generators are kept, or put back from another trace."""
 
     def to_environment(self) -> dict[str, str]:
         """The environment variables that carry the request."""

@@ -12,6 +12,7 @@ from determinism.session.enabling import enable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from determinism.session.patching import Patches
     from determinism.session.settings import Settings
 
 SAID_VARIABLE = "DETERMINISM_SAID"
@@ -26,20 +27,30 @@ def start() -> None:
     """
     request = EnablingRequest.from_environment(os.environ)
     settings = enable(request.seed, warn_only=request.warn_only, threads=request.threads, precision=request.precision)
-    _say_open(settings)
+    patches = _patched() if request.patch else None
+    _say_open(settings, patches)
     for framework in ENABLERS:
         # After the settings of the framework were made: callbacks are called in the order in which they were given.
-        after_import(framework, lambda _: _say_open(settings), _say)
+        after_import(framework, lambda _: _say_open(settings, patches), _say)
 
 
-def _say_open(settings: Settings) -> None:
-    """Say on standard error which settings could not be made, each once."""
+def _patched() -> Patches:
+    from determinism.session.patching import patch
+
+    return patch()
+
+
+def _say_open(settings: Settings, patches: Patches | None) -> None:
+    """Say on standard error which settings could not be made, and where no op could be replaced, each once."""
+    texts = {one.name: f"{one.name}: {one.effect.value}. {one.detail}".rstrip() for one in settings.open}
+    if patches is not None:
+        texts |= {f"--patch {name}": f"--patch: {reason}." for name, reason in patches.skipped.items()}
     said = os.environ.get(SAID_VARIABLE, "").split("\n")
-    new = [one for one in settings.open if one.name not in said]
-    for one in new:
-        _say(f"{one.name}: {one.effect.value}. {one.detail}".rstrip())
+    new = [name for name in texts if name not in said]
+    for name in new:
+        _say(texts[name])
     if new:
-        os.environ[SAID_VARIABLE] = "\n".join(filter(None, [*said, *(one.name for one in new)]))
+        os.environ[SAID_VARIABLE] = "\n".join(filter(None, [*said, *new]))
 
 
 def _say(message: str) -> None:

@@ -21,6 +21,8 @@ class EnablingRequest:
     warn_only: bool = False
     threads: int | None = None
     precision: str | None = None
+    patch: bool = False
+    """Whether ops without a deterministic implementation are replaced; see `determinism.patch`."""
 
     def to_environment(self) -> dict[str, str]:
         """The environment variable that carries the request."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import linecache
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from determinism.comparison.result import Leftover
 from determinism.launch.reading import LEFTOVERS_PREFIX
+from determinism.trace.names import Frame
 
 _TICK_SECONDS = 0.02
 """File systems take the time from a clock that lags by up to this much."""
@@ -44,13 +47,19 @@ class RunTimes:
         number = self._first_number + len(self.ended) - 1
         return [
             Leftover(
-                file, self._first_number + run, number, not fresh_copy and Path(file).is_relative_to(working_directory)
+                file,
+                self._first_number + run,
+                number,
+                not fresh_copy and Path(file).is_relative_to(working_directory),
+                site,
             )
-            for run, file in sorted(set(_notes(trace)))
+            for (run, file), site in sorted(_notes(trace).items())
         ]
 
 
-def _notes(trace: Path) -> Iterator[tuple[int, str]]:
+def _notes(trace: Path) -> dict[tuple[int, str], Frame | None]:
+    """The run that changed it and the path of each file that was read, and where it was read first."""
+    found: dict[tuple[int, str], Frame | None] = {}
     for path in trace.glob(f"{LEFTOVERS_PREFIX}*.jsonl"):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -59,7 +68,15 @@ def _notes(trace: Path) -> Iterator[tuple[int, str]]:
         for line in lines:
             try:
                 note = json.loads(line)
-                yield int(note["run"]), str(note["file"])
+                found.setdefault((int(note["run"]), str(note["file"])), _frame(note.get("site")))
             except (ValueError, KeyError, TypeError):
                 # The process was killed while it wrote.
                 continue
+    return found
+
+
+def _frame(site: list[Any] | None) -> Frame | None:
+    if site is None:
+        return None
+    file, line, function = str(site[0]), int(site[1]), str(site[2])
+    return Frame(file, line, function, linecache.getline(file, line).strip())

@@ -72,6 +72,7 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
     is_decided: Callable[[], bool] = never,
+    before_start: Callable[[], None] | None = None,
 ) -> ProgramExit:
     """Run a command with nothing changed but that its Python processes record themselves.
 
@@ -84,6 +85,7 @@ def run_program(
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
         is_decided: Asked about ten times a second; the program is stopped when it says yes.
+        before_start: What its process does before it becomes the program.
 
     Raises:
         LaunchError: It cannot be started.
@@ -98,7 +100,7 @@ def run_program(
         received = stack.enter_context(caught_signals())
         hidden = HiddenProcesses(configuration.trace_folder)
         started = time.monotonic()
-        process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output)
+        process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, before_start)
         stack.callback(_end, process)
         output.started()
         if run_input is not None:
@@ -120,7 +122,12 @@ def run_program(
 
 
 def _start(
-    command: Sequence[str], environ: dict[str, str], cwd: Path | None, stdin: int | None, output: OutputLog
+    command: Sequence[str],
+    environ: dict[str, str],
+    cwd: Path | None,
+    stdin: int | None,
+    output: OutputLog,
+    before_start: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
     try:
         # Descriptors that the shell opened for the program beyond the first three pass through.
@@ -132,6 +139,7 @@ def _start(
             stdout=output.stdout,
             stderr=output.stderr,
             close_fds=False,
+            preexec_fn=before_start,
         )
     except (OSError, ValueError) as error:
         raise LaunchError(

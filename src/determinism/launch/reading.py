@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Sequence
+    from types import FrameType
     from typing import Any
 
 EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
@@ -76,13 +77,25 @@ class Readings:
         folder = json.loads(self._request)["trace_folder"]
         if path.startswith(os.path.join(os.path.dirname(folder), "")):
             return
-        line = json.dumps({"run": number, "file": path}) + "\n"
+        line = json.dumps({"run": number, "file": path, "site": _site()}) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(os.path.join(folder, f"{LEFTOVERS_PREFIX}{os.getpid()}.jsonl"), flags, 0o666)
         try:
             os.write(descriptor, line.encode())
         finally:
             os.close(descriptor)
+
+
+def _site() -> tuple[str, int, str] | None:
+    """File, line and function of the program's own code that opens a file; None if it is not that."""
+    from determinism.code_owner import Owner, owner_of
+
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if owner_of(frame) is Owner.USER:
+            return os.path.abspath(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back
+    return None
 
 
 def _may_read(flags: int) -> bool:

@@ -6,8 +6,9 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,16 @@ def record_program(
     max_disk: int | None = None,
     paranoid: bool = False,
     capture: dict[str, Any] | None = None,
+    rows: dict[str, Any] | None = None,
+    generators: dict[str, Any] | None = None,
     log: Path | None = None,
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
     copied_to: Path | None = None,
     earlier_runs: Sequence[tuple[int, int]] = (),
     is_decided: Callable[[], bool] = never,
+    environment: Mapping[str, str] | None = None,
+    before_start: Callable[[], None] | None = None,
 ) -> RunResult:
     """Run a command under recording.
 
@@ -77,12 +82,16 @@ def record_program(
         max_disk: Bytes that the trace never grows past.
         paranoid: Digest every input.
         capture: Which record to capture in a confirming run.
+        rows: How many samples a batch has whose rows are looked at, and what is set for a trial.
+        generators: Whether states of generators are kept, or put back; see `RecordingOptions.generators`.
         log: File for the program's output; None passes it through.
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
         copied_to: A copy of the working directory to run it in; None for the working directory itself.
         earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970.
         is_decided: Asked about ten times a second; the program is stopped when it says yes.
+        environment: The environment it would have without recording; None for the current one.
+        before_start: What its process does before it becomes the program.
 
     Raises:
         TraceError: The trace cannot be written; `Unfinished` if the program was run.
@@ -92,22 +101,15 @@ def record_program(
     folder = folder.absolute()
     copied = None if copied_to is None else (str(copied_to), str(Path.cwd()))
     configuration = RecordingConfiguration(
-        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs)
+        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs), rows, generators
     )
     facts = _facts(command, configuration)
     create_trace(folder, **facts)
 
-    def run() -> ProgramExit:
-        return run_program(
-            command,
-            configuration=configuration,
-            log=log,
-            cwd=copied_to,
-            on_progress=on_progress,
-            stdin=stdin,
-            is_decided=is_decided,
-        )
-
+    run = partial(
+        run_program, command, configuration=configuration, log=log, cwd=copied_to, on_progress=on_progress,
+        environment=environment, stdin=stdin, is_decided=is_decided, before_start=before_start,
+    )  # fmt: skip
     return _run_to_its_end(folder, facts, run)
 
 

@@ -30,6 +30,8 @@ class ResumeRequest:
     output: Path | None = None
     keep: bool = False
     allow_failure: bool = False
+    explain: bool | None = None
+    """Whether further runs may be made that try a fix; None: if a run took less than a minute."""
 
     def commands(self, checkpoints: Path) -> dict[str, list[str]]:
         """The words of each run's command.

@@ -1,1 +1,1 @@
-"""What people and programs read of a comparison: the terminal report and the JSON document."""
+"""What people and programs read of a comparison: the terminal report, the JSON document, and what is made from that."""

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import asdict
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from determinism.comparison.course import Course
+from determinism.comparison.dataflow import Dataflow, FlowNode
 from determinism.comparison.result import (
     Comparison,
     DeadDifference,
     Divergence,
+    Evidence,
     Missing,
     OutputDifference,
     Recorded,
     RunSummary,
 )
-from determinism.errors import UsageError
-from determinism.trace.files import write_json
+from determinism.report.batch import batch_document
+from determinism.report.cause_document import cause_document, fix_document
+from determinism.report.report_file import write_report
+from determinism.report.source_context import contexts
+from determinism.report.told import first_sentence, story
 from determinism.trace.names import Frame
 
 SCHEMA = "determinism.report/1"
@@ -36,6 +44,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
     content = {
         "schema": SCHEMA,
         "verdict": comparison.verdict,
+        "headline": first_sentence(comparison),
+        "story": story(comparison),
         "trouble": [{"id": trouble.identifier, "message": trouble.message} for trouble in comparison.trouble],
         "runs": [_run(run) for run in comparison.runs],
         "recorded": _recorded(comparison.recorded),
@@ -43,23 +53,29 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "divergences": [_short_divergence(divergence) for divergence in comparison.divergences],
         "first_visible": None if visible is None else {"step": visible.step, "what": visible.what},
         "absorbed": comparison.absorbed,
-        "dead_differences": {
-            "count": comparison.dead_differences,
-            "first": [_dead_difference(difference) for difference in comparison.dead_first],
-        },
+        "dead_differences": _dead_differences(comparison),
         "leftovers": [
             {"file": leftover.file, "changed_in": leftover.changed_in, "read_in": leftover.read_in}
             for leftover in comparison.leftovers
         ],
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
         "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
-        "causes": [],
-        "fixes": [],
+        "evidence": _evidence(comparison.evidence),
+        "reproducer": None if comparison.evidence is None else comparison.evidence.reproducer,
+        "causes": [cause_document(cause) for cause in comparison.causes],
+        "fixes": [fix_document(fix) for fix in comparison.fixes],
+        "experiments": [asdict(experiment) for experiment in comparison.experiments],
+        "diagnosis": comparison.diagnosis,
+        "varied": comparison.varied,
         "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
+        "batch": None if comparison.batch is None else batch_document(comparison.batch),
         "environment": [
             {"name": name, "first": first_value, "second": second_value}
             for name, first_value, second_value in comparison.environment
         ],
+        "sources": contexts(_places(comparison)),
+        **_course(comparison.course),
+        "dataflow": None if comparison.dataflow is None else _dataflow(comparison.dataflow),
     }
     return {key: _plain(value) for key, value in content.items()}
 
@@ -70,20 +86,53 @@ def write_document(path: Path, comparison: Comparison) -> None:
     Raises:
         UsageError: The file cannot be written; what stood there before is unharmed.
     """
-    content = document(comparison)
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            # Replacing a link, a device or a pipe would destroy it: `--json /dev/null` as root.
-            path.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
-        else:
-            write_json(path, content)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            "report-unwritable",
-            f"The report cannot be written to {path} ({reason}), so no JSON document was made. "
-            "Give --json a file in a folder that exists and that you may write to.",
-        ) from None
+    write_report(path, json_text(document(comparison)), "--json")
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """The JSON of a document."""
+    return json.dumps(content, indent=1, allow_nan=False)
+
+
+def _places(comparison: Comparison) -> Iterator[Frame | None]:
+    """The places that a reader wants to see in context, the most important ones first."""
+    first = comparison.first_divergence
+    if first is not None:
+        yield from (first.site, first.forward_site, *first.stack[:1])
+    yield from (site for cause in comparison.causes for site in cause.sites)
+    yield from (missing.site for missing in comparison.missing or ())
+
+
+def _course(course: Course | None) -> dict[str, Any]:
+    if course is None:
+        return {"compared_runs": None, "divergence_by_step": None, "losses": None}
+    return {
+        "compared_runs": course.runs,
+        "divergence_by_step": course.steps and [span._asdict() for span in course.steps],
+        "losses": course.losses and [loss._asdict() for loss in course.losses],
+    }
+
+
+def _dataflow(found: Dataflow) -> dict[str, Any]:
+    return {
+        "nodes": [_flow_node(node) for node in found.nodes],
+        "edges": [{"from": edge.source, "to": edge.target, "differs": edge.differs} for edge in found.edges],
+        "left_out": found.left_out,
+    }
+
+
+def _flow_node(node: FlowNode) -> dict[str, Any]:
+    return {
+        "id": node.identifier,
+        "distance": node.distance,
+        "op": node.op,
+        "module": node.module,
+        "step": node.step,
+        "phase": node.phase,
+        "site": _frame(node.site),
+        "differs": node.differs,
+        "outputs": [output._asdict() for output in node.outputs],
+    }
 
 
 def _run(run: RunSummary) -> dict[str, Any]:
@@ -149,11 +198,29 @@ def _output(output: OutputDifference) -> dict[str, Any]:
         "max_abs": output.max_abs,
         "repeats": output.repeats,
         "distinct": output.distinct,
+        "distinct_one_thread": output.distinct_one_thread,
+        "distinct_filled_memory": output.distinct_filled_memory,
+        "distinct_alignments": output.distinct_alignments,
+        "examples": None
+        if output.examples is None
+        else [{"index": one.index, "first": one.first, "second": one.second} for one in output.examples],
+        "extent": output.extent,
     }
+
+
+def _evidence(evidence: Evidence | None) -> dict[str, Any] | None:
+    if evidence is None:
+        return None
+    return {"source": evidence.source, "folder": evidence.folder, "note": evidence.note}
 
 
 def _missing(missing: Missing) -> dict[str, Any]:
     return {"id": missing.identifier, "site": _frame(missing.site), "fix": missing.fix}
+
+
+def _dead_differences(comparison: Comparison) -> dict[str, Any]:
+    first = [_dead_difference(difference) for difference in comparison.dead_first]
+    return {"count": comparison.dead_differences, "first": first}
 
 
 def _dead_difference(difference: DeadDifference) -> dict[str, Any]:

@@ -21,10 +21,15 @@ _NAMES = {
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
 
+_VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
+
 
 def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     """Name each part, and the line that saves."""
-    if comparison.missing is None or comparison.verdict is not Verdict.DIFFERENT:
+    if comparison.missing is None or comparison.verdict is Verdict.SAME:
+        return
+    yield from _whole_fix_entries(comparison)
+    if comparison.verdict is not Verdict.DIFFERENT:
         return
     if not comparison.missing:
         text = "It could not be told what the checkpoint lacks: it is none of what checkpoints are known to be without."
@@ -33,6 +38,8 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     for number, missing in enumerate(comparison.missing):
         yield Entry(_NAMES[missing.identifier], "" if number else "not saved", Weight.CORE)
         yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
+        if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
+            yield Entry(_VERIFIED, weight=Weight.CORE, lines=4, indent=4)
     site = comparison.missing[0].site
     if site is None:
         yield Entry(
@@ -44,3 +51,13 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     yield Entry(frame_text(site), "saved at", Weight.CORE)
     if site.code.strip():
         yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+
+
+def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
+    """What makes the runs equal that is no matter of the checkpoint."""
+    named = {missing.identifier for missing in comparison.missing or []}
+    for fix in comparison.fixes:
+        if fix.identifier not in named and fix.verified:
+            written = " ".join(f"{name}={value}" for name, value in fix.environment or ()) or fix.code or ""
+            yield Entry(f"{written}: {fix.title}", "cure", Weight.CORE, lines=2)
+            yield Entry("Verified: with it the resumed run was equal to the full one.", weight=Weight.CORE)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference, is_repeatable
+from determinism.comparison.result import Comparison, Divergence, is_repeatable
 from determinism.report.entry import Entry, Tone, Weight
+from determinism.report.evidence import evidence_entries, output_entries
 from determinism.report.places import frame_text, line_text
-from determinism.report.wording import counted, kind_sentence, prose
+from determinism.report.wording import kind_sentence, prose
 from determinism.trace.names import Frame
 from determinism.types import Kind, Level
 
-MOST_OUTPUTS = 3
 MOST_FRAMES = 4
 MOST_INFECTED = 6
 MOST_RECEIVERS = 3
@@ -31,11 +30,8 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
     inputs = _inputs_sentence(first, comparison)
     if inputs:
         yield Entry(inputs, "inputs")
-    for number, output in enumerate(first.outputs[:MOST_OUTPUTS]):
-        weight = Weight.ITEM if number else Weight.MAIN
-        yield from _output_entries(output, "output" if len(first.outputs) == 1 else f"output {number}", weight)
-    if len(first.outputs) > MOST_OUTPUTS:
-        yield Entry(f"and {counted(len(first.outputs) - MOST_OUTPUTS, 'more output')}", weight=Weight.ITEM)
+    yield from output_entries(first.outputs, comparison.evidence)
+    yield from evidence_entries(comparison)
 
 
 def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -115,25 +111,3 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if comparison.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not come to this record."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
-
-
-def _output_entries(output: OutputDifference, label: str, weight: Weight) -> Iterator[Entry]:
-    shape = f"[{', '.join(map(str, output.shape))}]"
-    yield Entry(f"{output.dtype} {shape} on {output.device}: {_extent(output)}", label, weight)
-    if output.repeats is not None and output.distinct is not None:
-        results = counted(output.distinct, "distinct result")
-        yield Entry(f"the op gave {results} in {counted(output.repeats, 'repeat')} on equal inputs", weight=weight)
-
-
-def _extent(output: OutputDifference) -> str:
-    if output.elements_different is None:
-        text = counted(output.elements, "element")
-    else:
-        verb = "differs" if output.elements_different == 1 else "differ"
-        text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
-    sizes = []
-    if output.max_ulp is not None:
-        sizes.append(f"{output.max_ulp:,} ulp")
-    if output.max_abs is not None and not math.isnan(output.max_abs):
-        sizes.append(f"{output.max_abs:.3g} in value")
-    return f"{text}, by at most {' and '.join(sizes)}" if sizes else text

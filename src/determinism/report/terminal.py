@@ -6,13 +6,16 @@ from rich.console import Console
 from rich.text import Text
 
 from determinism.comparison.result import Comparison
+from determinism.report.batch import batch_sections
+from determinism.report.causes import cause_entries
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.layout import laid_out
 from determinism.report.leftovers import leftover_entries
 from determinism.report.missing import missing_entries
 from determinism.report.notes import note_entries
 from determinism.report.story import consequence_entries, origin_entries
-from determinism.report.wording import counted, headline
+from determinism.report.told import first_sentence
+from determinism.report.wording import counted
 from determinism.types import Verdict
 
 _TONES = {
@@ -29,22 +32,31 @@ def render(comparison: Comparison, console: Console) -> None:
         comparison: What was found.
         console: Where to print; its width and encoding are kept to.
     """
-    first = comparison.first_divergence
     sections = [
         list(_verdict_entries(comparison)),
         list(leftover_entries(comparison)) if comparison.verdict is Verdict.DIFFERENT else [],
         list(missing_entries(comparison)),
-        [] if first is None else list(origin_entries(comparison, first)),
-        list(consequence_entries(comparison)),
+        *_story(comparison),
         list(note_entries(comparison)),
     ]
     lines = laid_out(sections, console)
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
 
 
+def _story(comparison: Comparison) -> list[list[Entry]]:
+    if comparison.batch is not None:
+        return batch_sections(comparison, comparison.batch)
+    first = comparison.first_divergence
+    return [
+        [] if first is None else list(origin_entries(comparison, first)),
+        list(cause_entries(comparison)),
+        list(consequence_entries(comparison)),
+    ]
+
+
 def _verdict_entries(comparison: Comparison) -> list[Entry]:
     entries = [
-        Entry(headline(comparison), weight=Weight.CORE, tone=_TONES[comparison.verdict], lines=5, full_width=True)
+        Entry(first_sentence(comparison), weight=Weight.CORE, tone=_TONES[comparison.verdict], lines=5, full_width=True)
     ]
     spots = len(comparison.recorded.blind_spots)
     if comparison.verdict is Verdict.SAME and spots:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from determinism.process_name import own_name
 from determinism.trace.schema import PROCESSES_FOLDER
 
 PROCESS_VARIABLE = "DETERMINISM_PROCESS"
@@ -52,7 +51,7 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
     Raises:
         OSError: The folder cannot be made.
     """
-    name = name or _own_name(parent_key or "")
+    name = name or own_name(parent_key or "")
     for index in itertools.count(1):
         if name is not None:
             key = f"{parent_key or 'main'}.{name}" if index == 1 else f"{parent_key or 'main'}.{name}-{index}"
@@ -67,16 +66,3 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
             continue
         return folder
     raise AssertionError("the count of keys has no end")
-
-
-def _own_name(parent_key: str) -> str | None:
-    """What this process is called among its siblings; None if it has no name."""
-    rank = os.environ.get("RANK", "")
-    # The children of a rank inherit its variables.
-    if rank.isdigit() and f"rank-{rank}" not in parent_key.split("."):
-        return f"rank-{rank}"
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is None:
-        return None
-    name = str(multiprocessing.current_process().name)
-    return None if name == "MainProcess" else re.sub(r"[^A-Za-z0-9-]", "-", name)

@@ -32,6 +32,8 @@ class Options:
     max_disk: int | None = None
     paranoid: bool = False
     capture: dict[str, Any] | None = None
+    rows: dict[str, Any] | None = None
+    generators: dict[str, Any] | None = None
 
 
 class _Folders:
@@ -87,6 +89,22 @@ def record(
     """
     if level not in set(Level):
         raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")
+    with recording(path, Options(level=level, max_disk=max_disk, paranoid=paranoid)) as session:
+        yield session
+
+
+@contextmanager
+def recording(path: str | os.PathLike[str], options: Options) -> Iterator[active.RecordingSession]:
+    """Record what this thread does inside the `with` block.
+
+    Args:
+        path: The trace to make.
+        options: What is to be recorded.
+
+    Raises:
+        UsageError: No supported framework is imported, or a recording is running.
+        TraceError: The folder cannot be used.
+    """
     framework = next((name for name in RECORDERS if name in sys.modules), None)
     if framework is None:
         raise UsageError(
@@ -98,10 +116,10 @@ def record(
             "already-recording", "This process is being recorded already; a second recording cannot begin."
         )
     folder = Path(path).absolute()
-    facts = {"created": time.time(), "command": [sys.executable, *sys.argv], "cwd": os.getcwd(), "level": level}
+    facts = {"created": time.time(), "command": [sys.executable, *sys.argv], "cwd": os.getcwd(), "level": options.level}
     create_trace(folder, **facts)
     recorder: active.Recorder = import_module(RECORDERS[framework])
-    session = recorder.start(_Folders(folder), Options(level=level, max_disk=max_disk, paranoid=paranoid))
+    session = recorder.start(_Folders(folder), options)
     process = os.getpid()
     frame = innermost_user_frame()
     if frame is not None:

@@ -16,6 +16,7 @@ _NAMES = {
     "numpy": "seed of numpy.random",
     "torch": "seed of torch, on every device",
     "tensorflow": "seed of tf.random and Keras",
+    "cupy": "seed of cupy.random, on every device",
 }
 NAMES = tuple(_NAMES.values())
 

@@ -9,7 +9,7 @@ determinism.state.restore(state, model=model, optimizer=optimizer, loader=loader
 
 from __future__ import annotations
 
-from determinism.state.captured import State, from_bytes, from_dict, load
+from determinism.state.captured import State, from_bytes, from_dict, from_tree, load
 from determinism.state.capturing import capture
 from determinism.state.checkpointed import Checkpointed
 from determinism.state.loader import ResumableLoader, resumable
@@ -22,6 +22,7 @@ __all__ = [
     "capture",
     "from_bytes",
     "from_dict",
+    "from_tree",
     "load",
     "restore",
     "resumable",

@@ -116,6 +116,10 @@ class State:
         tensors = {name: torch.from_array(array, {}) for name, array in self.arrays.items()}
         return {"format": FORMAT, "document": json.dumps(self.document, allow_nan=False), "tensors": tensors}
 
+    def to_tree(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The state as a tree of arrays, to put into what Orbax saves; one array of bytes, so that no number is converted."""
+        return {_DOCUMENT: np.frombuffer(self.to_bytes(), dtype=np.uint8)}
+
     def __repr__(self) -> str:
         """What was captured, in one line."""
         gaps = f", {len(self.gaps)} gaps" if self.gaps else ""
@@ -175,6 +179,22 @@ def from_dict(saved: Mapping[str, Any]) -> State:
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable("The dictionary", f"it is no state ({type(error).__name__}: {error})") from None
     return _checked(text, arrays, "The dictionary")
+
+
+def from_tree(tree: Mapping[str, Any]) -> State:
+    """Read a state that `State.to_tree` gave, as Orbax restores it: as arrays of NumPy or of JAX.
+
+    Args:
+        tree: The tree.
+
+    Raises:
+        StateError: It is no state, damaged, or of a newer version.
+    """
+    try:
+        data = np.asarray(tree[_DOCUMENT], dtype=np.uint8).tobytes()
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable("The tree", f"it is no state ({type(error).__name__}: {error})") from None
+    return from_bytes(data, "The tree")
 
 
 _KEYS = ("surroundings", "settings", "seeds", "unseeded", "generators", "registered", "parts", "gaps")

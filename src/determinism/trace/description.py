@@ -146,6 +146,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "steps_by": _is_text,
     "records": _is_count,
     "steps": _is_count,
+    "step_seconds": _is_duration,
     "stopped_by": _is_text,
     "environment": _is_facts,
     "settings": _is_facts,

@@ -20,6 +20,7 @@ from determinism.trace.chunk import Chunk, chunk_from_batch, cut
 from determinism.trace.decoder import Decoder
 from determinism.trace.description import has_begun, read_description, read_manifest
 from determinism.trace.names import Names
+from determinism.trace.numbers import read_numbers
 from determinism.trace.portions import RecordReader
 from determinism.trace.soundness import is_sound, is_whole
 from determinism.trace.spool_file import read_spool
@@ -90,6 +91,12 @@ class ProcessTrace:
                 batches = self._num_batches = int(upto[-1])
                 chunk = replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
             yield chunk
+
+    @cached_property
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """What is known of losses as numbers, see `read_numbers`; nothing where batches count as steps."""
+        numbers = read_numbers(self.folder, self._limit)
+        return numbers if self.steps_by is not None else numbers[:0]
 
     @property
     def steps_by(self) -> str | None:

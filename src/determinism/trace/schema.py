@@ -19,7 +19,14 @@ RECORDS_FILE = "records.arrow"
 NAMES_FILE = "names.arrow"
 SPOOL_FILE = "records.spool"
 PENDING_NAMES_FILE = "names.pending"
+NUMBERS_FILE = "numbers.bin"
 CAPTURE_FILE = "capture.json"
+CAPTURED_INPUTS_FILE = "inputs.safetensors"
+CAPTURED_OUTPUTS_FILE = "outputs.safetensors"
+GENERATORS_FILE = "generators.json"
+"""States of the global generators at the end of the last step; only where they were to be kept."""
+ROWS_FILE = "rows.arrow"
+"""Digests of the rows of batches; only where rows were asked for."""
 
 STEP_OP = "determinism::step"
 """Name of the record that ends a step."""
@@ -47,6 +54,17 @@ class Table(IntEnum):
     LAYOUT = 5
     """JSON list: dtype, shape, strides (elements), storage offset (elements), device, storage size (bytes), and
     `SHARED` if processes share the memory."""
+
+
+class Meaning(IntEnum):
+    """What a number in `numbers.bin` is."""
+
+    LOSS = 0
+    """A backward was started from a tensor that held it."""
+    READ = 1
+    """`item()` gave it to the program."""
+    UNKNOWN_LOSS = 2
+    """A backward was started from a tensor that held something else than one number, or is not at hand."""
 
 
 class Column(NamedTuple):

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from determinism.trace.batches import written_bytes
 from determinism.trace.names_writer import NamesWriter
+from determinism.trace.numbers import NumbersWriter
 from determinism.trace.process_file import ProcessFile
 from determinism.trace.records_writer import RecordsWriter
-from determinism.trace.schema import Table
+from determinism.trace.schema import Meaning, Table
 
 _ROWS_WORTH_A_BATCH = 2048
 _RECORD_CAPACITIES = (8192, 1024, 128, 16)
@@ -54,6 +55,7 @@ class ProcessWriter:
         self._process_file = ProcessFile(folder, description)
         self._names = NamesWriter(folder)
         self._records = RecordsWriter(folder)
+        self._numbers = NumbersWriter(folder)
         self._last_flush = time.monotonic()
         self._store: Any = _store_nothing
         """Stores a record; `Spool.append` until writing stops."""
@@ -127,8 +129,28 @@ class ProcessWriter:
             except OSError as error:
                 self._stop("max-disk" if error.errno is None else "disk-full", str(error))
 
+    def number(self, meaning: Meaning, record: int, edge: Sequence[int], value: float, step: int) -> None:
+        """Keep a number, so that it can be shown.
+
+        Args:
+            meaning: What it is.
+            record: The record that it belongs to.
+            edge: What the record read: number of the producer and its output; empty if that is not known.
+            value: The number.
+            step: The step of the record.
+        """
+        producer, output = edge[:2] if edge else (-1, 0)
+        self._acquire()
+        try:
+            self._numbers.add(meaning, record, producer, output, value, step)
+        finally:
+            self._release()
+
     def boundary(self) -> None:
-        """A step ended: write a batch if it is worth one."""
+        """A step ended: write its numbers, and a batch if it is worth one."""
+        with self._lock:
+            self._flush_numbers()
+            self._numbers.boundary()
         if self._records.num_waiting >= _ROWS_WORTH_A_BATCH and time.monotonic() - self._last_flush >= 1.0:
             self.flush()
 
@@ -144,6 +166,14 @@ class ProcessWriter:
                     self._stop("disk-full", str(error))
             self._last_flush = time.monotonic()
 
+    def _flush_numbers(self) -> None:
+        if self.stopped_by is None:
+            room = None if self._max_bytes is None else self._max_bytes - self._bytes_on_disk()
+            try:
+                self._numbers.flush(room)
+            except OSError as error:
+                self._stop("disk-full", str(error))
+
     def _has_room_for(self, batch: pa.RecordBatch) -> bool:
         """Whether a batch still fits; if not, what it holds stays where it is, and recording stops."""
         if self._max_bytes is None:
@@ -155,7 +185,7 @@ class ProcessWriter:
         return True
 
     def _bytes_written(self) -> int:
-        return self._records.bytes_written + self._names.bytes_written + _DOCUMENT_BYTES
+        return self._records.bytes_written + self._names.bytes_written + self._numbers.bytes_written + _DOCUMENT_BYTES
 
     def _bytes_on_disk(self) -> int:
         return self._bytes_written() + self._records.spool_bytes
@@ -195,8 +225,9 @@ class ProcessWriter:
 
     def close(self) -> None:
         """Write what is left and end the streams."""
+        self._flush_numbers()
         self.flush()
-        for file in (self._records, self._names):
+        for file in (self._records, self._names, self._numbers):
             try:
                 file.close()
             except (OSError, pa.ArrowException) as error:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from determinism.frameworks.tensorflow.iterator_state import iterator_state, put_back_iterator
+
 _KEEPERS = ("Layer", "Optimizer", "Metric")
 """Classes of Keras's whose objects keep variables; a model is a layer."""
 
@@ -83,9 +85,15 @@ def devices() -> dict[str, int]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """Kind and state of a generator, or of what has variables; None if `thing` is neither."""
+    """Kind and state of a generator, of what has variables, or of an iterator of `tf.data`; None if `thing` is none of these.
+
+    Raises:
+        StateError: It is an iterator that TensorFlow cannot save.
+    """
     if isinstance(thing, tf.random.Generator):
         return f"tf.random.Generator with algorithm {int(thing.algorithm)}", thing.state.numpy()
+    if isinstance(thing, tf.data.Iterator):
+        return iterator_state(thing)
     variables = _keras_variables(thing)
     if variables is None:
         return None
@@ -94,7 +102,14 @@ def state_of(thing: Any) -> tuple[str, Any] | None:
 
 
 def put_back(thing: Any, state: Any) -> None:
-    """Give a generator, or what has variables, a state."""
+    """Give a generator, what has variables, or an iterator a state.
+
+    Raises:
+        StateError: It is an iterator of another data set.
+    """
+    if isinstance(thing, tf.data.Iterator):
+        put_back_iterator(thing, state)
+        return
     variables = _keras_variables(thing)
     if variables is None:
         thing.reset(state)

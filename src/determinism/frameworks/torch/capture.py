@@ -1,99 +1,188 @@
-"""Looks closely at one record in a confirming run: are its inputs what their producers left, and does the op repeat?"""
+"""Looks closely at one record in a further run: are its inputs what their producers left, does the op repeat, what are the values?"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.captured_call import CapturedCall, is_saveable, save
 from determinism.frameworks.torch.edges import written_tensors
-from determinism.frameworks.torch.generators import generator_of
+from determinism.frameworks.torch.op_repeats import OpRepeats, Output, filled_memory, one_thread
 from determinism.frameworks.torch.op_traits import OpTraits
 from determinism.frameworks.torch.recorder import Recorder
-from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.frameworks.torch.value_difference import difference
+from determinism.frameworks.torch.settings_inside import run_with_settings
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
 from determinism.trace.files import write_json
-from determinism.trace.schema import CAPTURE_FILE
+from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 
 _MAX_BYTES = 4 << 30
+"""Of an op with larger inputs no copies are made."""
 
 
 class Capture:
-    """Waits for one op, examines it, and ends the program."""
+    """Waits for one record, examines it, and ends the program."""
 
     def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
         """Take what to look for.
 
         Args:
-            request: `step`, `phase`, `op`, `module` (or None), `occurrence`, `repeats`, `seconds`.
-            folder: Where the result is written.
+            request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
+                `seconds`, of which the first may be 0 if only values are wanted.
+            folder: Of the stream that holds the record, since records of other threads may look the same; the result is
+                written there.
             finish: Ends the program.
         """
         self._request = request
         self._folder = folder
         self._finish = finish
         self._seen = 0
+        self._left = int(request["most_bytes"])
 
     def __call__(self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
         """An op is about to run."""
-        wanted = self._request
-        if traits.name != wanted["op"] or recorder.progress.step != wanted["step"]:
-            return
-        phase, link = recorder.place()
-        number = -1 if wanted["module"] is None else recorder.modules.number(wanted["module"])
-        if phase.label != wanted["phase"] or link.module != number:
-            return
-        self._seen += 1
-        if self._seen <= wanted["occurrence"]:
+        if not self._is_wanted(recorder, traits.name):
             return
         recorder.capture = None
-        changed = changed_inputs(recorder, args, kwargs)
-        repeated = {"repeats": 0, "outputs": []} if changed else self._repeat(traits, func, args, kwargs)
-        result = {"changed_inputs": changed, **repeated}
+        result: dict[str, Any] = {"changed_inputs": changed_inputs(recorder, args, kwargs), "repeats": 0, "outputs": []}
+        try:
+            result |= self._examine(recorder, traits, func, args, kwargs, has_changed=bool(result["changed_inputs"]))
+        except Exception as error:
+            # The op may fail on copies, or there may be no memory for them; what is known of the inputs stands.
+            result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
+        self._end(result)
+
+    def after(self, recorder: Recorder, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+        """It has run; the one that was waited for ended the program."""
+
+    def event(self, recorder: Recorder, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Something that is no op is about to be recorded."""
+        if self._is_wanted(recorder, name):
+            recorder.capture = None
+            named = {f"output_{position}": tensor.detach() for position, tensor in enumerate(tensors)}
+            saved = _saved(self._keep(CAPTURED_OUTPUTS_FILE, "tensors", named))
+            self._end({"changed_inputs": [], "repeats": 0, "outputs": [], "saved": saved})
+
+    def _end(self, result: dict[str, Any]) -> None:
         write_json(self._folder / CAPTURE_FILE, result)
         self._finish("captured")
 
-    def _repeat(self, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Run the op again and again on equal inputs, and count what comes out."""
-        tensors = _tensors((args, tuple(kwargs.values())))
-        if traits.is_uninitialized or sum(tensor.nbytes for tensor in tensors) > _MAX_BYTES:
-            return {"repeats": 0, "outputs": []}
-        generator = generator_of(args, kwargs) if traits.draws else None
-        state = generator.get_state() if generator is not None else None
-        seen: list[set[bytes]] = []
-        first: list[torch.Tensor] = []
-        worst: list[dict[str, Any]] = []
-        repeats, until = 0, time.monotonic() + self._request["seconds"]
-        # On a busy machine threads run one after the other, and a race shows only after many repeats.
-        while repeats < 2 or (
-            time.monotonic() < until and (repeats < self._request["repeats"] or all(len(found) < 2 for found in seen))
-        ):
-            if generator is not None and state is not None:
-                generator.set_state(state)
-            copies_args, copies_kwargs = _copied(args), _copied(kwargs)
-            result = func(*copies_args, **copies_kwargs)
-            outputs = written_tensors(traits, copies_args, copies_kwargs, result)
-            if not first:
-                first = [output.clone() for output in outputs]
-                seen = [set() for _ in outputs]
-                worst = [{"elements_different": 0, "max_ulp": None, "max_abs": None} for _ in outputs]
-            for index, output in enumerate(outputs):
-                digest = digest_tensor(output)
-                if digest not in seen[index]:
-                    seen[index].add(digest)
-                    _note_worst(worst[index], difference(first[index], output))
-            repeats += 1
-        outputs_found = [{"distinct": len(s), **w} for s, w in zip(seen, worst, strict=True)]
-        return {"repeats": repeats, "outputs": outputs_found}
+    def _is_wanted(self, recorder: Recorder, op: str) -> bool:
+        wanted = self._request
+        if op != wanted["op"] or recorder.writer.folder != self._folder or recorder.progress.step != wanted["step"]:
+            return False
+        phase, link = recorder.place()
+        number = -1 if wanted["module"] is None else recorder.modules.number(wanted["module"])
+        if phase.label != wanted["phase"] or link.module != number:
+            return False
+        self._seen += 1
+        return bool(self._seen > wanted["occurrence"])
+
+    def _examine(
+        self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any, *, has_changed: bool
+    ) -> dict[str, Any]:
+        if has_changed and self._request["repeats"]:
+            return {}
+        call = CapturedCall(traits, args, kwargs)
+        if traits.is_uninitialized or traits.is_collective:
+            what = "leaves memory as it was" if traits.is_uninitialized else "exchanges tensors with other processes"
+            return {"saved": _saved(f"the op {what}")}
+        if not self._request["repeats"]:
+            return {"saved": self._values(recorder, traits, func, args, kwargs, call)}
+        if _size(tensors_in((args, kwargs))) > _MAX_BYTES:
+            return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
+        return self._repeat(traits, func, args, kwargs, call)
+
+    def _values(
+        self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
+    ) -> dict[str, Any]:
+        """Keep what the op reads, let it run as it would have, and keep what it made."""
+        left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
+        if traits.needs_settings:
+            result = run_with_settings(recorder.writer, func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        outputs = enumerate(written_tensors(traits, args, kwargs, result))
+        named = {f"output_{position}": output for position, output in outputs}
+        return _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))
+
+    def _repeat(self, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall) -> dict[str, Any]:
+        """Run the op again and again on copies, and keep its inputs with up to two results of each output."""
+        repeats = OpRepeats(traits, func, args, kwargs)
+        limits = {"repeats": self._request["repeats"], "seconds": self._request["seconds"]}
+        done, outputs = repeats.series(**limits, insists=True)
+        found = {position: {"distinct": output.distinct, **output.worst} for position, output in outputs.items()}
+        for name, series in _further_series(repeats, outputs, limits):
+            for position, output in series.items():
+                found[position][name] = output.distinct
+        named = {f"output_{position}": output.first for position, output in outputs.items()}
+        named |= {f"output_{at}_other": output.other for at, output in outputs.items() if output.other is not None}
+        left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
+        saved = _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))
+        saved["reason"] = left_out or call.problem
+        if saved["reason"] is None:
+            saved["call"] = {**call.document(), "compared": list(outputs)}
+        facts = [{"position": position, **facts} for position, facts in found.items()]
+        return {"repeats": done, "outputs": facts, "saved": saved}
+
+    def _keep(self, file: str, what: str, tensors: dict[str, torch.Tensor]) -> str | None:
+        """Keep tensors as a file, without those that cannot be; says why if they are too large for what is left."""
+        kept = {name: tensor for name, tensor in tensors.items() if is_saveable(tensor)}
+        needed = _size(kept.values())
+        if needed > self._left:
+            mebibytes = [size / (1 << 20) for size in (needed, self._request["most_bytes"])]
+            return f"its {what} take {mebibytes[0]:,.1f} MiB, and {mebibytes[1]:,.1f} MiB may be kept"
+        self._left -= needed
+        if file == CAPTURED_OUTPUTS_FILE:
+            # Each element stands there by itself, so that files of two runs can be compared.
+            kept = {name: tensor.detach().contiguous() for name, tensor in kept.items()}
+        save(self._folder / file, kept, about=f"{what} of {self._request['op']}")
+        return None
+
+
+def _saved(*left_out: str | None) -> dict[str, Any]:
+    """What is said of what was kept: the call, why there is none, and why tensors are missing."""
+    reason = next((text for text in left_out if text is not None), None)
+    return {"call": None, "reason": reason, "left_out": reason}
+
+
+def _further_series(
+    repeats: OpRepeats, outputs: dict[int, Output], limits: dict[str, Any]
+) -> Iterator[tuple[str, dict[int, Output]]]:
+    """Series that hold another factor each, as long as there is something left to be told apart."""
+    if not any(output.first.is_cpu for output in outputs.values()):
+        return
+    with one_thread():
+        varies = _varies(outputs)
+        if varies:
+            _, found = repeats.series(**limits)
+            yield "distinct_one_thread", found
+            varies = _varies(found)
+        with filled_memory() as is_filled:
+            if varies and is_filled:
+                _, found = repeats.series(**limits)
+                yield "distinct_filled_memory", found
+                varies = _varies(found)
+            if not varies:
+                _, found = repeats.series(**limits, moves=True)
+                yield "distinct_alignments", found
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of tensors, without the sparse ones, which are small."""
+    return sum(tensor.nbytes for tensor in tensors if is_plain(tensor))
+
+
+def _varies(outputs: dict[int, Output]) -> bool:
+    return any(output.distinct > 1 for output in outputs.values())
 
 
 def changed_inputs(recorder: Recorder, args: Any, kwargs: Any) -> list[int]:
     """Positions of the inputs whose memory no longer holds what the last recorded write left there."""
     changed = []
-    for position, tensor in enumerate(_tensors((args, tuple(kwargs.values())))):
+    for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):
         state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
         if state is None or state.view is None or not any(state.digest):
             continue
@@ -104,29 +193,12 @@ def changed_inputs(recorder: Recorder, args: Any, kwargs: Any) -> list[int]:
     return changed
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
-
-
-def _copied(value: Any) -> Any:
-    """The same arguments with their own memory; strides stay as they are."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            return value.clone()
-        copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-        return copy.copy_(value.detach())
     if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in value]
-    return value
-
-
-def _note_worst(worst: dict[str, Any], found: dict[str, Any]) -> None:
-    for name, value in found.items():
-        if value is not None and (worst[name] is None or value > worst[name]):
-            worst[name] = value
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

@@ -209,13 +209,18 @@ def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> li
             return [result]
         if traits.returns_target:
             return [args[0]]
-    targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in written
+    found: dict[int, torch.Tensor] = {}
+    _collect((*written_arguments(traits, args, kwargs), result), found)
+    return list(found.values())
+
+
+def written_arguments(traits: OpTraits, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an op writes: tensors, lists of tensors, or None where one was not given."""
+    targets = [kwargs.get(at) if isinstance(at, str) else args[at] for at in traits.written
                if isinstance(at, str) or at < len(args)]  # fmt: skip
     if traits.hidden_written and len(args) > traits.hidden_flag and args[traits.hidden_flag]:
         targets += [args[at] for at in traits.hidden_written]
-    found: dict[int, torch.Tensor] = {}
-    _collect((*targets, result), found)
-    return list(found.values())
+    return targets
 
 
 def _collect(values: Any, found: dict[int, torch.Tensor]) -> None:

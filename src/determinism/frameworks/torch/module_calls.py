@@ -18,9 +18,10 @@ from determinism.types import Phase
 
 _frame = sys._getframe
 Returned = Callable[[Recorder, torch.nn.Module, Any, Any], None]
+Entered = Callable[[Recorder, torch.nn.Module, Any], None]
 
 
-def install(threads: Threads, returned: Returned | None) -> Undo:
+def install(threads: Threads, returned: Returned | None, entered: Entered | None = None) -> Undo:
     """Wrap `Module.__call__`.
 
     Global hooks would do the same, but they take Dynamo off its usual way, make it warn on the program's error stream,
@@ -29,6 +30,7 @@ def install(threads: Threads, returned: Returned | None) -> Undo:
     Args:
         threads: Whose paths of modules are kept up to date.
         returned: Called with recorder, module, arguments and output when a module returns, before it is left.
+        entered: Called with recorder, module and arguments before an outermost module is called.
 
     Returns:
         What takes the wrapper off.
@@ -45,6 +47,8 @@ def install(threads: Threads, returned: Returned | None) -> Undo:
             paths = recorder.modules
             if not paths.calls:
                 recorder.progress.phase = Phase.FORWARD
+                if entered is not None:
+                    entered(recorder, module, (args, kwargs))
             paths.enter(module, _frame())
             try:
                 output = original(module, *args, **kwargs)
@@ -58,7 +62,7 @@ def install(threads: Threads, returned: Returned | None) -> Undo:
 
     undo = replace(torch.nn.Module, "__call__", wrapper_of)
     leave_alone(torch.nn.Module.__call__, with_callees=False)
-    for own in (ModulePaths.enter, ModulePaths.leave, Threads.recorder, returned):
+    for own in (ModulePaths.enter, ModulePaths.leave, Threads.recorder, returned, entered):
         if own is not None:
             leave_alone(getattr(own, "__func__", own))
     return undo

@@ -9,8 +9,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 
 
@@ -55,7 +57,30 @@ def _follow_backwards(threads: Threads) -> Undo:
 
 def _loss(recorder: Recorder, outputs: Any) -> None:
     tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
-    recorder.event(Role.LOSS, "determinism::loss", tensors, values=True, phase=Phase.FORWARD)
+    record = recorder.event(Role.LOSS, "determinism::loss", tensors, values=True, phase=Phase.FORWARD)
+    if tensors:
+        value = _number(tensors[0])
+        meaning = Meaning.UNKNOWN_LOSS if value is None else Meaning.LOSS
+        edge = recorder.look(tensors[:1]).edges if recorder.tracks_ops else ()
+        recorder.writer.number(meaning, record, edge, value or 0.0, recorder.progress.step)
+
+
+def _number(loss: torch.Tensor) -> float | None:
+    """What a loss on the CPU holds; one elsewhere is not waited for."""
+    # What wraps a tensor, such as a DTensor, might ask other processes for it.
+    if (
+        type(loss) is not torch.Tensor
+        or not is_plain(loss)
+        or not loss.is_cpu
+        or loss.numel() != 1
+        or not loss.is_floating_point()
+    ):
+        return None
+    try:
+        return float(loss.detach().item())
+    except RuntimeError:
+        # Within a transformation, such as `vmap`, there is no single value.
+        return None
 
 
 def _follow_scaler(threads: Threads, stepped: Callable[[], None]) -> Undo:

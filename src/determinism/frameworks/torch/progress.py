@@ -6,6 +6,7 @@ scaler skips that, or at `determinism.step()`, which from then on alone counts.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,16 @@ class Progress:
         self.steps_by: str | None = None
         self._first_optimizer: Callable[[], Any] = lambda: None
         self._step_ended = step_ended
+        self._first_end: float | None = None
+        self._last_end = 0.0
+        self._num_later = 0
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long a step took on average, without the first one; None if there were fewer than two."""
+        if self._first_end is None or not self._num_later:
+            return None
+        return (self._last_end - self._first_end) / self._num_later
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer's `step` was called."""
@@ -65,6 +76,14 @@ class Progress:
             self._step_ended(counted_by)
         finally:
             self.step += 1
+            self._note_time()
+
+    def _note_time(self) -> None:
+        self._last_end = time.perf_counter()
+        if self._first_end is None:
+            self._first_end = self._last_end
+        else:
+            self._num_later += 1
 
 
 class ThreadProgress(Progress):

@@ -20,12 +20,14 @@ from determinism.frameworks.torch.formula_nodes import FormulaNodes
 from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
+from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
 from determinism.frameworks.torch.progress import Progress
 from determinism.frameworks.torch.settings_inside import run_with_settings
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts
+from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 
 _current_node = torch._C._current_autograd_node
@@ -51,8 +53,8 @@ class Recorder(Attention, TorchDispatchMode):
         super().__init__()
         self.tracks_ops = tracks_ops
         self.paranoid = paranoid
-        self.capture: Callable[[Recorder, OpTraits, Any, Any, Any], None] | None = None
-        """Looks at every op before it runs; set in a confirming run."""
+        self.capture: Look | None = None
+        """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
         self.is_saving = 0
         """How many calls of `torch.save` are running."""
         self.graph_depth = 0
@@ -173,8 +175,12 @@ class Recorder(Attention, TorchDispatchMode):
             self.edges.lifted(states, outputs)
         elif traits.is_collective:
             self.edges.in_flight(states)
+        if role is not _OP and type(result) is float:
+            self.writer.number(Meaning.READ, record, looked.edges, result, self.progress.step)
         if self.capture is not None:
-            self.edges.remember(written, outputs)
+            if written:
+                self.edges.remember(written, outputs)
+            self.capture.after(self, traits, record, written)
         if traits.asks_for_modes:
             self.formula_nodes.ran_forward(traits, args, looked, record, outputs)
 
@@ -253,14 +259,12 @@ class Recorder(Attention, TorchDispatchMode):
             outputs += (self.layouts.value_number, digest_bytes(value))
         arguments = self.arguments.text_number(text) if text else -1
         with self.in_phase(phase or self.progress.phase):
+            if self.capture is not None:
+                self.capture.event(self, name, tensors)
             return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
 
     def hold(self, held: Iterable[tuple[int, int, torch.Tensor]]) -> None:
-        """Record what the program holds now, tensor by tensor, at one place.
-
-        Args:
-            held: The number of what the record is called, the number of the tensor's name, and the tensor.
-        """
+        """Record what the program holds now, at one place; each with the numbers of the record's and the tensor's name."""
         stack = self.sites.stack(_frame(1), self._calls)
         before = (self._number, self.progress.step, Phase.OTHER, Role.HELD)
         behind = (NO_MODULE, stack, NOWHERE.record, NOWHERE.stack)

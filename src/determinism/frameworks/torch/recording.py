@@ -24,6 +24,7 @@ from determinism.frameworks.torch import (
     optimization,
     unseen_code,
 )
+from determinism.frameworks.torch.besides import Besides
 from determinism.frameworks.torch.capture import Capture
 from determinism.frameworks.torch.children import Part, is_being_made, part_of_program
 from determinism.frameworks.torch.held_records import generator_states, record_held
@@ -50,6 +51,7 @@ class Session:
         self._part = Part("process", None)
         self._outermost: FrameType | None = None
         self._racy: list[str] = []
+        self._besides = Besides(options)
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
         main = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
@@ -68,11 +70,17 @@ class Session:
         """That of the main thread."""
         return self.threads.main
 
+    @property
+    def num_records(self) -> int:
+        """How many records this process has made."""
+        return self.writer.num_records if self.recorder.is_active else 0
+
     def _install(self) -> None:
         threads = self.threads
         self._undo += optimization.install(threads, self._end_if_asked)
         self._undo += data_loading.install(threads, self._batch_yielded)
-        self._undo.append(module_calls.install(threads, _module_returned if self.level is Level.MODULE else None))
+        returned = self._besides.returned or (_module_returned if self.level is Level.MODULE else None)
+        self._undo.append(module_calls.install(threads, returned, self._besides.entered))
         self._undo.append(threads.install())
         if self.level is Level.OP:
             self._undo += escapes.install(threads, self.note_racy)
@@ -96,6 +104,8 @@ class Session:
         request = self._options.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
             recorder.capture = Capture(request, folder, self.finish_program)
+        if self._part.stream == "process":
+            self._besides.begin(recorder, folder)
 
     def _open_writer(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
         description = {
@@ -168,6 +178,8 @@ class Session:
             recorder.writer.describe(steps_by=counted_by)
         # Where a thread stands when another one draws from a shared generator may vary.
         record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
+        if recorder is self.recorder:
+            self._besides.step_ended()
         recorder.writer.boundary()
 
     def _end_if_asked(self) -> None:
@@ -193,7 +205,7 @@ class Session:
         """This is a forked child: the files belong to the parent, and it begins its own with its first op."""
         if not self._undo:
             return
-        self._inherited.append((getattr(self, "writer", None), self.threads.stream))
+        self._inherited.append((getattr(self, "writer", None), self.threads.stream, self._besides.forked()))
         self._process = os.getpid()
         self._num_batches = 0
         self._racy = []
@@ -232,8 +244,10 @@ class Session:
                 records=self.writer.num_records,
                 steps=steps,
                 steps_by=progress.steps_by,
+                step_seconds=progress.step_seconds,
                 open_settings=left_open.facts(),
             )
+            recorder.quietly(self._besides.close)
             recorder.sites.outermost = None
         self.threads.end()
         for undo in reversed(self._undo):

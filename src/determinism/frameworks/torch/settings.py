@@ -18,3 +18,14 @@ def settings() -> dict[str, str]:
         "torch.backends.mkldnn.enabled": torch.backends.mkldnn.is_available(),
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def computing_settings() -> dict[str, bool | int | str]:
+    """What decides how an op computes, as plain values."""
+    return {
+        "num_threads": torch.get_num_threads(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+    }

@@ -73,6 +73,13 @@ def _start_recording() -> None:
     start()
 
 
+def _start_probing() -> None:
+    _import_own_package("probing")
+    from determinism.probes.child import start
+
+    start()
+
+
 def _start_enabling() -> None:
     _import_own_package("making it deterministic")
     from determinism.launch.enabling_child import start
@@ -80,12 +87,29 @@ def _start_enabling() -> None:
     start()
 
 
+def _start_factors() -> None:
+    _import_own_package("an experiment")
+    from determinism.launch.factors_child import start
+
+    start()
+
+
 sys.path[:] = [entry for entry in sys.path if entry != _BOOTSTRAP]
+if "DETERMINISM_PROBES" in os.environ:
+    try:
+        _start_probing()
+    except Exception as error:
+        _say(f"{sys.executable} is not probed: {type(error).__name__}: {error}")
 if "DETERMINISM_ENABLING" in os.environ:
     try:
         _start_enabling()
     except Exception as error:
         _say(f"{sys.executable} was not made deterministic: {type(error).__name__}: {error}")
+if "DETERMINISM_FACTORS" in os.environ:
+    try:
+        _start_factors()
+    except Exception as error:
+        _note(f"The experiment could not start in {sys.executable}: {type(error).__name__}: {error}")
 if "DETERMINISM_RECORDING" in os.environ:
     try:
         _start_recording()

@@ -1,0 +1,67 @@
+"""`determinism check-batch`: tell whether a row's result depends on the batch that it came in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from determinism.cli.options import PROGRAM_SETTINGS, program_argument, report_options
+from determinism.cli.reports import Reports
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of click have no type argument
+    """Numbers with commas between them."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Read the text."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of sizes. Write whole numbers with commas, such as 1,16,64.", param, ctx)
+
+
+@click.command(
+    "check-batch",
+    context_settings=PROGRAM_SETTINGS,
+    short_help="Tell whether a result depends on the size of the batch.",
+)
+@click.option("--sizes", type=Sizes(), default="1,16,64", show_default=True, help="What {batch} is, run by run.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the traces go.  [default: .determinism/<time>]",
+)
+@click.option("--keep", is_flag=True, help="Keep the traces although the rows are the same.")
+@click.option(
+    "--explain/--no-explain",
+    default=None,
+    help="Make further runs to find what cures it.  [default: if a run takes less than a minute]",
+)
+@report_options
+@program_argument
+def check_batch(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
+    """Run a program with batches of different sizes, and say whether equal rows have equal results.
+
+    {batch} in the command stands for the size. Rows are matched by content: wherever an equal row goes into an op or the model,
+    with equal weights, an equal row must come out. If not, the report names the first op, its line, and what cures it.
+
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    """
+    from determinism.cli.ending import conclude, reporting, say
+    from determinism.cli.progress import ProgressLine
+    from determinism.launch.batch_request import BatchRequest
+    from determinism.launch.check_batch import BatchCheck
+
+    line = ProgressLine()
+    running: list[BatchCheck] = []
+    with reporting(reports, lambda: running[0].runs if running else []), line:
+        running.append(BatchCheck(BatchRequest(program=program, **options), line.announce, say))
+        comparison = running[0].run()
+    conclude(comparison, reports)

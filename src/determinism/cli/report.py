@@ -1,0 +1,36 @@
+"""`determinism report`: make a page or a test result from a report that was written as JSON before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from determinism.cli.options import html_option, junit_option
+from determinism.cli.reports import Reports
+
+
+@click.command(short_help="Make a page from a report that was written as JSON.")
+@html_option
+@junit_option
+@click.option("--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program.")
+@click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json")
+def report(document: Path, html_file: Path | None, junit_file: Path | None, annotate: bool) -> None:
+    """Make a page or a test result from what `--json` wrote. Nothing else is needed: neither the traces nor the program.
+
+    Exit status: 0 if all was written, 2 if not.
+    """
+    from determinism.cli.ending import reporting, say
+
+    reports = Reports(html_file=html_file, junit_file=junit_file, is_annotated=annotate)
+    if not reports.is_wanted:
+        raise click.UsageError("Say what to make: --html FILE, --junit FILE or --annotate.")
+    with reporting():
+        from determinism.report.stored import read_document
+
+        reports.check_places(document)
+        content = read_document(document)
+        if not reports.write(content, say):
+            sys.exit(2)
+        reports.annotate(content)

@@ -1,0 +1,283 @@
+"""The smallest change of a program that takes a source of nondeterminism away, at the line where it is used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from determinism.diagnose.code_edits import ChangedLines, Edit, ProgramText
+from determinism.diagnose.set_fixes import fixed_set
+from determinism.diagnose.sources import Source
+
+_SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
+"""Parts of the names of functions and variables that a value goes into which is a seed."""
+_SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
+
+
+@dataclass(frozen=True)
+class CodeFix:
+    """A change of a program."""
+
+    file: str
+    changes: tuple[ChangedLines, ...]
+    imports: tuple[str, ...] = ()
+    """Lines that have to stand among the imports, where they do not yet."""
+
+    @property
+    def code(self) -> str:
+        """The changed lines as they are to be."""
+        return "\n".join(change.after for change in self.changes)
+
+
+class Unfixable(Exception):
+    """There is no small change for this place."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A piece of a program that uses a source."""
+
+    text: ProgramText
+    node: ast.expr
+    source: Source
+
+    @property
+    def call(self) -> ast.Call:
+        if not isinstance(self.node, ast.Call):
+            raise Unfixable
+        return self.node
+
+
+def code_fix(source: Source, file: Path | None = None) -> CodeFix | None:
+    """The change that takes a source away; None if no small change does, or the file is not there as it was.
+
+    Args:
+        source: The source, with its place.
+        file: Where the program's file lies, if not where the site says.
+    """
+    fix = _FIXES.get(source.source)
+    try:
+        text = ProgramText((file or Path(source.site.file)).read_bytes(), source.site.file)
+        node = _node_at(text, source)
+        if fix is None or node is None:
+            return None
+        edits, imports = fix(_Place(text, node, source))
+    except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
+        return None
+    present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
+    missing = tuple(line for line in imports if line not in present)
+    return CodeFix(source.site.file, text.changed(edits), missing) if edits else None
+
+
+def _node_at(text: ProgramText, source: Source) -> ast.expr | None:
+    site = source.site
+    place = (site.line, site.column, site.end_line, site.end_column)
+    found = [
+        node
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.expr) and (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == place
+    ]
+    # Of several pieces at one place, the outermost is the first.
+    return found[0] if found else None
+
+
+_Change = tuple[list[Edit], tuple[str, ...]]
+
+
+def _set_order(place: _Place) -> _Change:
+    source = place.source
+    return fixed_set(place.text, place.node, source.elements, source.argument, source.key) or [], ()
+
+
+def _listing(place: _Place) -> _Change:
+    text, call = place.text, place.call
+    name = _name(call.func)
+    parent = text.parent(call)
+    if name in ("walk", "fwalk"):
+        return _sorted_walk(text, parent), ()
+    if name == "scandir":
+        if isinstance(parent, ast.withitem):
+            raise Unfixable
+        return text.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
+    if isinstance(parent, ast.Call) and _name(parent.func) == "list" and len(parent.args) == 1:
+        return [text.renamed(parent.func, "sorted")], ()
+    return text.around(call, "sorted(", ")"), ()
+
+
+def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
+    """Sort the folders and files of each step of a walk, at the beginning of the loop's body."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or len(loop.target.elts) < 3:
+        raise Unfixable
+    names = [name.id for name in loop.target.elts[1:3] if isinstance(name, ast.Name)]
+    first = loop.body[0]
+    if len(names) != 2 or first.lineno == loop.lineno:
+        raise Unfixable
+    start, indentation = text.start(first), " " * first.col_offset
+    return [Edit(start, start, "".join(f"{name}.sort()\n{indentation}" for name in names))]
+
+
+def _hash(place: _Place) -> _Change:
+    text, node = place.text, place.node
+    key = _keyword(node, "key")
+    if key is not None and _name(key.value) == "hash":
+        return [text.replaced(key.value, "repr")], ()
+    call = place.call
+    if _name(call.func) != "hash" or len(call.args) != 1:
+        raise Unfixable
+    argument = call.args[0]
+    return [text.replaced(call, f"zlib.crc32(repr({text.of(argument)}).encode())")], ("import zlib",)
+
+
+def _identity(place: _Place) -> _Change:
+    text, node = place.text, place.node
+    key = _keyword(node, "key")
+    if key is None or _name(key.value) != "id" or not isinstance(node, ast.Call) or _name(node.func) != "sorted":
+        raise Unfixable
+    return [text.replaced(node, f"list({text.of(node.args[0])})")], ()
+
+
+def _constant_seed(place: _Place) -> _Change:
+    """A value of the clock and the like that is used as a seed becomes a constant."""
+    text = place.text
+    node: ast.AST = place.node
+    while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS and isinstance(node, ast.expr):
+            return [text.replaced(node, "0")], ()
+        if isinstance(parent, ast.Call) and _is_of_seeds(_name(parent.func)) and isinstance(node, ast.expr):
+            return [text.replaced(node, "0")], ()
+        node = parent
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    if isinstance(parent, ast.AnnAssign):
+        targets = [parent.target]
+    if isinstance(node, ast.expr) and any(_is_of_seeds(_name(target)) for target in targets):
+        return [text.replaced(node, "0")], ()
+    raise Unfixable
+
+
+def _entropy(place: _Place) -> _Change:
+    call = place.call
+    if _name(call.func) == "SystemRandom":
+        return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
+    return _constant_seed(place)
+
+
+def _unseeded(place: _Place) -> _Change:
+    text, call = place.text, place.call
+    if call.args:
+        return [text.replaced(call.args[0], "0")], ()
+    for keyword in call.keywords:
+        if keyword.arg in _SEED_KEYWORDS:
+            return [text.replaced(keyword.value, "0")], ()
+    edits = [text.first_argument(call, "0")]
+    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
+    is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
+    if _name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
+        if text.of(call.func.value) not in ("np.random", "numpy.random"):
+            edits.append(text.renamed(call.func, f"manual_{_name(call.func)}"))
+    return edits, ()
+
+
+def _seed_value(place: _Place) -> _Change:
+    call = place.call
+    keyword = next((one for one in call.keywords if one.arg in _SEED_KEYWORDS), None)
+    if not call.args and keyword is None:
+        raise Unfixable
+    value = call.args[0] if keyword is None else keyword.value
+    return [place.text.replaced(value, "0")], ()
+
+
+def _completion(place: _Place) -> _Change:
+    text, call = place.text, place.call
+    name = _name(call.func)
+    if name == "imap_unordered":
+        return [text.renamed(call.func, "imap")], ()
+    if name == "as_completed" and (call.args or _keyword(call, "fs")):
+        keyword = _keyword(call, "fs")
+        futures = call.args[0] if keyword is None else keyword.value
+        kept = futures_in_order(text, futures)
+        if kept is None:
+            raise Unfixable
+        return [text.replaced(call, kept[0]), *kept[1]], ()
+    # What `wait` gives are sets, of which all that is done with them would have to change.
+    raise Unfixable
+
+
+def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Edit]] | None:
+    """The text that gives futures as they were submitted, and what else has to change for it; None if there is none."""
+    if isinstance(futures, ast.SetComp | ast.Set):
+        return f"[{text.of(futures)[1:-1]}]", []
+    if not isinstance(futures, ast.Name):
+        return text.of(futures), []
+    given = [
+        node.value
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == futures.id for target in node.targets)
+    ]
+    sets = [value for value in given if isinstance(value, ast.SetComp | ast.Set)]
+    if any(isinstance(value, ast.Call) and _name(value.func) in ("set", "frozenset") for value in given):
+        return None
+    return futures.id, [text.replaced(value, f"[{text.of(value)[1:-1]}]") for value in sets]
+
+
+def _memory(place: _Place) -> _Change:
+    text, call = place.text, place.call
+    name = _name(call.func)
+    new = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}.get(name)
+    if new is None:
+        raise Unfixable
+    imported = () if isinstance(call.func, ast.Attribute) else _imported_beside(text, name, new)
+    return [text.renamed(call.func, new)], imported
+
+
+def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
+    for node in ast.walk(text.tree):
+        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            return (f"from {node.module} import {new}",)
+    return ()
+
+
+def _kept(name: str) -> Callable[[_Place], _Change]:
+    def fix(place: _Place) -> _Change:
+        keyword = _keyword(place.node, name)
+        if keyword is None:
+            raise Unfixable
+        return [place.text.replaced(keyword.value, "True")], ()
+
+    return fix
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_of_seeds(name: str) -> bool:
+    return name == "Random" or any(part in name.lower() for part in _SEEDS)
+
+
+def _keyword(node: ast.expr, name: str) -> ast.keyword | None:
+    if not isinstance(node, ast.Call):
+        return None
+    return next((keyword for keyword in node.keywords if keyword.arg == name), None)
+
+
+_FIXES: dict[str, Callable[[_Place], _Change]] = {
+    "set-order": _set_order,
+    "listing": _listing,
+    "hash": _hash,
+    "id": _identity,
+    "clock": _constant_seed,
+    "entropy": _entropy,
+    "process-id": _constant_seed,
+    "unseeded-generator": _unseeded,
+    "seed-value": _seed_value,
+    "completion-order": _completion,
+    "uninitialized-array": _memory,
+    "checkpoint-rng": _kept("preserve_rng_state"),
+    "loader-order": _kept("in_order"),
+}
+"""How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""

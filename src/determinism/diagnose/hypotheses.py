@@ -1,0 +1,218 @@
+"""What may have made two runs differ, by what was recorded: the most telling first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from determinism.comparison.result import Divergence, Leftover
+from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.sources import Source
+from determinism.probes.request import FixedSource
+from determinism.trace.names import Frame
+from determinism.types import Kind
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause that would explain a divergence, and the experiment that shows whether it does."""
+
+    cause: str
+    intervention: Intervention
+    """What removes the cause."""
+    sites: tuple[Frame, ...] = ()
+    evidence: tuple[str, ...] = ()
+    source: Source | None = None
+    """What the program took from outside, where that is the cause."""
+
+
+_BY_SOURCE = {
+    "set-order": "hash-order",
+    "hash": "hash-value",
+    "id": "address-order",
+    "listing": "listing-order",
+    "clock": "clock",
+    "entropy": "entropy",
+    "process-id": "process-id",
+    "python-random": "seed-missing-python",
+    "numpy-random": "seed-missing-numpy",
+    "unseeded-generator": "generator-unseeded",
+    "seed-value": "seed-varies",
+    "completion-order": "completion-order",
+    "loader-order": "completion-order",
+    "queue-order": "queue-order",
+    "uninitialized-array": "uninitialized-memory",
+    "checkpoint-rng": "recomputed-randomness",
+}
+
+_BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
+"""Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
+
+_SHOWN = 60
+
+_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id")
+"""Sources that many programs only log."""
+
+_FACTOR_CAUSES = (
+    ("hash-seed", "hash-order"),
+    ("torch-seed", "seed-missing-torch"),
+    ("python-seed", "seed-missing-python"),
+    ("numpy-seed", "seed-missing-numpy"),
+    ("entropy", "outside-entropy"),
+    ("memory", "uninitialized-memory"),
+    ("thread-schedule", "thread-race"),
+    ("workers", "worker-order"),
+    ("deterministic-algorithms", "nondeterministic-op"),
+    ("threads", "nondeterministic-op"),
+    ("listings", "listing-order"),
+    ("addresses", "address-order"),
+)
+"""What is tried where nothing that was noted explains a divergence, cheapest and most frequent first."""
+
+_FIRST_BY_KIND = {
+    Kind.RNG: ("torch-seed",),
+    Kind.UNINITIALIZED: ("memory",),
+    Kind.OP: ("deterministic-algorithms", "threads", "addresses", "memory"),
+    Kind.MUTATION: ("thread-schedule", "addresses"),
+}
+"""The factors that a kind of divergence points to."""
+
+
+def hypotheses(divergence: Divergence, sources: Sequence[Source], *, leftovers: Sequence[Leftover]) -> list[Hypothesis]:
+    """Everything that may explain a divergence, the most telling first.
+
+    Args:
+        divergence: The first one.
+        sources: What the program took from outside with other values in each run, in the order of the program.
+        leftovers: Files that a run read and an earlier one had changed.
+    """
+    found = [
+        *_leftover(divergence, leftovers),
+        *_by_kind(divergence, sources),
+        *_by_sources(divergence, sources),
+        *_by_factors(divergence),
+    ]
+    unique: dict[Intervention, Hypothesis] = {}
+    for one in found:
+        unique.setdefault(one.intervention, one)
+    return list(unique.values())
+
+
+def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
+    """What a divergence says of its cause by itself, where no experiment could show one."""
+    evidence = _evidence(divergence)
+    varies = any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
+    cause = {
+        Kind.MUTATION: "changed-behind",
+        Kind.UNINITIALIZED: "uninitialized-memory",
+        Kind.OP: "nondeterministic-op" if varies else None,
+    }.get(divergence.kind or Kind.DATA)
+    return [] if cause is None else [Hypothesis(cause, Intervention(), _sites(divergence), evidence)]
+
+
+def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
+    if leftovers:
+        evidence = tuple(
+            f"Run {one.read_in} read {one.file}, which run {one.changed_in} had changed." for one in leftovers[:3]
+        )
+        opened = [one.site for one in leftovers if one.site is not None]
+        sites = tuple(dict.fromkeys([*opened, *_sites(divergence)]))
+        yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites, evidence)
+
+
+def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+    """What the kind points to; a generator that the program itself makes or seeds comes before the missing seed."""
+    names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
+    if divergence.kind is Kind.RNG and any(s.source in ("seed-value", "unseeded-generator") for s in sources):
+        return
+    if divergence.kind is Kind.UNINITIALIZED and divergence.allocated_at is not None:
+        place = divergence.allocated_at
+        held = FixedSource(place.file, place.line, "uninitialized-array")
+        yield Hypothesis(
+            "uninitialized-memory", Intervention(sources=frozenset({held})), _sites(divergence), _evidence(divergence)
+        )
+    for name in names:
+        yield _by_factor(name, divergence)
+
+
+def _by_sources(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+    before = [one for one in sources if one.recorded_as != divergence.process or one.records[0] <= divergence.record]
+    telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
+    others = [source for source in before if source.source in _SELDOM_AT_FAULT]
+    # Of what is often only logged, what was used last before the divergence is the more likely.
+    others.sort(key=lambda one: (-one.records[0], -max(one.counts)))
+    for source in [*telling, *(one for one in others if one.source != "clock")]:
+        yield _by_source(source, divergence)
+    looks = [source for source in others if source.source == "clock"]
+    if looks:
+        yield _by_clock(looks, sources, divergence)
+
+
+def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
+    """All looks at the clock together: a time that is held still must not be compared with one that is not."""
+    held = frozenset(_held(source) for source in sources if source.source == "clock")
+    sites = dict.fromkeys([*(source.site.frame for source in looks), *_sites(divergence)])
+    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (_use(looks[0]),), looks[0])
+
+
+def _held(source: Source) -> FixedSource:
+    return FixedSource(source.site.file, source.site.line, source.source)
+
+
+def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
+    factor = _BY_FACTOR.get(source.source)
+    if factor is not None:
+        intervention = Intervention.fix(factor)
+    else:
+        intervention = Intervention(sources=frozenset({_held(source)}))
+    site = source.site.frame
+    sites = (site, *(other for other in _sites(divergence) if (other.file, other.line) != (site.file, site.line)))
+    cause = _BY_SOURCE[source.source]
+    if cause == "hash-order" and source.elements == "objects":
+        cause = "address-order"
+    return Hypothesis(cause, intervention, sites, (_use(source),), source)
+
+
+def _use(source: Source) -> str:
+    """What was seen of a source, as a sentence."""
+    times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
+    used = f"{source.source} was used there {times}"
+    if not source.differs:
+        return f"{used}; whether its values differ cannot be told."
+    if None in source.shown:
+        return f"{used}, with other values in each of two further runs."
+    first, second = (" ".join(str(text).split())[:_SHOWN] for text in source.shown)
+    return f"{used}, with other values in each of two further runs: {first} and {second}."
+
+
+def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
+    for name, _ in _FACTOR_CAUSES:
+        yield _by_factor(name, divergence)
+
+
+def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
+    cause = dict(_FACTOR_CAUSES)[name]
+    if name == "addresses" and divergence.kind is Kind.OP:
+        cause = "memory-alignment"
+    if name == "thread-schedule" and divergence.phase == "checkpoint":
+        cause = "torn-checkpoint"
+    return Hypothesis(cause, Intervention.fix(name), _sites(divergence), _evidence(divergence))
+
+
+def _sites(divergence: Divergence) -> tuple[Frame, ...]:
+    """The lines that a divergence points to: where memory was allocated, where the op was called, its forward."""
+    found = (divergence.allocated_at, divergence.site, divergence.forward_site)
+    return tuple(dict.fromkeys(site for site in found if site is not None))
+
+
+def _evidence(divergence: Divergence) -> tuple[str, ...]:
+    found = []
+    for output in divergence.outputs:
+        if output.repeats is not None and output.distinct is not None and output.distinct > 1:
+            found.append(
+                f"{divergence.op} gave {output.distinct:,} distinct results in {output.repeats:,} repeats on equal inputs."
+            )
+            break
+    if divergence.allocated_at is not None:
+        found.append("The memory that was read had been allocated there, and no op had written it.")
+    return tuple(found)

@@ -1,0 +1,80 @@
+"""What an experiment changes about a run of the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from determinism.factors.catalog import FACTORS, Action
+from determinism.probes.request import FixedSource
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Factors that are held still or stirred, and sources that are held still at their lines."""
+
+    factors: frozenset[tuple[str, Action]] = frozenset()
+    sources: frozenset[FixedSource] = field(default=frozenset())
+    fresh_copy: bool = False
+    """Whether each run starts in a new copy of the working directory."""
+
+    @classmethod
+    def fix(cls, *factors: str) -> Intervention:
+        """Hold factors still."""
+        return cls(frozenset((name, Action.FIXED) for name in factors))
+
+    @classmethod
+    def stir(cls, *factors: str) -> Intervention:
+        """Stir factors."""
+        return cls(frozenset((name, Action.STIRRED) for name in factors))
+
+    def also(self, other: Intervention) -> Intervention:
+        """Both; what one of them holds still is not stirred."""
+        fixed = {name for name, action in self.factors | other.factors if action is Action.FIXED}
+        factors = {(name, action) for name, action in self.factors | other.factors if name not in fixed}
+        return Intervention(
+            frozenset(factors | {(name, Action.FIXED) for name in fixed}),
+            self.sources | other.sources,
+            self.fresh_copy or other.fresh_copy,
+        )
+
+    def without(self, other: Intervention) -> Intervention:
+        """This one, less what the other does."""
+        return Intervention(
+            self.factors - other.factors, self.sources - other.sources, self.fresh_copy and not other.fresh_copy
+        )
+
+    @property
+    def in_order(self) -> tuple[FixedSource, ...]:
+        """The sources, by file and line."""
+        return tuple(sorted(self.sources, key=lambda source: (source.file, source.line, source.source)))
+
+    @property
+    def name(self) -> str:
+        """What it is done to, in a few words."""
+        names = [name for name, _ in sorted(self.factors)]
+        names += [f"{source.source} at {_place(source)}" for source in self.in_order]
+        names += ["fresh copy of the working directory"] * self.fresh_copy
+        return " and ".join(names) or "nothing"
+
+    @property
+    def action(self) -> str:
+        """`stirred` if it only stirs, else `fixed`."""
+        actions = {action for _, action in self.factors}
+        return "stirred" if actions == {Action.STIRRED} and not self.sources and not self.fresh_copy else "fixed"
+
+    @property
+    def phrase(self) -> str:
+        """What was done, as a phrase that goes on with "with"."""
+        phrases = []
+        for name, action in sorted(self.factors):
+            done = FACTORS[name].fixed if action is Action.FIXED else FACTORS[name].stirred
+            phrases.append(f"{name} {action} ({done})")
+        phrases += [f"{source.source} held still at {_place(source)}" for source in self.in_order]
+        if self.fresh_copy:
+            phrases.append("a fresh copy of the working directory for each run")
+        return " and ".join(phrases) or "nothing changed"
+
+
+def _place(source: FixedSource) -> str:
+    return f"{PurePath(source.file).name}:{source.line}"

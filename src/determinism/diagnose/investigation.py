@@ -1,0 +1,235 @@
+"""Looks for what made two runs differ: evidence first, then experiments, until the runs are equal or the time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from determinism.comparison.findings import Cause, Experiment, Status
+from determinism.comparison.result import Comparison, Divergence
+from determinism.diagnose.catalog import causes
+from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
+from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.remedies import fixes_for, outside_fix
+from determinism.diagnose.sources import Source
+from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
+from determinism.trace.names import Frame
+from determinism.types import Kind
+
+_MOST_CAUSES = 5
+_FEW = 2
+"""So many hypotheses are tried one by one; of more, all together first."""
+
+
+@dataclass
+class Investigation:
+    """One search for causes; what it found stays when it is broken off."""
+
+    comparison: Comparison
+    laboratory: Laboratory
+    plain: Intervention = field(default_factory=Intervention)
+    """What all runs have in common: nothing, or what is stirred on purpose."""
+    step_seconds: float | None = None
+    """How long a step takes in a plain run; None if that was not measured."""
+    can_try_fixes: bool = True
+    """Whether a whole program may be run with fixes beyond those that an experiment needs."""
+
+    def __post_init__(self) -> None:
+        self._held = self.plain
+        self._rate = Rate()
+        self._rate.add(pairs=1, different=1)
+        first = self.comparison.first_divergence
+        self._is_race = bool(self.comparison.racy) or (first is not None and first.kind in (Kind.OP, Kind.MUTATION))
+        for output in first.outputs[:1] if first is not None else ():
+            if output.repeats and output.distinct:
+                self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
+        self._found: list[tuple[Hypothesis, list[Experiment]]] = []
+        self._trials: dict[Intervention, Trial] = {}
+        self._alternatives: list[tuple[str, Trial]] = []
+        """Trials of what can be set from outside instead of changing a line, with the cause that it removes."""
+        self._probed: Trial | None = None
+        self._is_steady = True
+        """Whether runs with nothing changed always part at the same record."""
+
+    def run(self) -> None:
+        """Investigate, and put causes and fixes into the comparison.
+
+        Raises:
+            LaunchError: The user ended it; what was found until then is in the comparison.
+        """
+        divergence = self.comparison.first_divergence
+        try:
+            while divergence is not None and len(self._found) < _MOST_CAUSES:
+                divergence = self._explain(divergence)
+        except BudgetSpent:
+            self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
+        finally:
+            self._conclude()
+
+    def _explain(self, divergence: Divergence) -> Divergence | None:
+        """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
+        probed = self._probe(divergence)
+        sources: Sequence[Source] = probed.sources if probed is not None else ()
+        leftovers = self.comparison.leftovers if not self._found else []
+        if probed is not None and probed.is_equal and self.comparison.environment and not self._found:
+            self._blame_surroundings()
+            return None
+        candidates = hypotheses(divergence, sources, leftovers=leftovers)
+        candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
+        found = self._needed(candidates, divergence)
+        if not found:
+            self.comparison.diagnosis = "No experiment made the difference go away."
+            self._suppose(divergence, sources)
+            return None
+        trial = self._trial(found)
+        named = [self._told_apart(one, found, divergence) for one in found]
+        self._found += [(name, self._experiments_with(one, found)) for name, one in zip(named, found, strict=True)]
+        self._held = trial.intervention
+        return None if trial.is_equal else trial.divergence
+
+    def _blame_surroundings(self) -> None:
+        """Two further runs agree, and the runs that differ had other surroundings."""
+        differing = [
+            f"{name} was {one} in one run and {other} in the other." for name, one, other in self.comparison.environment
+        ]
+        likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
+        self.comparison.causes.append(_cause(likely, Status.LIKELY, []))
+        self.comparison.diagnosis = "Two further runs, in the same surroundings, were equal; so no experiment was made."
+
+    def _probe(self, divergence: Divergence) -> Trial | None:
+        trial = self.laboratory.probe(self._held)
+        if trial.failure is not None:
+            return None
+        self._rate.add(pairs=1, different=int(not trial.is_equal))
+        if trial.divergence is not None and not is_alike(trial.divergence, divergence):
+            self._is_steady = False
+        self._probed = trial
+        return trial
+
+    def _needed(self, candidates: Sequence[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
+        """The causes that must be removed for a divergence to go: as few as will do.
+
+        One by one in their order, except that a stretch of many sources is taken as a whole first; then all of them.
+        """
+        rest = list(candidates)
+        while rest:
+            stretch = [rest.pop(0)]
+            while stretch[0].source is not None and rest and rest[0].source is not None:
+                stretch.append(rest.pop(0))
+            if len(stretch) <= _FEW:
+                for one in stretch:
+                    if self._removes([one], divergence):
+                        return [one]
+            elif self._removes(stretch, divergence):
+                return self._minimal([], stretch, divergence, is_tested=True)
+        if len(candidates) > 1 and self._removes(candidates, divergence):
+            return self._minimal([], candidates, divergence, is_tested=True)
+        return []
+
+    def _minimal(
+        self, given: list[Hypothesis], candidates: Sequence[Hypothesis], divergence: Divergence, *, is_tested: bool
+    ) -> list[Hypothesis]:
+        """A smallest part of the candidates that is enough together with what is given.
+
+        QuickXplain: Junker, "Preferred explanations and relaxations for over-constrained problems", AAAI 2004. Earlier
+        candidates are preferred.
+        """
+        if not is_tested and self._removes(given, divergence):
+            return []
+        if len(candidates) == 1:
+            return list(candidates)
+        first, second = candidates[: len(candidates) // 2], candidates[len(candidates) // 2 :]
+        of_second = self._minimal([*given, *first], second, divergence, is_tested=False)
+        of_first = self._minimal([*given, *of_second], first, divergence, is_tested=not of_second)
+        return [*of_first, *of_second]
+
+    def _removes(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
+        """Whether a divergence goes when some causes are removed."""
+        trial = self._trial(together)
+        if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
+            return trial.is_equal
+        # Where it comes and goes by itself, that it comes later shows nothing.
+        return self._is_steady and not (self._is_race and is_same_line(trial.divergence, divergence))
+
+    def _trial(self, together: Sequence[Hypothesis]) -> Trial:
+        """Run the program with some causes removed, unless that was done before."""
+        intervention = self._held
+        for one in together:
+            intervention = intervention.also(one.intervention)
+        if intervention not in self._trials:
+            trial = self.laboratory.compare(intervention, runs=self._rate.runs_needed(is_race=self._is_race))
+            self._trials[intervention] = trial
+            if self.comparison.first_divergence is not None:
+                made = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
+                self.comparison.experiments.append(made)
+            if trial.failure is None and not trial.is_equal:
+                self._rate.add(pairs=1, different=1)
+        return self._trials[intervention]
+
+    def _told_apart(self, one: Hypothesis, found: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
+        """The cause by its right name, where what removes it does not tell.
+
+        A generator may have been seeded, only too late. And an order or a hash rests on strings, which a fixed salt makes
+        equal, or on addresses, which it does not.
+        """
+        seeded_later = self._seeded_later(one, divergence)
+        if seeded_later:
+            return replace(one, cause="seed-too-late", sites=(*seeded_later, *one.sites))
+        if one.cause not in ("hash-order", "hash-value") or one.source is None or not self.can_try_fixes:
+            return one
+        salted = replace(one, intervention=Intervention.fix("hash-seed"))
+        instead = [salted if other is one else other for other in found]
+        if not self._removes(instead, divergence):
+            return replace(one, cause="address-order")
+        self._alternatives.append((one.cause, self._trial(instead)))
+        return one
+
+    def _seeded_later(self, one: Hypothesis, divergence: Divergence) -> list[Frame]:
+        """Where the generator that a cause is about was seeded after it had been drawn from."""
+        library = next((name for name, cause in SEEDED_LIBRARIES.items() if cause == one.cause), None)
+        if library is None or self._probed is None:
+            return []
+        drawn = divergence.record if one.source is None else one.source.records[0]
+        calls = self._probed.seedings.get(library, ())
+        return [site.frame for site, records in calls if records > drawn][:1]
+
+    def _experiments_with(self, one: Hypothesis, found: Sequence[Hypothesis]) -> list[Experiment]:
+        """The experiments that a cause rests on: all causes removed, and all but this one."""
+        names = [_together(found).name, _together([other for other in found if other is not one]).name]
+        return [made for made in self.comparison.experiments if made.factor in names]
+
+    def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
+        """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""
+        self.comparison.causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
+        tried = {experiment.factor for experiment in self.comparison.experiments}
+        for one in hypotheses(divergence, sources, leftovers=()):
+            if one.source is not None and one.source.differs and one.intervention.name not in tried:
+                self.comparison.causes.append(_cause(one, Status.POSSIBLE, []))
+
+    def _conclude(self) -> None:
+        named: dict[tuple[str, object], Cause] = {}
+        for hypothesis, made in self._found:
+            cause = _cause(hypothesis, Status.CONFIRMED, made)
+            key = (cause.identifier, cause.sites[:1])
+            known = named.get(key)
+            named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *made))
+        self.comparison.causes = [*named.values(), *self.comparison.causes]
+        last = self._trials.get(self._held)
+        self.comparison.fixes = [
+            *fixes_for([one for one, _ in self._found], last, self.step_seconds),
+            *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
+        ]
+
+
+def _together(some: Sequence[Hypothesis]) -> Intervention:
+    intervention = Intervention()
+    for one in some:
+        intervention = intervention.also(one.intervention)
+    return intervention
+
+
+def _cause(hypothesis: Hypothesis, status: Status, experiments: Sequence[Experiment]) -> Cause:
+    entry = causes()[hypothesis.cause]
+    return Cause(
+        hypothesis.cause, entry.title, status, (entry.why, *hypothesis.evidence), tuple(experiments), hypothesis.sites
+    )

@@ -1,0 +1,239 @@
+"""Reads what two runs noted of the sources that they used, and tells which of these differ, in order of execution."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from determinism.probes.notes import NOTES_SUFFIX
+from determinism.trace.names import Frame
+
+_MAIN_THREAD = "MainThread"
+_MOST_LINES = 300_000
+_MOST_BYTES = 1_000_000
+"""Of one line; a longer one is none of ours."""
+
+
+@dataclass(frozen=True)
+class SourceSite:
+    """The place in user code where a source was used."""
+
+    file: str
+    line: int
+    column: int
+    """Of the first byte of the expression in its line, in UTF-8."""
+    end_line: int
+    end_column: int
+    """After the last byte."""
+    function: str
+    code: str
+
+    @property
+    def frame(self) -> Frame:
+        """The line, as reports have it."""
+        return Frame(self.file, self.line, self.function, self.code)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source that two runs used at one place, and in which they differ or may differ."""
+
+    source: str
+    """Its identifier."""
+    site: SourceSite
+    process: str
+    """Key of the process among those that took notes; of several the first."""
+    recorded_as: str | None
+    """Its key in the trace, if it was recorded."""
+    thread: str
+    counts: tuple[int, int]
+    """How often each run used it there, at least."""
+    differs: bool | None
+    """Whether its values differ; None if they cannot be told apart from another run's."""
+    occurrence: int
+    """Number of the first use that differs, from 0."""
+    records: tuple[int, int]
+    """How many records each run's recorder had made in this process before."""
+    shown: tuple[str | None, str | None]
+    """The beginning of each run's value as text."""
+    elements: str | None = None
+    """Of a set: what its elements are; see `determinism.probes.set_order.Elements`."""
+    key: str | None = None
+    """Of a set of objects: the attribute by which they can be sorted into one order."""
+    argument: str | None = None
+    """Of a set that is passed to a call: number or keyword of the argument."""
+
+
+@dataclass(frozen=True)
+class Unprobed:
+    """A module of the user that ran as it is, so that nothing was noted in it."""
+
+    file: str
+    module: str
+    reason: str
+
+
+@dataclass
+class _Series:
+    """The uses of a source at one place by one thread, in order; by all threads but the main one, together."""
+
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0
+
+
+_Place = tuple[str, str, int, int, str]
+
+
+@dataclass
+class _ProcessNotes:
+    series: dict[_Place, _Series] = field(default_factory=dict)
+    unprobed: list[Unprobed] = field(default_factory=list)
+
+
+def differing_sources(first: Path, second: Path) -> list[Source]:
+    """The sources of which two runs noted different values, or values that cannot be told, in order of execution.
+
+    Args:
+        first: Folder with the notes of the first run.
+        second: That of the second.
+
+    Returns:
+        Each source once for each place; by process, then in the order of the first run's first difference. Places
+        that only one run came to are left out: that they did follows from something else.
+    """
+    found: dict[tuple[str, str, int, int], Source] = {}
+    for key in sorted(_keys(first) & _keys(second), key=lambda key: (key.count("."), len(key), key)):
+        one, other = _read(first, key), _read(second, key)
+        ordered = []
+        for place, series in one.series.items():
+            if place in other.series and (difference := _difference(place, series, other.series[place])):
+                index, differs = difference
+                ordered.append((series.notes[index]["number"], place, index, differs))
+        for _, place, index, differs in sorted(ordered, key=lambda entry: entry[0]):
+            source = _source(key, place, one.series[place], other.series[place], index, differs)
+            found.setdefault(place[:4], source)
+    return list(found.values())
+
+
+def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
+    """Where a run gave a seed to a library's generators, and how many records it had made before.
+
+    Args:
+        folder: With the notes of the run.
+        library: Top-level name of its package.
+    """
+    found: dict[SourceSite, int] = {}
+    for key in sorted(_keys(folder)):
+        for series in _read(folder, key).series.values():
+            for note in series.notes:
+                if note["source"] == "seed-value" and note.get("seeds") == library:
+                    found.setdefault(_site(note), note["records"])
+    return list(found.items())
+
+
+def unprobed_modules(folder: Path) -> list[Unprobed]:
+    """The user's modules in which nothing could be noted.
+
+    Args:
+        folder: With the notes of a run.
+    """
+    return list(dict.fromkeys(one for key in sorted(_keys(folder)) for one in _read(folder, key).unprobed))
+
+
+def _difference(place: _Place, first: _Series, second: _Series) -> tuple[int, bool | None] | None:
+    """Which use differs first, and whether it is known to differ; None if none does."""
+    untold = None
+    if place[4] != _MAIN_THREAD:
+        return _difference_of_many(first, second)
+    others = {note["occurrence"]: note for note in second.notes}
+    for index, note in enumerate(first.notes):
+        other = others.get(note["occurrence"])
+        if other is None:
+            continue
+        if None not in (note["digest"], other["digest"]) and note["digest"] != other["digest"]:
+            return index, True
+        if untold is None and (note["digest"] is None or other["digest"] is None or note.get("partial")):
+            untold = index
+    return None if untold is None else (untold, None)
+
+
+def _difference_of_many(first: _Series, second: _Series) -> tuple[int, bool | None] | None:
+    """Likewise where threads share the work, so that it is not told which does what."""
+    ours, theirs = (Counter(note["digest"] for note in series.notes) for series in (first, second))
+    extra = ours - theirs
+    if not extra or not theirs - ours:
+        is_untold = ours[None] or theirs[None] or any(note.get("partial") for note in first.notes)
+        return (0, None) if is_untold else None
+    return next(index for index, note in enumerate(first.notes) if note["digest"] in extra), True
+
+
+def _source(process: str, place: _Place, first: _Series, second: _Series, index: int, differs: bool | None) -> Source:
+    note = first.notes[index]
+    other = next((one for one in second.notes if one["occurrence"] == note["occurrence"]), second.notes[0])
+    return Source(
+        source=place[0],
+        site=_site(note),
+        process=process,
+        recorded_as=note.get("recorded_as"),
+        thread=note["thread"],
+        counts=(first.count, second.count),
+        differs=differs,
+        occurrence=note["occurrence"],
+        records=(note["records"], other["records"]),
+        shown=(note["shown"], other["shown"]),
+        elements=note.get("elements"),
+        key=note.get("key"),
+        argument=note.get("argument"),
+    )
+
+
+def _site(note: dict[str, Any]) -> SourceSite:
+    return SourceSite(
+        file=note["file"],
+        line=note["line"],
+        column=note["column"],
+        end_line=note["end_line"],
+        end_column=note["end_column"],
+        function=note["function"],
+        code=note["code"],
+    )
+
+
+def _keys(folder: Path) -> set[str]:
+    return {path.name[: -len(NOTES_SUFFIX)] for path in folder.glob(f"*{NOTES_SUFFIX}")}
+
+
+def _read(folder: Path, key: str) -> _ProcessNotes:
+    result = _ProcessNotes()
+    for document in _documents(folder / f"{key}{NOTES_SUFFIX}"):
+        if "unprobed" in document:
+            result.unprobed.append(Unprobed(document["unprobed"], document["module"], document["reason"]))
+        elif "source" in document:
+            thread = _MAIN_THREAD if document["thread"] == _MAIN_THREAD else ""
+            place = (document["source"], document["file"], document["line"], document["column"], thread)
+            series = result.series.setdefault(place, _Series())
+            if "count" in document:
+                series.count = max(series.count, document["count"])
+            else:
+                series.notes.append(document)
+                series.count = max(series.count, document["occurrence"] + 1)
+    return result
+
+
+def _documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that are whole; that of a killed process may end in the middle of one."""
+    with path.open("rb") as file:
+        for _ in range(_MOST_LINES):
+            line = file.readline(_MOST_BYTES)
+            if not line:
+                return
+            try:
+                document = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(document, dict):
+                yield document

@@ -1,0 +1,1 @@
+"""What the project does with CuPy: seeds it, and keeps its arrays."""

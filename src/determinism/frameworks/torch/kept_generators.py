@@ -1,0 +1,129 @@
+"""Keeps the states of the global generators at the end of a run, and puts them back in another one, as a trial."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from determinism import rng
+from determinism.frameworks.torch.state import GeneratorStates, capture_generators, restore_generators, undisturbed
+from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.trace.files import write_json
+from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER
+
+
+class KeptGenerators:
+    """Knows the states at the end of the last step, and writes them down."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder of the process."""
+        self._folder = folder
+        self._document: dict[str, Any] | None = None
+
+    def step_ended(self) -> None:
+        """Copy the states."""
+        with undisturbed():
+            found = capture_generators()
+            devices = {
+                name: None if states is None else [_text(state) for state in states]
+                for name, states in found.devices.items()
+            }
+            torch_states = {"cpu": _text(found.cpu), "devices": devices}
+        others = rng.capture()
+        self._document = {"torch": torch_states, "python": others.python, "numpy": _plain(others.numpy)}
+
+    def close(self) -> None:
+        """Write them into the trace.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        if self._document is not None:
+            write_json(self._folder / GENERATORS_FILE, self._document)
+
+
+class PutBackGenerators:
+    """Puts kept states back before the first step of a run."""
+
+    def __init__(self, request: dict[str, Any], process: str) -> None:
+        """Read them.
+
+        Args:
+            request: `from`: the trace that has them; `which`: names of generators; `moment`: `batch` for before each batch that is asked for
+                until a module is called, `iterator` for before each iterator of a data loader that is made until then.
+            process: Key of the process.
+
+        Raises:
+            OSError: They are not there.
+        """
+        file = Path(request["from"]) / PROCESSES_FOLDER / process / GENERATORS_FILE
+        self._document = json.loads(file.read_text(encoding="utf-8"))
+        self._which = request["which"]
+        self._is_waiting = True
+        self._was_put_back = False
+        self._undo = [
+            wrap(_BaseDataLoaderIter, "__next__", self._before)
+            if request["moment"] == "batch"
+            else wrap(DataLoader, "__iter__", self._before)
+        ]
+
+    def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._is_waiting:
+            self._put_back()
+        return original(*args, **kwargs)
+
+    def module_called(self) -> None:
+        """The first step has begun."""
+        if self._is_waiting and not self._was_put_back:
+            self._put_back()
+        self._is_waiting = False
+
+    def undo(self) -> list[Undo]:
+        """What takes the wrappers off."""
+        return self._undo
+
+    def _put_back(self) -> None:
+        self._was_put_back = True
+        found = self._document
+        if "rng-torch" in self._which:
+            with undisturbed():
+                devices = {
+                    name: states and [_tensor(text) for text in states]
+                    for name, states in found["torch"]["devices"].items()
+                }
+                restore_generators(GeneratorStates(_tensor(found["torch"]["cpu"]), devices))
+        if "rng-python" in self._which:
+            version, words, gauss = found["python"]
+            random.setstate((version, tuple(words), gauss))
+        if "rng-numpy" in self._which and found["numpy"] is not None and "numpy.random" in sys.modules:
+            np.random.set_state(_with_key(found["numpy"]))
+
+
+def _text(state: torch.Tensor) -> str:
+    return base64.b64encode(bytes(state.tolist())).decode()
+
+
+def _tensor(text: str) -> torch.Tensor:
+    return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
+
+
+def _plain(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The state of NumPy's generator as JSON has it; None for one that is not NumPy's usual one."""
+    if state is None or state["bit_generator"] != "MT19937":
+        return None
+    return {**state, "state": {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}}
+
+
+def _with_key(state: dict[str, Any]) -> dict[str, Any]:
+    key = np.array(state["state"]["key"], dtype=np.uint32)
+    return {**state, "state": {"key": key, "pos": state["state"]["pos"]}}

@@ -1,0 +1,165 @@
+"""Runs a program with batches of different sizes, compares their rows, and tries what may make them equal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from determinism.comparison.batch_invariance import compare_batches
+from determinism.comparison.result import Comparison, RunSummary
+from determinism.diagnose.batch_trials import Trial, causes_of, is_cured, trials_for, with_outcome
+from determinism.errors import DeterminismError, LaunchError
+from determinism.launch.batch_request import BatchRequest
+from determinism.launch.interpreter import check_interpreter
+from determinism.launch.output_folder import OutputFolder
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
+from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.standard_input import StandardInput
+from determinism.launch.unrecorded import require_recorded
+from determinism.trace.reader import Trace, open_trace
+from determinism.types import Verdict
+
+_SECONDS_THAT_EXPLAIN_ITSELF = 60.0
+
+
+@dataclass
+class BatchCheck:
+    """One check of batches as it goes on; after an error it still tells which runs were made."""
+
+    request: BatchRequest
+    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    """Called with what comes next and the log of its output; gives what is told the progress."""
+    warn: Callable[[str], None] = lambda message: None
+    runs: list[RunSummary] = field(default_factory=list)
+
+    def run(self) -> Comparison:
+        """Make the runs, compare the rows, and try what may make them equal.
+
+        Raises:
+            DeterminismError: Something kept the check from coming to a verdict.
+        """
+        warning = check_interpreter(self.request.program, os.environ)
+        if warning is not None:
+            self.warn(warning)
+        self._output = OutputFolder(self.request.output)
+        sizes = sorted(set(self.request.sizes))
+        with StandardInput() as self._standard_input:
+            traces = [self._make(size) for size in sizes]
+            comparison = compare_batches(traces, sizes)
+            if comparison.verdict is Verdict.SAME and comparison.batch is not None and comparison.batch.draws:
+                comparison = self._stir(traces, sizes)
+            self.runs = comparison.runs
+            if comparison.verdict is Verdict.DIFFERENT:
+                self._explain(comparison, sizes)
+        self._tidy(comparison)
+        return comparison
+
+    def _stir(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
+        """Run once more with other random numbers: rows that are drawn for one after the other get equal ones in batches of any size."""
+        return compare_batches([*traces, self._make(sizes[-1], stirred=True)], [*sizes, sizes[-1]])
+
+    def _make(self, size: int, *, stirred: bool = False) -> Trace:
+        """Make the run with batches of one size."""
+        name, title = f"batch-{size}", f"run with batches of {size}"
+        if stirred:
+            name, title = f"{name}-stirred", f"{title} and other random numbers"
+        trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
+        command = self.request.command(size)
+        rows = {"batch": size, "settings": ["stirred"] if stirred else []}
+        try:
+            result = record_program(
+                command, trace, rows=rows, log=log, on_progress=self.announce(title, log), stdin=self._standard_input
+            )
+        except Interrupted as interrupted:
+            self._add_run(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"))
+            raise
+        except Unfinished as unfinished:
+            self._add_run(command, trace, unfinished.program_exit)
+            raise
+        self._add_run(command, trace, result)
+        if result.exit_status:
+            raise LaunchError(
+                "batch-run-failed",
+                f"The {title} ended with exit status {result.exit_status}, so there is nothing whole to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Mend it, or leave this size out: --sizes. In training mode batch norm "
+                "takes no batch of 1.",
+            )
+        require_recorded(trace, result.exit_status)
+        return open_trace(trace)
+
+    def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
+        self.runs.append(RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+
+    def _explain(self, comparison: Comparison, sizes: Sequence[int]) -> None:
+        """Try settings until one makes all rows equal, in batches of all sizes."""
+        rows = comparison.batch
+        assert rows is not None
+        verified: Trial | None = None
+        for trial in trials_for(comparison) if self._may_run_further() else []:
+            try:
+                cured = self._try(trial, comparison, sizes)
+            except DeterminismError as error:
+                self.warn(f"{trial.fix.title} could not be tried. {error.message}")
+                continue
+            rows.tried.append(with_outcome(trial, verified=cured))
+            if cured:
+                verified = trial
+                comparison.fixes.append(rows.tried[-1])
+                break
+        comparison.causes = causes_of(comparison, verified)
+
+    def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> bool:
+        """Run the program with one thing set: first the two sizes that showed the difference, then all."""
+        assert comparison.batch is not None and comparison.batch.difference is not None
+        shown = comparison.batch.difference.sizes
+        traces: dict[int, Trace] = {}
+        names = []
+        try:
+            for wanted in (shown, sizes):
+                for size in wanted:
+                    if size not in traces:
+                        names.append(f"trial-{trial.fix.identifier}-{size}")
+                        traces[size] = self._make_trial(names[-1], trial, size)
+                ordered = sorted(wanted)
+                if not is_cured(compare_batches([traces[size] for size in ordered], ordered), comparison):
+                    return False
+            return True
+        finally:
+            for name in names:
+                self._output.discard(name, with_log=False)
+
+    def _make_trial(self, name: str, trial: Trial, size: int) -> Trace:
+        trace, log = self._output.trace(name), self._output.log(name)
+        title = f"batches of {size}, {trial.fix.title[0].lower()}{trial.fix.title[1:]}"
+        result = record_program(
+            self.request.command(size),
+            trace,
+            rows={"batch": size, "settings": list(trial.settings)},
+            environment={**os.environ, **trial.environment},
+            log=log,
+            on_progress=self.announce(title, log),
+            stdin=self._standard_input,
+        )
+        if result.exit_status:
+            raise LaunchError(
+                "batch-run-failed", f"The program ended with exit status {result.exit_status}; its output is in {log}."
+            )
+        require_recorded(trace, result.exit_status)
+        return open_trace(trace)
+
+    def _may_run_further(self) -> bool:
+        if self.request.explain is not None:
+            return self.request.explain
+        return max(run.seconds for run in self.runs) < _SECONDS_THAT_EXPLAIN_ITSELF
+
+    def _tidy(self, comparison: Comparison) -> None:
+        """Remove what equal runs left, unless it is to be kept."""
+        if comparison.verdict is not Verdict.SAME or self.request.keep:
+            return
+        for run in comparison.runs:
+            if run.trace is not None:
+                self._output.discard(Path(run.trace).name)
+                run.trace = None
+        self._output.remove_if_empty()

@@ -1,0 +1,90 @@
+"""What runs inside every Python process of a probed program, before anything of the program does."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import os
+import sys
+from collections.abc import Callable
+
+from determinism import relocation
+from determinism.code_owner import is_console_script
+from determinism.import_hook import after_import
+from determinism.probes import main_script
+from determinism.probes.loading import Loading
+from determinism.probes.notes import Notes
+from determinism.probes.probing import Probes
+from determinism.probes.request import ProbeRequest
+from determinism.probes.source_table import SourceTable
+from determinism.probes.sources import FUNCTIONS
+from determinism.probes.tracing import let_compiler_see_through
+from determinism.probes.use import Probing
+
+_notes: list[Notes] = []
+
+
+def start() -> None:
+    """Probe this process, if the environment asks for it."""
+    request = ProbeRequest.from_environment(os.environ)
+    if request is None:
+        return
+    if request.copied is not None:
+        relocation.set_copy(*request.copied)
+    probing = Probing(request)
+    table = SourceTable(FUNCTIONS)
+    probes = Probes(probing, table)
+    loading = Loading(_started_as(), _not_probed(probing.notes))
+    probes.install()
+    table.start()
+    loading.install()
+    main_script.install(loading)
+    after_import("runpy", lambda runpy: main_script.rewrite_spawned(runpy, loading), _ignore)
+    after_import("torch._dynamo.decorators", lambda _: let_compiler_see_through(), _ignore)
+    if probing.notes is not None:
+        _notes.append(probing.notes)
+        probing.notes.claim()
+        atexit.register(_finish, probing.notes, loading)
+
+
+def recorded_by(recorded: Callable[[], tuple[str | None, int]]) -> None:
+    """Say how far the recorder of this process is; each note then tells it.
+
+    Args:
+        recorded: Gives the key of this process in the trace, and how many records it has made so far.
+    """
+    for notes in _notes:
+        notes.recorded = recorded
+
+
+def _finish(notes: Notes, loading: Loading) -> None:
+    try:
+        loading.note_unprobed()
+    finally:
+        notes.close()
+
+
+def _not_probed(notes: Notes | None) -> Callable[[str, str, str], None]:
+    return _ignore if notes is None else notes.not_probed
+
+
+def _started_as() -> frozenset[str]:
+    """The top-level packages that Python was started to run: by `-m`, or by a console script that imports them."""
+    arguments = sys.orig_argv
+    if sys.argv[:1] == ["-m"]:
+        position = next((number for number, one in enumerate(arguments) if one.startswith("-") and one[-1:] == "m"), 0)
+        return frozenset({arguments[position + 1].partition(".")[0]} if 0 < position < len(arguments) - 1 else ())
+    script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""
+    if not script or not is_console_script(script):
+        return frozenset()
+    try:
+        with open(script, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return frozenset(name.partition(".")[0] for name in imported) - sys.stdlib_module_names
+
+
+def _ignore(*_: object) -> None:
+    return

@@ -1,0 +1,105 @@
+"""Compiles the user's modules from rewritten syntax trees: in memory, whatever lies in caches, and leaving these alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from importlib.util import cache_from_source
+from types import CodeType
+from typing import Any
+
+from determinism.code_owner import Owner, owner_of_module
+from determinism.probes.rewriting import rewritten
+
+_MOST_BYTES = 4_000_000
+_OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"
+
+NotProbed = Callable[[str, str, str], None]
+"""Told the module, the file and the reason, if a module of the user runs as it is."""
+
+_rewritten_files: set[str] = set()
+
+
+def is_rewritten(file: str) -> bool:
+    """Whether the code of a file was rewritten in this process."""
+    return file in _rewritten_files
+
+
+class Loading:
+    """Makes the import system load rewritten code."""
+
+    def __init__(self, started: frozenset[str], not_probed: NotProbed) -> None:
+        """Take the top-level packages that the program was started as, and who is told what is not probed."""
+        self._started = started
+        self._not_probed = not_probed
+
+    def install(self) -> None:
+        """Have every module of the user loaded from now on rewritten."""
+        original: Any = SourceFileLoader.get_code
+        code_of = self.code_of
+
+        def get_code(loader: Any, fullname: str) -> Any:
+            code = code_of(fullname, loader.path) if type(loader) is SourceFileLoader else None
+            return original(loader, fullname) if code is None else code
+
+        # Python leaves the frames of its import system out of tracebacks; it knows them by this name.
+        get_code.__code__ = get_code.__code__.replace(co_filename=_OF_IMPORTLIB)
+        SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
+
+    def is_users(self, module: str, file: str) -> bool:
+        """Whether a module is the user's."""
+        return module.partition(".")[0] in self._started or owner_of_module(module, file) is Owner.USER
+
+    def code_of(self, module: str, file: str) -> CodeType | None:
+        """The rewritten code of a module; None if it is not the user's or cannot be rewritten."""
+        try:
+            if not self.is_users(module, file):
+                return None
+            with open(file, "rb") as opened:
+                source = opened.read()
+            if len(source) > _MOST_BYTES:
+                self._not_probed(module, file, f"it has {len(source)} bytes, more than {_MOST_BYTES}")
+                return None
+            with warnings.catch_warnings():
+                if module != "__main__" and os.path.exists(cache_from_source(file)):
+                    # The program would have loaded it from there, without the compiler's warnings.
+                    warnings.simplefilter("ignore")
+                return compiled(source, file)
+        except SyntaxError:
+            # The program is to come upon it by itself.
+            return None
+        except Exception as error:
+            self._not_probed(module, file, f"{type(error).__name__}: {error}")
+            return None
+
+    def note_unprobed(self) -> None:
+        """Tell which modules of the user were loaded in another way."""
+        command = sys.orig_argv
+        if sys.argv[:1] == ["-c"] and not any("multiprocessing" in argument for argument in command):
+            self._not_probed("__main__", "<string>", "it was given on the command line, with -c")
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or is_rewritten(file) or not file.endswith((".py", ".pyc")):
+                continue
+            if self.is_users(name, file) and not name.startswith("_sysconfigdata"):
+                loader = type(getattr(module, "__loader__", None)).__name__
+                self._not_probed(name, file, f"it was loaded by {loader}, which makes code of its own")
+
+
+def compiled(source: bytes, file: str) -> CodeType:
+    """The rewritten code of a module's text.
+
+    Args:
+        source: The text.
+        file: Where it came from.
+
+    Raises:
+        SyntaxError: It is no Python.
+        RecursionError: It is nested too deeply.
+    """
+    code: CodeType = compile(rewritten(source, file), file, "exec", dont_inherit=True)
+    _rewritten_files.add(file)
+    return code

@@ -1,0 +1,164 @@
+"""Writes, for each process, the notes of the sources that it used: one JSON document per line.
+
+Each line is written at once, so that a killed process leaves what it had noted. A forked child begins a file of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from determinism.digest import digest_text
+from determinism.probes.site_text import parsed
+from determinism.process_name import own_name
+
+NOTES_SUFFIX = ".jsonl"
+PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
+"""Environment variable through which a process tells its children its key."""
+
+_FIRST = 64
+"""Uses of a source at one place that are all noted; of later ones those whose number is a power of two."""
+_MOST_NOTES = 100_000
+_MOST_SHOWN = 160
+
+_Key = tuple[str, str, str]
+
+
+def _no_records() -> tuple[str | None, int]:
+    return None, 0
+
+
+class Notes:
+    """The notes of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, which exists."""
+        self._folder = folder
+        self.recorded: Callable[[], tuple[str | None, int]] = _no_records
+        """The key of this process in the trace, and how many records it has made; no key where it is not recorded."""
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        self._descriptor: int | None = None
+        self._counts: dict[_Key, int] = {}
+        self._written = 0
+
+    def take(self, site: str, source: str, text: Callable[[], str | None], **details: Any) -> None:
+        """Note one use of a source.
+
+        Args:
+            site: Text of the site.
+            source: Identifier of the source.
+            text: Gives a text for the value, the same in every run for the same value; None if it cannot be told.
+            **details: What else to note; what can be called is called for it.
+        """
+        if getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            with self._lock:
+                self._take(site, source, text, details)
+        except Exception:
+            # The program goes on as it would have without a note.
+            return
+        finally:
+            self._busy.now = False
+
+    def _take(self, site: str, source: str, text: Callable[[], str | None], details: dict[str, Any]) -> None:
+        key = (site, source, _thread_name())
+        occurrence = self._counts.get(key, 0)
+        self._counts[key] = occurrence + 1
+        is_sample = occurrence & (occurrence - 1) == 0
+        if (occurrence >= _FIRST and not is_sample) or self._written >= _MOST_NOTES:
+            return
+        try:
+            value = text()
+        except Exception:
+            value = None
+        digest = None if value is None else digest_text(value).hex()
+        shown = None if value is None else value[:_MOST_SHOWN]
+        note = {**_described(key), "occurrence": occurrence, "number": self._written, "digest": digest, "shown": shown}
+        process, records = self.recorded()
+        more = {name: detail() if callable(detail) else detail for name, detail in details.items()}
+        self._write({**note, "records": records, "recorded_as": process, **more})
+        self._written += 1
+
+    def not_probed(self, module: str, file: str, reason: str) -> None:
+        """Note a module of the user that runs as it is."""
+        try:
+            with self._lock:
+                self._write({"unprobed": file, "module": module, "reason": reason})
+        except Exception:
+            return
+
+    def close(self) -> None:
+        """Note how often each source was used."""
+        try:
+            with self._lock:
+                for key, count in self._counts.items():
+                    if count > _FIRST:
+                        self._write({**_described(key), "count": count})
+        except Exception:
+            return
+
+    def _write(self, document: dict[str, Any]) -> None:
+        if self._descriptor is None:
+            self._descriptor = self._claimed()
+        os.write(self._descriptor, (json.dumps(document) + "\n").encode())
+
+    def claim(self) -> None:
+        """Begin the file now, in a process that no probed one started."""
+        if PARENT_VARIABLE not in os.environ:
+            self._descriptor = self._claimed()
+
+    def _claimed(self) -> int:
+        parent = os.environ.get(PARENT_VARIABLE)
+        name = own_name(parent or "")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        for index in itertools.count(1):
+            if name is not None:
+                key = f"{parent or 'main'}.{name}" if index == 1 else f"{parent or 'main'}.{name}-{index}"
+            elif parent is None:
+                key = "main" if index == 1 else f"main-{index}"
+            else:
+                key = f"{parent}.{index}"
+            try:
+                descriptor = os.open(self._folder / f"{key}{NOTES_SUFFIX}", flags, 0o666)
+            except FileExistsError:
+                continue
+            os.environ[PARENT_VARIABLE] = key
+            facts = {"process": key, "pid": os.getpid(), "command": list(sys.orig_argv)}
+            os.write(descriptor, (json.dumps(facts) + "\n").encode())
+            return descriptor
+        raise AssertionError("the count of keys has no end")
+
+
+def _described(key: _Key) -> dict[str, Any]:
+    text, source, thread = key
+    site = parsed(text)
+    return {
+        "source": source,
+        "file": site.original_file,
+        "line": site.line,
+        "column": site.column,
+        "end_line": site.end_line,
+        "end_column": site.end_column,
+        "function": site.function,
+        "code": site.code,
+        "thread": thread,
+    }
+
+
+def _thread_name() -> str:
+    # `current_thread` would make an object for a thread that Python does not know.
+    thread = getattr(threading, "_active", {}).get(threading.get_ident())
+    return "unknown" if thread is None else str(thread.name)

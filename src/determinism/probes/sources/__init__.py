@@ -1,0 +1,26 @@
+"""What programs take from outside, one file per family: which functions, what is noted, and what the fixed value is."""
+
+from __future__ import annotations
+
+from determinism.probes.sources import (
+    clock,
+    completion,
+    entropy,
+    hashing,
+    listing,
+    memory,
+    process,
+    queues,
+    random_draws,
+    seeding,
+    training,
+)
+
+FUNCTIONS = tuple(
+    function
+    for family in (
+        clock, completion, entropy, hashing, listing, memory, process, queues, random_draws, seeding, training,
+    )
+    for function in family.FUNCTIONS
+)  # fmt: skip
+"""Every function that is a source."""

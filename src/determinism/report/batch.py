@@ -1,0 +1,139 @@
+"""Says whether rows depend on their batch: on the terminal, and in the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from determinism.comparison.batch_origin import size_pair
+from determinism.comparison.batch_result import BatchKind, BatchRows
+from determinism.comparison.findings import Fix
+from determinism.comparison.result import Comparison, Divergence
+from determinism.report.cause_document import fix_document
+from determinism.report.entry import Entry, Tone, Weight
+from determinism.report.places import frame_text
+from determinism.report.wording import counted, listed, prose
+from determinism.types import Verdict
+
+_MOST_FRAMES = 4
+_MOST_MODULES = 4
+
+_KINDS = {
+    BatchKind.OP: "op: it treats each row by itself, and computes it in another way in another batch",
+    BatchKind.MIXING: "mixing: the op takes the rows of a batch together",
+    BatchKind.RNG: "rng: the op draws random numbers for each batch",
+    BatchKind.PADDING: "padding: the same row was padded to another length",
+    None: "not known: equal rows had different results of the whole model, and no recorded op tells why",
+}
+
+
+def batch_headline(comparison: Comparison, rows: BatchRows) -> str:
+    """Write the first line of the report."""
+    sizes = listed([str(size) for size in rows.sizes])
+    if comparison.verdict is Verdict.SAME:
+        places = counted(rows.places, "place")
+        what = "came out equal" if rows.results_differ is None else "had equal results"
+        return f"Same: {counted(rows.rows_matched, 'row')} {what} in batches of {sizes}, at {places} of the program"
+    difference = rows.difference
+    if difference is None:
+        return f"Different: results depend on the batch (sizes {sizes})"
+    return f"Different: equal rows have different results in batches of {size_pair(difference.sizes)}"
+
+
+def batch_sections(comparison: Comparison, rows: BatchRows) -> list[list[Entry]]:
+    """The story: which op, where, why, and what cures it."""
+    if comparison.verdict is Verdict.INCONCLUSIVE:
+        return []
+    first = comparison.first_divergence
+    return [
+        [] if first is None else list(_origin_entries(first, rows)),
+        list(_row_entries(rows)),
+        list(_cure_entries(comparison, rows)),
+    ]
+
+
+def _origin_entries(first: Divergence, rows: BatchRows) -> Iterator[Entry]:
+    difference = rows.difference
+    yield Entry(_KINDS[difference.kind if difference else None], "kind", Weight.CORE)
+    yield Entry(first.op, "op", Weight.CORE)
+    if first.module is not None:
+        yield Entry(first.module or "the outermost module", "module")
+    if first.site is None:
+        yield Entry("No line of the program's own code is known for this record.", "site")
+    for number, frame in enumerate(first.stack[: 1 + _MOST_FRAMES]):
+        yield Entry(frame_text(frame), ("site", "called by")[number] if number < 2 else "", _weight(number))
+        if not number and frame.code.strip():
+            yield Entry(frame.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+    yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
+    if difference is not None and difference.rows is not None and difference.rows_compared:
+        of = f"{difference.rows:,} of {counted(difference.rows_compared, 'row')} that went into it in two sizes or more"
+        yield Entry(of, "rows", Weight.MAIN)
+
+
+def _weight(number: int) -> Weight:
+    return Weight.EXTRA if number else Weight.CORE
+
+
+def _row_entries(rows: BatchRows) -> Iterator[Entry]:
+    counts = ", ".join(f"{count:,} in batches of {size}" for size, count in rows.rows.items())
+    if counts:
+        text = f"{rows.rows_matched:,} different rows were compared; there were {counts}"
+        yield Entry(text, "compared", Weight.NOTE)
+    if rows.results_differ is None:
+        text = "No model was called whose results come row by row, so rows were compared up to the last op that makes some."
+        yield Entry(text, "limits", Weight.CONSEQUENCE)
+    if rows.results_differ is False and rows.difference is not None:
+        text = (
+            "The results of the whole model were equal all the same: what differed within it vanished for these rows."
+        )
+        yield Entry(text, "absorbed", Weight.CONSEQUENCE)
+    if rows.training:
+        names = [f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training]
+        more = len(names) - _MOST_MODULES
+        shown = listed(names[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
+        yield Entry(f"In training mode, and computing otherwise because of it: {shown}", "training", Weight.CORE)
+    if rows.not_told is not None:
+        yield Entry(rows.not_told, "not told", Weight.MAIN, lines=4)
+
+
+def _cure_entries(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
+    for number, cause in enumerate(comparison.causes):
+        yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause", Weight.CORE)
+    for number, one in enumerate(comparison.fixes):
+        yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure", Weight.CORE)
+        yield Entry(
+            "Verified: the program ran with it, and all rows were equal in batches of all sizes.", weight=Weight.MAIN
+        )
+    failed = [one for one in rows.tried if not one.verified]
+    if failed:
+        text = f"{'; '.join(_written(one) for one in failed)}: rows still depended on their batch"
+        yield Entry(text, "tried", Weight.NOTE, lines=4)
+
+
+def _written(fix: Fix) -> str:
+    parts = [f"{name}={value}" for name, value in fix.environment or ()]
+    return " ".join([*parts, *([fix.code] if fix.code else [])])
+
+
+def batch_document(rows: BatchRows) -> dict[str, Any]:
+    """The part of the JSON document on batches."""
+    difference = rows.difference
+    return {
+        "sizes": list(rows.sizes),
+        "rows": [{"size": size, "count": count} for size, count in rows.rows.items()],
+        "rows_matched": rows.rows_matched,
+        "places": rows.places,
+        "difference": None
+        if difference is None
+        else {
+            "kind": difference.kind,
+            "sizes": list(difference.sizes),
+            "rows": difference.rows,
+            "rows_compared": difference.rows_compared,
+            "training": difference.is_training,
+        },
+        "results_differ": rows.results_differ,
+        "training_modules": [{"module": one.module, "class": one.name} for one in rows.training],
+        "tried": [fix_document(one) for one in rows.tried],
+        "not_told": rows.not_told,
+    }

@@ -1,0 +1,1 @@
+"""The report as one HTML file: no script, nothing loaded from elsewhere, every string from outside escaped."""

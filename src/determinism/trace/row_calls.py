@@ -1,0 +1,190 @@
+"""The rows that went into ops and modules and came out of them, as digests: written only where batches are compared by their rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from determinism.errors import TraceError
+from determinism.trace.schema import ROWS_FILE
+
+DIGEST_BYTES = 16
+_CALLS_PER_BATCH = 256
+_COLUMNS = pa.schema(
+    [
+        ("record", pa.int64()),
+        ("name", pa.string()),
+        ("stack", pa.int32()),
+        ("batch", pa.int32()),
+        ("facts", pa.string()),
+        ("tensors", pa.string()),
+        ("digests", pa.large_binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class SeenTensor:
+    """One tensor that went in or came out."""
+
+    shape: tuple[int, ...]
+    whole: bytes
+    """Digest of all elements, in the order of the indices."""
+    rows: dict[int, bytes]
+    """Per dimension along which rows may lie: the digests of the slices, one after the other."""
+    unpadded: bytes = b""
+    """Digests of the slices along the first dimension without the zeros at their ends; empty where this was not looked at."""
+
+    def along(self, dimension: int, batch: int) -> list[bytes] | None:
+        """The digests of the rows along a dimension; None if they were not looked at.
+
+        Args:
+            dimension: Which.
+            batch: How many samples the batch had.
+        """
+        found = self.rows.get(dimension)
+        if found is not None:
+            return _taken_apart(found)
+        return [self.whole] if batch == 1 and self.shape[dimension] == 1 else None
+
+    def without_padding(self) -> list[bytes]:
+        """The digests of the rows along the first dimension, without the zeros at their ends."""
+        return _taken_apart(self.unpadded)
+
+
+@dataclass(frozen=True)
+class SeenCall:
+    """One call of an op, or of the outermost module."""
+
+    record: int
+    """Number of the op's record; -1 for a module."""
+    name: str
+    """Qualified overload name, or the class of the module."""
+    stack: int
+    """Of a module: number of the stack that called it; of an op -1, since its record has it."""
+    batch: int
+    """How many samples the batch had, as far as could be told."""
+    facts: dict[str, Any]
+    """`phase`; `training`: whether the module was in training mode; `draws`: whether the op draws random numbers;
+    `trains`: whether the op was told to train; `dim`: the dimension that it was given. Of a module also
+    `state`: digest of its parameters and buffers; `changed`: names of those that the call changed; `sensitive`: path and class of
+    each module below it that is in training mode and then computes otherwise; `drawn`: whether random numbers were drawn."""
+    inputs: tuple[SeenTensor, ...]
+    outputs: tuple[SeenTensor, ...]
+
+
+class RowCallsWriter:
+    """Appends calls to the file of one process."""
+
+    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+        """Make the file.
+
+        Args:
+            folder: Of the process.
+            max_bytes: After so many bytes of digests nothing more is kept.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        self._file = pa.OSFile(str(folder / ROWS_FILE), "wb")
+        self._stream = pa.ipc.new_stream(self._file, _COLUMNS)
+        self._waiting: list[tuple[Any, ...]] = []
+        self._bytes_left = max_bytes
+        self.is_full = False
+        """Whether calls were left out."""
+
+    def add(self, call: SeenCall) -> None:
+        """Append one call.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        digests = b"".join(part for one in (*call.inputs, *call.outputs) for part in _parts(one))
+        self._bytes_left -= len(digests)
+        if self._bytes_left < 0:
+            self.is_full = True
+            return
+        tensors = json.dumps([[_described(one) for one in group] for group in (call.inputs, call.outputs)])
+        facts = json.dumps(call.facts)
+        self._waiting.append(
+            (call.record, call.name, call.stack, call.batch, facts, tensors, digests)
+        )  # fmt: skip
+        if len(self._waiting) >= _CALLS_PER_BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        columns = zip(*self._waiting, strict=True)
+        arrays = [pa.array(cells, field.type) for cells, field in zip(columns, _COLUMNS, strict=True)]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_COLUMNS))
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Write what waits, and end the file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._file.closed:
+            return
+        try:
+            if self._waiting:
+                self._flush()
+            self._stream.close()
+        finally:
+            self._file.close()
+
+
+def read_row_calls(folder: Path) -> Iterator[SeenCall]:
+    """The calls of one process, in the order in which they were made; none if rows were not looked at.
+
+    Raises:
+        TraceError: The file is damaged.
+    """
+    path = folder / ROWS_FILE
+    if not path.exists():
+        return
+    try:
+        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                for row in batch.to_pylist():
+                    yield _call(row)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise TraceError(
+            "trace-damaged",
+            f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
+        ) from None
+
+
+def _call(row: dict[str, Any]) -> SeenCall:
+    groups, digests, at = json.loads(row["tensors"]), row["digests"], 0
+    tensors: list[tuple[SeenTensor, ...]] = []
+    for group in groups:
+        found = []
+        for shape, dimensions, unpadded in group:
+            parts = []
+            for count in (1, *(size for _, size in dimensions), unpadded):
+                parts.append(digests[at : at + count * DIGEST_BYTES])
+                at += count * DIGEST_BYTES
+            rows = {dimension: part for (dimension, _), part in zip(dimensions, parts[1:-1], strict=True)}
+            found.append(SeenTensor(tuple(shape), parts[0], rows, parts[-1]))
+        tensors.append(tuple(found))
+    inputs, outputs = tensors
+    return SeenCall(row["record"], row["name"], row["stack"], row["batch"], json.loads(row["facts"]), inputs, outputs)
+
+
+def _parts(tensor: SeenTensor) -> list[bytes]:
+    return [tensor.whole, *tensor.rows.values(), tensor.unpadded]
+
+
+def _described(tensor: SeenTensor) -> list[Any]:
+    counts = [[dimension, len(part) // DIGEST_BYTES] for dimension, part in tensor.rows.items()]
+    return [list(tensor.shape), counts, len(tensor.unpadded) // DIGEST_BYTES]
+
+
+def _taken_apart(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]

@@ -1,0 +1,53 @@
+"""`determinism.check_batch_invariance` with functions of JAX: their results are compared row by row."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import determinism
+from determinism.types import Verdict
+
+ROWS, WIDTH = 24, 8
+
+
+def rows() -> jax.Array:
+    return jnp.asarray(np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype("float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_function_that_treats_rows_by_themselves_is_the_same(dtype: str) -> None:
+    comparison = determinism.check_batch_invariance(
+        lambda batch: {"values": jnp.maximum(batch, 0) * 2}, rows().astype(dtype), sizes=(1, 8, 24)
+    )
+
+    assert comparison.verdict is Verdict.SAME, comparison
+    assert comparison.batch is not None and comparison.batch.rows_matched == ROWS
+    assert comparison.batch.not_told is not None and "jax" in comparison.batch.not_told
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_function_that_takes_rows_together_is_different(compiled: bool) -> None:
+    def centred(batch: jax.Array) -> jax.Array:
+        return batch - batch.mean(0)
+
+    comparison = determinism.check_batch_invariance(jax.jit(centred) if compiled else centred, rows(), sizes=(2, 8))
+
+    assert comparison.verdict is Verdict.DIFFERENT
+    assert comparison.first_divergence is not None and comparison.first_divergence.kind is None
+
+
+def test_a_key_gives_other_numbers_to_other_batches() -> None:
+    comparison = determinism.check_batch_invariance(
+        lambda batch: batch * jax.random.uniform(jax.random.key(1), batch.shape), rows(), sizes=(2, 24)
+    )
+
+    assert comparison.verdict is Verdict.DIFFERENT
+
+
+def test_results_without_rows_are_no_proof() -> None:
+    comparison = determinism.check_batch_invariance(lambda batch: batch.sum(), rows(), sizes=(2, 24))
+
+    assert comparison.verdict is Verdict.INCONCLUSIVE

@@ -1,0 +1,137 @@
+"""Programs with a known cause: the verdict is right, and the report names the cause, its line and a fix."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cause_programs import ALL, CONTROLS, GUILTY
+from tests.e2e.checking import SEARCH, check_command
+from tests.e2e.expected_causes import PATIENCE, SURROUNDINGS, CauseProgram, is_at, lines_of, named, strangers
+
+CAUSES = {
+    *("seed-missing-python", "seed-missing-numpy", "seed-missing-torch", "seed-too-late", "seed-varies"),
+    *("generator-unseeded", "hash-order", "hash-value", "address-order", "listing-order", "clock", "entropy"),
+    *("process-id", "completion-order", "queue-order", "thread-race", "uninitialized-memory", "nondeterministic-op"),
+    *("memory-alignment", "leftover-file", "torn-checkpoint", "recomputed-randomness", "changed-behind"),
+}
+
+NO_LINE_GIVES_THE_SAME = {"clock", "entropy", "process-id"}
+"""Causes that an experiment holds still by a value that no changed line would give, so that no fix of theirs is proven."""
+TRIES = 3
+"""What varies only with some probability is checked again until it did."""
+
+EVERY = "DETERMINISM_TEST_EVERY_CAUSE_PROGRAM"
+"""The variable that asks for all programs: each takes ten runs and more, so that by default a few that differ most are enough."""
+ALWAYS = {
+    *(
+        "seeding/missing_torch",
+        "seeding/late_seed",
+        "seeding/fresh_generator",
+        "ordering/vocabulary",
+        "memory/padded_batch",
+    ),
+    *("kernels/message_passing", "clock/time_budget", "files/last_checkpoint", "several/labels_and_noise"),
+    *("controls/everything_seeded", "controls/logged_time", "controls/reordered_futures", "controls/filled_buffers"),
+}
+
+needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: threads cannot race")
+
+
+def some(programs: Iterable[CauseProgram]) -> list[Any]:
+    """Programs as parameters; those that are not always checked are skipped unless all are asked for."""
+    reason = f"{EVERY}=1 checks every program"
+    return [
+        pytest.param(
+            program,
+            id=program.path,
+            marks=pytest.mark.skipif(program.path not in ALWAYS and EVERY not in os.environ, reason=reason),
+        )
+        for program in programs
+    ]
+
+
+def checked(program: CauseProgram, folder: Path, *options: str) -> dict[str, Any]:
+    """The report on a program."""
+    options = (*SEARCH, *program.options, *options)
+    return check_command(
+        folder,
+        program.words,
+        options=options,
+        environment=SURROUNDINGS,
+        exit_status=program.exit_status,
+        patience=PATIENCE,
+    ).report
+
+
+def assert_cause(document: dict[str, Any], program: CauseProgram) -> None:
+    """The report names each cause of the program, as sure as it must be, with its line and a fix that was verified, and none that it does not have."""
+    for cause in program.causes:
+        found = named(document, cause)
+        assert found is not None, (cause.identifier, document["causes"])
+        assert found["status"] in cause.statuses, found
+        assert found["evidence"], found
+        if found["status"] == "confirmed":
+            assert any(experiment["runs"] for experiment in found["experiments"]), found
+        assert is_at(found, program, cause), (cause.code, found["sites"])
+    assert strangers(document, program) == []
+    assert not any(fix["verified"] for fix in document["fixes"] if fix["id"] in NO_LINE_GIVES_THE_SAME), document[
+        "fixes"
+    ]
+    if all(cause.is_fixed and cause.identifier not in NO_LINE_GIVES_THE_SAME for cause in program.causes):
+        assert any(fix["verified"] for fix in document["fixes"]), document["fixes"]
+
+
+@needs_two_cores
+@pytest.mark.parametrize("program", some(GUILTY))
+def test_cause_is_found(program: CauseProgram, tmp_path: Path) -> None:
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        document = checked(program, folder)
+        if document["verdict"] == program.verdict:
+            break
+    assert document["verdict"] == "different"
+    first = document["first_divergence"]
+    assert program.kind in (None, first["kind"]), first
+    assert_cause(document, program)
+
+
+@pytest.mark.parametrize("program", some(CONTROLS))
+def test_deterministic_program_gets_no_cause(program: CauseProgram, tmp_path: Path) -> None:
+    document = checked(program, tmp_path)
+    assert document["verdict"] == "same", document["first_divergence"]
+    assert document["causes"] == document["fixes"] == []
+
+
+@pytest.mark.parametrize("program", some(program for program in GUILTY if program.is_plainly_same))
+def test_two_plain_runs_agree(program: CauseProgram, tmp_path: Path) -> None:
+    document = check_command(tmp_path, program.words, environment=SURROUNDINGS).report
+    assert document["verdict"] == "same", document["first_divergence"]
+
+
+def test_the_programs_that_are_always_checked_exist() -> None:
+    assert set(ALL) >= ALWAYS
+
+
+def test_every_line_is_told_by_one_piece_of_text() -> None:
+    for program in GUILTY:
+        for cause in program.causes:
+            for code in (cause.code, *cause.or_code):
+                assert len(lines_of(program.file_of(cause), code)) >= 1
+
+
+def test_there_is_a_program_for_each_cause_that_a_run_without_accelerator_can_show() -> None:
+    shown = {cause.identifier for program in GUILTY for cause in program.causes}
+    assert shown >= CAUSES
+
+
+def test_no_program_tells_what_is_wrong_with_it() -> None:
+    for path, program in ALL.items():
+        text = program.program_file.read_text(encoding="utf-8").lower()
+        assert re.search(r"nondetermin|unseeded|guilty|\b(cause|race|bug|fault)", text) is None, path

@@ -1,0 +1,145 @@
+"""`determinism check-batch` says whether a row's result depends on the batch that it came in, and what cures it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS, VALIDATOR, line
+from tests.e2e.commands import Finished, run
+
+PROGRAM = PROGRAMS / "batches.py"
+
+
+def check_batch(folder: Path, *arguments: str, sizes: str = "1,8,24", command: tuple[str, ...] = ()) -> Finished:
+    program = command or (sys.executable, str(PROGRAM), "--batch", "{batch}", *arguments)
+    finished = run(folder, "check-batch", "--json", "report.json", "--sizes", sizes, "--", *program)
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    VALIDATOR.validate(report)
+    assert finished.status == {"same": 0, "different": 1, "inconclusive": 2}[report["verdict"]], finished.text
+    return finished._replace(report=report)
+
+
+def results(size: int, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """What the program prints by itself."""
+    command = [sys.executable, str(PROGRAM), "--batch", str(size), *arguments]
+    return subprocess.check_output(command, text=True, env={**os.environ, **(environment or {})})
+
+
+def batch_of(finished: Finished) -> dict[str, Any]:
+    assert finished.report is not None
+    return dict(finished.report["batch"])
+
+
+def test_a_model_that_treats_rows_by_themselves_is_the_same(tmp_path: Path) -> None:
+    finished = check_batch(tmp_path)
+    batch = batch_of(finished)
+
+    assert finished.status == 0, finished.text
+    assert "Same: 24 rows had equal results in batches of 1, 8 and 24" in finished.text
+    assert batch["rows_matched"] == 24 and batch["places"] >= 3 and batch["results_differ"] is False
+    assert batch["rows"] == [{"size": size, "count": 24} for size in (1, 8, 24)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
+
+
+def test_rows_are_matched_by_content_not_by_order(tmp_path: Path) -> None:
+    finished = check_batch(tmp_path, "--order")
+
+    assert finished.status == 0, finished.text
+    assert batch_of(finished)["rows_matched"] == 24
+
+
+def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: Path) -> None:
+    arguments = ("--model", "products")
+    varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
+    finished = check_batch(tmp_path, *arguments)
+    report = finished.report
+
+    assert report is not None
+    assert report["verdict"] == ("different" if varies else "same"), finished.text
+    if not varies:
+        return
+    first = report["first_divergence"]
+    assert (first["op"], first["module"], first["kind"]) == ("aten::addmm", "first", "op")
+    assert (Path(first["site"]["file"]), first["site"]["line"]) == (PROGRAM, line("batches", "PRODUCT"))
+    assert batch_of(finished)["tried"] != []
+    for fix in report["fixes"]:
+        variables = {one["name"]: one["value"] for one in fix["env"] or []}
+        assert fix["verified"] and variables
+        assert len({results(size, *arguments, environment=variables) for size in (1, 8, 24)}) == 1
+        assert report["causes"][0]["status"] == "confirmed"
+
+
+@pytest.mark.parametrize(("model", "kind"), [("normed", "mixing"), ("dropping", "rng")])
+def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model: str, kind: str) -> None:
+    finished = check_batch(tmp_path, "--model", model, "--train")
+    report, batch = finished.report, batch_of(finished)
+
+    assert finished.status == 1, finished.text
+    assert report is not None and batch["difference"]["kind"] == kind
+    assert [one["class"] for one in batch["training_modules"]] == ["BatchNorm1d" if model == "normed" else "Dropout"]
+    assert [(fix["code"], fix["verified"]) for fix in report["fixes"]] == [("model.eval()", True)]
+    assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("training-mode", "confirmed")]
+    assert "model.eval()" in finished.text and "In training mode" in finished.text
+
+
+@pytest.mark.parametrize("model", ["normed", "dropping"])
+def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: str) -> None:
+    assert check_batch(tmp_path, "--model", model).status == 0
+
+
+def test_padding_that_changes_results_is_named(tmp_path: Path) -> None:
+    finished = check_batch(tmp_path, "--model", "mean of texts")
+
+    assert finished.status == 1, finished.text
+    assert batch_of(finished)["difference"]["kind"] == "padding"
+
+
+def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
+    finished = check_batch(tmp_path, "--model", "maximum of texts")
+
+    assert finished.status == 0, finished.text
+    assert batch_of(finished)["rows_matched"] == 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "identifier"),
+    [
+        (("--unseeded", "samples"), "batch-rows-unmatched"),
+        (("--unseeded", "weights", "--model", "products"), "batch-weights-differ"),
+        (("--always", "8"), "batch-without-rows"),
+        (("--model", "normed flat", "--train"), "batch-run-failed"),
+    ],
+)
+def test_nothing_passes_on_nothing(tmp_path: Path, arguments: tuple[str, ...], identifier: str) -> None:
+    finished = check_batch(tmp_path, *arguments)
+
+    assert finished.status == 2, finished.text
+    assert finished.trouble == [identifier]
+    if identifier != "batch-run-failed":
+        assert batch_of(finished)["rows_matched"] == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "command", "identifier"),
+    [
+        ("1,8", ("python", "a.py"), "batch-place-missing"),
+        ("8,8", ("python", "{batch}"), "batch-sizes"),
+        ("0,8", ("python", "{batch}"), "batch-sizes"),
+        ("1,many", ("python", "{batch}"), "usage"),
+    ],
+)
+def test_commands_that_leave_nothing_to_compare_are_refused(
+    tmp_path: Path, sizes: str, command: tuple[str, ...], identifier: str
+) -> None:
+    finished = check_batch(tmp_path, sizes=sizes, command=command)
+
+    assert finished.trouble == [identifier]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]

@@ -1,0 +1,307 @@
+"""Each source is noted at its line, differs between two runs, and gives the same result in every run where it is fixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from determinism.probes.request import ProbeRequest
+from determinism.probes.sources import FUNCTIONS
+from tests.e2e.probing import Stage, documents
+
+
+class Program(NamedTuple):
+    """A program with one source; the line that uses it ends with a mark."""
+
+    source: str
+    text: str
+
+    @property
+    def line(self) -> int:
+        """The line with the mark."""
+        return next(number for number, line in enumerate(self.text.splitlines(), start=1) if line.endswith("# here"))
+
+
+POOL = """
+import time
+def slow(n):
+    time.sleep(abs(float.__hash__(float(n)) * 0) + (0.001 * (hash(str(n)) % 7)))
+    return n
+"""
+
+PROGRAMS = {
+    "hash": Program("hash", "print(hash('word') % 1000, sorted(['a', 'b'], key=len))  # here"),
+    "hash as key": Program("hash", "print(sorted(map(str, range(20)), key=hash))  # here"),
+    "hash of a tuple": Program("hash", "print(hash(('word', 1)) % 1000)  # here"),
+    "id": Program("id", "things = [object() for _ in range(3)]\nprint([id(t) for t in things])  # here"),
+    "id as key": Program("id", "class T: pass\nts = [T() for _ in range(40)]\nts.sort(key=id)  # here\nprint(id)"),
+    "urandom": Program("entropy", "import os\nprint(os.urandom(8))  # here"),
+    "uuid": Program("entropy", "from uuid import uuid4\nprint(uuid4())  # here"),
+    "secrets": Program("entropy", "import secrets\nprint(secrets.token_hex(8), secrets.randbelow(99**9))  # here"),
+    "token": Program("entropy", "import secrets\nprint(len(secrets.token_urlsafe(9)), secrets.randbits(64))  # here"),
+    "chosen": Program("entropy", "import secrets\nprint([secrets.choice('abcdefgh') for _ in range(40)])  # here"),
+    "system random": Program("entropy", "import random\nprint(random.SystemRandom().random())  # here"),
+    "temporary name": Program(
+        "entropy",
+        "import os, tempfile\nwith tempfile.TemporaryDirectory() as name:  # here\n    print(os.path.basename(name))",
+    ),
+    "pid": Program("process-id", "import os\nprint(os.getpid())  # here"),
+    "draw": Program("python-random", "import random\nprint(random.random(), random.choice('abc'))  # here"),
+    "shuffle": Program("python-random", "from random import shuffle\nx = [*range(9)]\nshuffle(x)  # here\nprint(x)"),
+    "numpy draw": Program("numpy-random", "import numpy as np\nprint(np.random.rand(2))  # here"),
+    "numpy permutation": Program("numpy-random", "import numpy as np\nprint(np.random.permutation(9))  # here"),
+    "unseeded Random": Program("unseeded-generator", "import random\nprint(random.Random().random())  # here"),
+    "seed without a seed": Program(
+        "unseeded-generator", "import random\nrandom.seed()  # here\nprint(random.Random(5).random())"
+    ),
+    "default_rng": Program(
+        "unseeded-generator", "import numpy as np\nrng = np.random.default_rng()  # here\nprint(rng.random())"
+    ),
+    "RandomState": Program("unseeded-generator", "import numpy as np\nprint(np.random.RandomState().rand())  # here"),
+    "bit generator": Program(
+        "unseeded-generator",
+        "import numpy as np\nfrom numpy.random import PCG64\nbits = PCG64()  # here\nprint(np.random.Generator(bits).random())",
+    ),
+    "seed of NumPy": Program("unseeded-generator", "import numpy as np\nnp.random.seed()  # here\nprint(1)"),
+    "torch.seed": Program("unseeded-generator", "import torch\ntorch.seed()  # here\nprint(torch.rand(2))"),
+    "Generator.seed": Program(
+        "unseeded-generator", "import torch\ng = torch.Generator()\ng.seed()  # here\nprint(torch.rand(2, generator=g))"
+    ),
+    "seed from the clock": Program(
+        "seed-value", "import random, time\nseed = time.time_ns()\nrandom.seed(seed)  # here\nprint(random.Random(1))"
+    ),
+    "seed of torch": Program(
+        "seed-value", "import os, torch\ntorch.manual_seed(os.getpid())  # here\nprint(torch.rand(2))"
+    ),
+    "seed of a torch generator": Program(
+        "seed-value",
+        "import os, torch\npid = os.getpid()\ng = torch.Generator().manual_seed(pid)  # here\nprint(torch.rand(2, generator=g))",
+    ),
+    "seed by keyword": Program(
+        "seed-value", "import os, numpy as np\nr = np.random.default_rng(seed=os.getpid())  # here\nprint(r.random())"
+    ),
+    "array": Program(
+        "uninitialized-array",
+        "import os, numpy as np\njunk = [np.frombuffer(os.urandom(800), np.int64) ^ 1 for _ in range(50)]\ndel junk\n"
+        "print(np.empty(100).tobytes().hex())  # here",
+    ),
+}
+"""Programs that differ in every run."""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_source_differs_and_can_be_fixed(tmp_path: Path, name: str) -> None:
+    program = PROGRAMS[name]
+    stage = Stage(tmp_path, program.text)
+    found = [one for one in stage.differing() if one.source == program.source]
+    request = ProbeRequest(fixed_sources=(program.source,))
+
+    assert [(one.source, one.site.line) for one in found][:1] == [(program.source, program.line)]
+    assert found[0].differs is True
+    if program.source != "seed-value":
+        first, second = stage.fixed(*found), stage.fixed(*found)
+        assert first.status == 0, first.stderr
+        if " object at " not in first.stdout:
+            assert first.stdout == second.stdout
+    assert stage.probed(request=request).status == 0
+
+
+COMPLETIONS = {
+    "as_completed": """
+        from concurrent.futures import ThreadPoolExecutor, as_completed
+        with ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(slow, n) for n in range(8)]
+            for future in as_completed(futures):  # here
+                print(future.result())
+    """,
+    "as_completed of a dictionary": """
+        from concurrent.futures import ThreadPoolExecutor, as_completed
+        with ThreadPoolExecutor(8) as pool:
+            futures = {pool.submit(slow, n): n for n in range(8)}
+            for future in as_completed(futures):  # here
+                print(futures[future])
+    """,
+    "as_completed of a set": """
+        import concurrent.futures
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            futures = {pool.submit(slow, n) for n in range(8)}
+            for future in concurrent.futures.as_completed(futures):  # here
+                print(future.result())
+    """,
+    "first completed": """
+        from concurrent.futures import ThreadPoolExecutor, wait, FIRST_COMPLETED
+        with ThreadPoolExecutor(8) as pool:
+            pending = [pool.submit(slow, n) for n in range(8)]
+            while pending:
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)  # here
+                for future in [f for f in pending if f in done]:
+                    print(future.result())
+                    pending.remove(future)
+    """,
+    "imap_unordered": """
+        from multiprocessing.pool import ThreadPool
+        with ThreadPool(8) as pool:
+            for result in pool.imap_unordered(slow, range(8)):  # here
+                print(result)
+    """,
+    "imap_unordered of processes": """
+        import multiprocessing
+        if __name__ == "__main__":
+            with multiprocessing.Pool(4) as pool:
+                for result in pool.imap_unordered(slow, range(8), chunksize=1):  # here
+                    print(result)
+    """,
+    "asyncio": """
+        import asyncio
+        async def later(n):
+            await asyncio.sleep(delay(n))
+            return n
+        async def main():
+            for next_one in asyncio.as_completed([later(n) for n in range(8)]):  # here
+                print(await next_one)
+        asyncio.run(main())
+    """,
+    "asyncio first completed": """
+        import asyncio
+        async def later(n):
+            await asyncio.sleep(delay(n))
+            return n
+        async def main():
+            pending = [asyncio.create_task(later(n)) for n in range(8)]
+            while pending:
+                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)  # here
+                for task in [t for t in pending if t in done]:
+                    print(task.result())
+                    pending.remove(task)
+        asyncio.run(main())
+    """,
+}
+SLOW = """
+import os, time
+def delay(n):
+    return 0.08 * (n if os.environ["WAY"] == "1" else 7 - n) + 0.01
+def slow(n):
+    time.sleep(delay(n))
+    return n
+"""
+
+
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_order_of_completion_is_noted_and_can_be_the_order_of_submission(tmp_path: Path, name: str) -> None:
+    import textwrap
+
+    from determinism.diagnose.sources import differing_sources
+
+    text = SLOW + textwrap.dedent(COMPLETIONS[name])
+    stage = Stage(tmp_path, text)
+    found = differing_sources(stage.noted(WAY="1"), stage.noted(WAY="2"))
+    found = [one for one in found if one.source == "completion-order"]
+
+    assert [one.site.line for one in found] == [Program("", text).line]
+    assert found[0].differs is True
+    assert stage.fixed(*found, WAY="2").stdout.split() == [str(n) for n in range(8)]
+    if "processes" not in name:
+        assert stage.plain(WAY="2").stdout.split() != [str(n) for n in range(8)]
+
+
+def test_queue_of_several_producers_is_noted(tmp_path: Path) -> None:
+    program = """
+        import queue, threading, time, os
+        found = queue.Queue()
+        def produce(n):
+            time.sleep(0.1 * (n if os.environ["WAY"] == "1" else 3 - n))
+            found.put(n)
+        threads = [threading.Thread(target=produce, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        print([found.get() for _ in threads])
+    """
+    from determinism.diagnose.sources import differing_sources
+
+    stage = Stage(tmp_path, program)
+    found = differing_sources(stage.noted(WAY="1"), stage.noted(WAY="2"))
+
+    assert [(one.source, one.site.line, one.differs) for one in found] == [("queue-order", 10, True)]
+
+
+def test_values_that_cannot_be_told_are_said_to_be_so(tmp_path: Path) -> None:
+    program = """
+        import queue
+        class Result: pass
+        found = queue.SimpleQueue()
+        found.put(Result())
+        found.put((1, Result()))
+        print(type(found.get()))
+        print(type(found.get()))
+    """
+    assert [(one.source, one.site.line, one.differs) for one in Stage(tmp_path, program).differing()] == [
+        ("queue-order", 7, None),
+        ("queue-order", 8, None),
+    ]
+
+
+TRAINING = {
+    "checkpoint-rng": """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        torch.manual_seed(0)
+        x = torch.ones(64, requires_grad=True)
+        y = checkpoint(torch.dropout, x, 0.5, True, use_reentrant=True, preserve_rng_state=False)  # here
+        torch.rand(3)
+        y.sum().backward()
+        print((y.detach() == x.grad).all().item())
+    """,
+    "loader-order": """
+        from torch.utils.data import DataLoader
+        loader = DataLoader([1, 2, 3], in_order=False)  # here
+        print(loader.in_order)
+    """,
+}
+
+
+@pytest.mark.parametrize("source", TRAINING)
+def test_choice_is_noted_and_taken_back_when_fixed(tmp_path: Path, source: str) -> None:
+    stage = Stage(tmp_path, TRAINING[source])
+    [found] = stage.differing()
+
+    assert (found.source, found.differs) == (source, None)
+    assert found.site.code.endswith("# here")
+    assert stage.plain().stdout == "False\n"
+    assert stage.fixed(found).stdout == "True\n"
+
+
+def test_equal_values_are_no_candidates(tmp_path: Path) -> None:
+    program = """
+        import random, numpy as np, os
+        random.seed(1)
+        np.random.seed(2)
+        rng = np.random.default_rng(3)
+        print(random.random(), np.random.rand(), rng.random(), hash(3), os.listdir("."))
+        for name in {1, 2, 3}:
+            print(name)
+    """
+    stage = Stage(tmp_path, program)
+
+    assert stage.differing() == []
+    assert {one["source"] for one in documents(tmp_path / "notes-1") if "source" in one} >= {
+        "seed-value", "python-random", "numpy-random", "hash", "listing", "set-order",
+    }  # fmt: skip
+
+
+def test_every_function_of_python_that_is_a_source_exists() -> None:
+    import importlib
+    import sys
+
+    missing = []
+    for function in FUNCTIONS:
+        if function.module.partition(".")[0] not in sys.stdlib_module_names:
+            continue
+        found: object = importlib.import_module(function.module)
+        for part in function.name.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            missing.append(function.name)
+
+    assert set(missing) <= {"binomialvariate", "Path.walk", "get_native_id", "getrandom", "fwalk"}

@@ -1,0 +1,115 @@
+"""The reports of real programs: what is on the page after a check, and names that try to become markup."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from tests.e2e.commands import Finished, check, run
+from tests.html_structure import Page
+
+TRAINING = """
+import os, torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential()
+model.add_module({name!r}, nn.Linear(4, 4))
+model.add_module("head", nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    inputs = torch.ones(2, 4)
+    if step == 3:
+        inputs = inputs + float(os.getpid() % 1000 + 1) / 1000  # another in every run
+    loss = model(inputs).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LINE = "inputs = inputs + float(os.getpid() % 1000 + 1) / 1000  # another in every run"
+ATTACK = "<script>alert(1)<\\script><img src=x onerror=alert(1)>]]>\"'&"
+FILES = ["--html", "report.html", "--junit", "report.xml", "--annotate"]
+
+
+def checked(folder: Path, name: str, file: str) -> Finished:
+    (folder / file).write_text(TRAINING.format(name=name), encoding="utf-8")
+    return check(folder, "--no-explain", *FILES, "--", sys.executable, folder / file)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    folder = tmp_path_factory.mktemp("plain")
+    return folder, checked(folder, "body", "train.py")
+
+
+def report_of(finished: Finished) -> dict[str, Any]:
+    assert finished.report is not None
+    return finished.report
+
+
+def test_the_document_holds_what_charts_need(plain: tuple[Path, Finished]) -> None:
+    report = report_of(plain[1])
+    assert report["compared_runs"] == [1, 2]
+    spans = report["divergence_by_step"]
+    assert [span["different"] > 0 for span in spans if span["step"] < 6] == [False] * 3 + [True] * 3
+    assert [loss["first"] == loss["second"] for loss in report["losses"]] == [True] * 3 + [False] * 3
+    origin = [node for node in report["dataflow"]["nodes"] if node["distance"] == 0]
+    assert [node["op"] for node in origin] == [report["first_divergence"]["op"]]
+    assert any(node["distance"] == 1 and node["differs"] for node in report["dataflow"]["nodes"])
+
+
+def test_the_page_shows_the_line_among_its_neighbours(plain: tuple[Path, Finished]) -> None:
+    text = (plain[0] / "report.html").read_text(encoding="utf-8")
+    hit = text.partition('<span class="line hit">')[2].partition("</span></span>")[0]
+    assert LINE.split("#")[0].strip() in Page(f"<p>{hit.partition('</span>')[2].partition('</span>')[0]}</p>").text
+    assert "for step in range(6):" in Page(text).text
+    for absent in ("was not counted", "are not known", "only recording at level op"):
+        assert absent not in text
+
+
+def test_other_reports_are_of_the_same_verdict(plain: tuple[Path, Finished]) -> None:
+    folder, finished = plain
+    assert Xml.parse(folder / "report.xml").getroot().get("failures") == "1"
+    last = finished.stdout.decode().splitlines()[-1]
+    assert last.startswith(
+        "::error file=train.py,line=13,title=determinism%3A different::Different: run 2 departs from run 1"
+    )
+
+
+def test_a_stored_report_makes_the_page_again(plain: tuple[Path, Finished]) -> None:
+    folder, _ = plain
+    assert run(folder, "report", "report.json", "--html", "again.html").status == 0
+    assert (folder / "again.html").read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_names_of_modules_and_files_stay_names(plain: tuple[Path, Finished], tmp_path: Path) -> None:
+    finished = checked(tmp_path, ATTACK, "<img src=x onerror=alert(1)>&quot;.py")
+    report = report_of(finished)
+    assert any(ATTACK in (node["module"] or "") for node in report["dataflow"]["nodes"])
+    attacked, usual = (Page((folder / "report.html").read_text(encoding="utf-8")) for folder in (tmp_path, plain[0]))
+    assert ATTACK in attacked.text
+    assert not {"script", "img"} & set(attacked.tags)
+    assert set(attacked.tags) == set(usual.tags)
+    assert not [name for _, name, _ in attacked.attributes if name.startswith("on")]
+    assert Xml.parse(tmp_path / "report.xml").getroot().get("failures") == "1"
+    assert b"\n::error file=<img src=x onerror=alert(1)>&quot;.py,line=13," in finished.stdout
+
+
+def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING.format(name="body"), encoding="utf-8")
+    finished = check(tmp_path, "--level", "step", *FILES, "--", sys.executable, "train.py")
+    report = report_of(finished)
+    assert report["dataflow"] is None
+    assert [loss["step"] for loss in report["losses"]] == list(range(6))
+    assert "only recording at level op follows values" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_equal_runs_have_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING.format(name="body").replace("os.getpid()", "7"), encoding="utf-8")
+    assert check(tmp_path, *FILES, "--", sys.executable, "train.py").status == 0
+    read = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "same" in read.text and "The losses are equal at all 6 steps at which they are known." in read.text

@@ -1,0 +1,44 @@
+"""Runs a small PyTorch program until it comes to a record, and captures that, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import determinism
+from determinism.diagnose.confirm import MOST_BYTES
+from determinism.frameworks.torch.capture import Capture
+
+
+class Captured(BaseException):
+    """Ends the program of a test, as ending the process ends a real one."""
+
+
+def capture(
+    program: Callable[[], Any],
+    op: str,
+    folder: Path,
+    *,
+    phase: str = "init",
+    occurrence: int = 0,
+    repeats: int = 20,
+    seconds: float = 0.5,
+    most_bytes: int = MOST_BYTES,
+) -> dict[str, Any]:
+    """Record a program until it comes to a record, and capture that; the tensors are kept in `folder/kept`."""
+    request: dict[str, Any] = {"step": 0, "phase": phase, "op": op, "module": None, "occurrence": occurrence}
+    request |= {"repeats": repeats, "seconds": seconds, "most_bytes": most_bytes}
+    kept = folder / "kept"
+
+    def finish(reason: str) -> None:
+        raise Captured(reason)
+
+    with contextlib.suppress(Captured), determinism.record(folder / "trace") as session:
+        kept.symlink_to(session.writer.folder)
+        session.recorder.capture = Capture(request, session.writer.folder, finish)
+        program()
+    found: dict[str, Any] = json.loads((kept / "capture.json").read_text())
+    return found

@@ -1,0 +1,142 @@
+"""The reports that commands write: which files, what happens to files that are there, and annotations."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from determinism.cli.reports import Reports
+from tests.html_structure import Page
+from tests.unit.test_trace_damage import write
+
+COMMAND = [sys.executable, "-m", "determinism"]
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[str]:
+    return [str(write(tmp_path / "one")), str(write(tmp_path / "two", records=30))]
+
+
+def run(*arguments: str | Path, folder: Path) -> tuple[int, str, str]:
+    """Exit status, output and messages."""
+    ended = subprocess.run([*COMMAND, *map(str, arguments)], cwd=folder, capture_output=True, check=False, text=True)
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_compare_writes_all_reports(traces: list[str], tmp_path: Path) -> None:
+    status, printed, _ = run(
+        "compare", *traces, "--json", "r.json", "--html", "r.html", "--junit", "r.xml", folder=tmp_path
+    )
+    assert status == 1
+    headline = json.loads((tmp_path / "r.json").read_text())["headline"]
+    assert printed.startswith(headline[:40])
+    assert headline.partition(": ")[2][1:] in Page((tmp_path / "r.html").read_text()).text
+    assert Xml.parse(tmp_path / "r.xml").getroot().get("failures") == "1"
+
+
+def test_a_stored_report_makes_the_same_files(traces: list[str], tmp_path: Path) -> None:
+    run("compare", *traces, "--json", "r.json", "--html", "a.html", "--junit", "a.xml", folder=tmp_path)
+    for trace in traces:
+        os.rename(trace, f"{trace}-gone")
+    assert run("report", "r.json", "--html", "b.html", "--junit", "b.xml", folder=tmp_path) == (0, "", "")
+    for kind in ("html", "xml"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_trouble_is_in_every_report(traces: list[str], tmp_path: Path) -> None:
+    files = ["--html", "r.html", "--junit", "r.xml", "--annotate"]
+    status, printed, message = run("compare", traces[0], "nowhere", *files, folder=tmp_path)
+    assert status == 2
+    assert "nowhere does not exist" in message
+    assert "nowhere does not exist" in Page((tmp_path / "r.html").read_text()).text
+    assert Xml.parse(tmp_path / "r.xml").getroot().get("errors") == "1"
+    assert printed.startswith("::error title=determinism%3A inconclusive::")
+
+
+def test_wrong_options_are_in_every_report(tmp_path: Path) -> None:
+    status, _, _ = run("compare", "--junit", "r.xml", "--html", "r.html", folder=tmp_path)
+    assert status == 2
+    assert Xml.parse(tmp_path / "r.xml").getroot().get("errors") == "1"
+    assert "Missing argument" in Page((tmp_path / "r.html").read_text()).text
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit"])
+def test_a_report_replaces_the_one_before(option: str, traces: list[str], tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("old " * 100_000)
+    assert run("compare", *traces, option, "report", folder=tmp_path)[0] == 1
+    assert "old old" not in (tmp_path / "report").read_text()
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--junit"])
+def test_a_place_that_cannot_be_written_is_seen_first(option: str, traces: list[str], tmp_path: Path) -> None:
+    status, printed, message = run("compare", *traces, option, "nowhere/report", folder=tmp_path)
+    assert (status, printed) == (2, "")
+    assert f"{option} nowhere/report: nowhere does not exist" in message
+
+
+def test_two_reports_in_one_file_are_refused(traces: list[str], tmp_path: Path) -> None:
+    status, printed, message = run("compare", *traces, "--json", "same", "--junit", "./same", folder=tmp_path)
+    assert (status, printed) == (2, "")
+    assert "--json and --junit name the same file" in message
+    assert not (tmp_path / "same").exists()
+
+
+def test_a_report_is_not_made_over_its_source(traces: list[str], tmp_path: Path) -> None:
+    run("compare", *traces, "--json", "r.json", folder=tmp_path)
+    before = (tmp_path / "r.json").read_bytes()
+    status, _, message = run("report", "r.json", "--html", "r.json", folder=tmp_path)
+    assert status == 2
+    assert "the report and --html name the same file" in message
+    assert (tmp_path / "r.json").read_bytes() == before
+
+
+def test_a_defect_of_one_report_costs_no_other(tmp_path: Path) -> None:
+    said: list[str] = []
+    reports = Reports(tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.xml")
+    assert not reports.write({"verdict": "same"}, said.append)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    assert len(said) == 2 and all("This is a defect of determinism" in message for message in said)
+
+
+def test_several_reports_may_go_to_nowhere(traces: list[str], tmp_path: Path) -> None:
+    assert run("compare", *traces, "--json", "/dev/null", "--html", "/dev/null", folder=tmp_path)[0] == 1
+    assert Path("/dev/null").is_char_device()
+
+
+def test_what_is_no_report_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"schema": "determinism.report/1", "verdict": "maybe"}')
+    status, _, message = run("report", "r.json", "--html", "r.html", folder=tmp_path)
+    assert status == 2
+    assert "r.json is no report: " in message
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_report_of_nothing_is_asked_back(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    status, _, message = run("report", "r.json", folder=tmp_path)
+    assert status == 2
+    assert "--html FILE, --junit FILE or --annotate" in message
+
+
+def test_annotations_follow_the_report_which_no_runner_obeys(traces: list[str], tmp_path: Path) -> None:
+    status, printed, _ = run("compare", *traces, "--annotate", folder=tmp_path)
+    assert status == 1
+    first, *report, last = printed.splitlines()
+    token = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", first)
+    assert token
+    assert report[-1] == f"::{token[1]}::"
+    assert report[0].startswith("Different: ")
+    assert last.startswith("::error ") and "title=determinism%3A different::Different: " in last
+
+
+def test_without_being_asked_nothing_is_annotated(traces: list[str], tmp_path: Path) -> None:
+    assert "::error" not in run("compare", *traces, folder=tmp_path)[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]

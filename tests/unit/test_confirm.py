@@ -1,0 +1,110 @@
+"""What a confirming run makes of a divergence that looked like an op's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from determinism.comparison.result import Comparison, Divergence, ValueExample
+from determinism.diagnose.confirm import confirm, needs_confirmation
+from determinism.types import Kind
+from tests.builders import make_different, make_divergence, make_output
+
+VARIED = {
+    "position": 0,
+    "distinct": 5,
+    "elements_different": 2,
+    "max_ulp": 3,
+    "max_abs": 0.5,
+    "examples": [{"index": [1, 2], "first": "0.5", "second": "1"}],
+    "extent": [[1, 4], [2, 2]],
+}
+
+
+def unseen(**changes: Any) -> Any:
+    """An output of which nothing is known but its form."""
+    return make_output(
+        **{"elements_different": None, "max_ulp": None, "max_abs": None, "repeats": None, "distinct": None, **changes}
+    )
+
+
+def confirmed(*outputs: dict[str, Any], changed: tuple[int, ...] = (), of: tuple[Any, ...] = (unseen(),)) -> Divergence:
+    comparison = make_different(first_divergence=make_divergence(inputs_equal=None, outputs=of))
+    confirm(comparison, {"changed_inputs": list(changed), "repeats": 100, "outputs": list(outputs)})
+    assert comparison.first_divergence is not None
+    assert comparison.missed_in_confirming_run is False
+    return comparison.first_divergence
+
+
+def test_an_op_that_varied() -> None:
+    first = confirmed(VARIED)
+    assert (first.kind, first.inputs_equal) == (Kind.OP, True)
+    (output,) = first.outputs
+    assert (output.repeats, output.distinct, output.elements_different, output.max_ulp, output.max_abs) == (
+        100,
+        5,
+        2,
+        3,
+        0.5,
+    )
+    assert output.examples == (ValueExample((1, 2), "0.5", "1"),)
+    assert output.extent == ((1, 4), (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("counts", "detail"),
+    [
+        ({}, "gave different results within one run."),
+        ({"distinct_one_thread": 1, "distinct_alignments": 1}, "but one only with one thread."),
+        ({"distinct_one_thread": 4}, "also with one thread."),
+        ({"distinct_one_thread": 4, "distinct_filled_memory": 3}, "also with one thread."),
+        ({"distinct_one_thread": 4, "distinct_filled_memory": 1}, "it reads memory that nobody wrote."),
+        ({"distinct": 1, "distinct_alignments": 2}, "The op varies with the alignment of its inputs in memory"),
+        ({"distinct": 1, "distinct_alignments": 1}, "repeating it gave one result only."),
+    ],
+)
+def test_what_it_varies_with(counts: dict[str, int], detail: str) -> None:
+    first = confirmed({**VARIED, **counts})
+    assert detail in first.detail
+    (output,) = first.outputs
+    assert {name: getattr(output, name) for name in counts} == counts
+
+
+def test_outputs_are_told_apart_by_their_position() -> None:
+    others = ({"position": 0, "distinct": 1}, {**VARIED, "position": 2})
+    first = confirmed(*others, of=(unseen(position=2), unseen(position=3)))
+    assert [output.distinct for output in first.outputs] == [5, None]
+
+
+def test_an_op_that_was_not_repeated() -> None:
+    first = confirmed()
+    assert (first.inputs_equal, first.outputs) == (True, (unseen(),))
+    assert first.detail.endswith("it was not repeated.")
+
+
+def test_an_input_that_was_changed() -> None:
+    first = confirmed(changed=(1,))
+    assert (first.kind, first.inputs_equal) == (Kind.MUTATION, False)
+
+
+def test_a_run_that_did_not_come_to_the_record() -> None:
+    comparison: Comparison = make_different()
+    before = comparison.first_divergence
+    confirm(comparison, None)
+    assert comparison.missed_in_confirming_run is True
+    assert comparison.first_divergence == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"op": "aten::mm"}, True),
+        ({"op": "aten::mm", "kind": Kind.DATA}, False),
+        ({"op": "aten::mm", "stream": "main.threads"}, False),
+        ({"op": "inductor::graph"}, False),
+    ],
+)
+def test_which_divergences_are_confirmed(changes: dict[str, Any], expected: bool) -> None:
+    assert needs_confirmation(make_divergence(**changes)) is expected
+    assert needs_confirmation(None) is False

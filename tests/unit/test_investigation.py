@@ -1,0 +1,179 @@
+"""Which causes an investigation names, with a laboratory that only pretends to run a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
+from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.investigation import Investigation
+from determinism.diagnose.sources import Source, SourceSite
+from determinism.diagnose.trial import BudgetSpent, Rate, Trial
+from determinism.factors.catalog import Action
+from determinism.probes.request import FixedSource
+from determinism.trace.names import Frame
+from determinism.types import Kind, Verdict
+
+SET = FixedSource("/p/train.py", 7, "set-order")
+LISTING = FixedSource("/p/data.py", 3, "listing")
+CLOCK = FixedSource("/p/train.py", 90, "clock")
+
+
+def divergence(record: int = 10, kind: Kind = Kind.DATA, line: int = 20, distinct: int | None = None) -> Divergence:
+    site = Frame("/p/train.py", line, "main", "x = torch.tensor(y)")
+    output = OutputDifference("float32", (4,), "cpu", 4, repeats=None if distinct is None else 100, distinct=distinct)
+    return Divergence(
+        kind, "0", record, 0, 0, "forward", "aten::add.Tensor", None, site, None, (site,), None, (output,), ""
+    )  # fmt: skip
+
+
+def used(source: FixedSource, *, records: int = 5, differs: bool | None = True) -> Source:
+    site = SourceSite(source.file, source.line, 0, source.line, 9, "main", "code()")
+    return Source(source.source, site, "main", "0", "MainThread", (1, 1), differs, 0, (records, records), ("1", "2"))
+
+
+@dataclass
+class Pretended:
+    """A program whose divergences each go when all that causes them is held still."""
+
+    divergences: Sequence[tuple[Divergence, Sequence[str | FixedSource]]]
+    sources: Sequence[Source] = ()
+    runs_left: int = 1000
+    made: list[Intervention] = field(default_factory=list)
+
+    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        self.runs_left -= runs
+        if self.runs_left < 0:
+            raise BudgetSpent
+        self.made.append(intervention)
+        held = {name for name, action in intervention.factors if action is Action.FIXED} | set(intervention.sources)
+        for found, needed in self.divergences:
+            if not set(needed) <= held:
+                return Trial(intervention, 2, Verdict.DIFFERENT, found)
+        return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0)
+
+    def probe(self, intervention: Intervention) -> Trial:
+        trial = self.compare(intervention, runs=2)
+        return Trial(intervention, 2, trial.verdict, trial.divergence, step_seconds=1.0, sources=self.sources)
+
+
+def investigated(program: Pretended, **options: Any) -> Comparison:
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=program.divergences[0][0])
+    Investigation(comparison, program, **options).run()
+    return comparison
+
+
+def found(comparison: Comparison) -> list[tuple[str, str]]:
+    return [(cause.identifier, cause.status.value) for cause in comparison.causes]
+
+
+def test_the_source_whose_fixed_value_makes_the_runs_equal_is_the_cause_at_its_line() -> None:
+    comparison = investigated(Pretended([(divergence(), [LISTING])], [used(CLOCK), used(LISTING)]))
+    assert found(comparison) == [("listing-order", "confirmed")]
+    assert comparison.causes[0].sites[0][:2] == ("/p/data.py", 3)
+    assert comparison.causes[0].experiments[0].equal is True
+
+
+def test_two_causes_are_found_one_after_the_other_and_the_fixes_hold_for_both() -> None:
+    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["torch-seed"])], [used(LISTING)])
+    comparison = investigated(program, step_seconds=1.0)
+    assert found(comparison) == [("listing-order", "confirmed"), ("seed-missing-torch", "confirmed")]
+    torch_fix = next(fix for fix in comparison.fixes if fix.identifier == "seed-missing-torch")
+    assert torch_fix.verified and torch_fix.code == "torch.manual_seed(0)" and torch_fix.step_time_ratio == 2.0
+
+
+def test_two_causes_of_one_divergence_are_both_named() -> None:
+    comparison = investigated(Pretended([(divergence(), ["python-seed", "numpy-seed"])]))
+    assert found(comparison) == [("seed-missing-python", "confirmed"), ("seed-missing-numpy", "confirmed")]
+    assert all(len(cause.experiments) >= 2 for cause in comparison.causes)
+
+
+def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:
+    many = [FixedSource("/p/train.py", line, "hash") for line in range(1, 33)]
+    program = Pretended([(divergence(), [many[20]])], [used(one) for one in many])
+    comparison = investigated(program, can_try_fixes=False)
+    assert comparison.causes[0].sites[0].line == 21
+    assert len(program.made) < 16
+
+
+def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None:
+    program = Pretended([(divergence(10), ["memory"])], [used(LISTING, records=11)])
+    assert found(investigated(program)) == [("uninitialized-memory", "confirmed")]
+    assert all(LISTING not in made.sources for made in program.made)
+
+
+def test_the_salt_of_strings_is_told_from_addresses() -> None:
+    @dataclass
+    class Salted(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            if ("hash-seed", Action.FIXED) in intervention.factors:
+                return Trial(intervention, runs, Verdict.SAME, None)
+            return super().compare(intervention, runs=runs)
+
+    strings = investigated(Salted([(divergence(), [SET])], [used(SET)]))
+    assert found(strings) == [("hash-order", "confirmed")]
+    assert [(fix.environment, fix.verified) for fix in strings.fixes][-1] == ((("PYTHONHASHSEED", "0"),), True)
+    objects = investigated(Pretended([(divergence(), [SET])], [used(SET)]))
+    assert found(objects) == [("address-order", "confirmed")]
+
+
+def test_a_race_that_only_shows_later_is_not_taken_for_cured() -> None:
+    first, later = divergence(10, Kind.OP, distinct=50), divergence(90, Kind.OP, distinct=50)
+    program = Pretended([(first, ["deterministic-algorithms"]), (later, ["threads", "deterministic-algorithms"])])
+    comparison = investigated(program)
+    assert found(comparison) == [("nondeterministic-op", "confirmed")]
+    alone = [made for made in comparison.experiments if made.factor == "deterministic-algorithms"]
+    assert alone[0].equal is False
+
+
+def test_a_fix_that_no_run_was_made_with_is_not_verified() -> None:
+    comparison = investigated(Pretended([(divergence(), [CLOCK])], [used(CLOCK)]))
+    assert found(comparison) == [("clock", "confirmed")]
+    assert [(fix.verified, fix.runs) for fix in comparison.fixes] == [(False, 0)]
+
+
+def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
+    comparison = investigated(Pretended([(divergence(), ["nothing that can be held still"])], [used(CLOCK)]))
+    assert comparison.causes == [] and comparison.fixes == []
+    assert comparison.diagnosis == "No experiment made the difference go away."
+    assert len(comparison.experiments) > 10
+
+
+def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -> None:
+    never = ["nothing that can be held still"]
+    behind = investigated(Pretended([(divergence(kind=Kind.MUTATION), never)]))
+    assert found(behind) == [("changed-behind", "likely")]
+    op = investigated(Pretended([(divergence(kind=Kind.OP, distinct=7), never)]))
+    assert found(op) == [("nondeterministic-op", "likely")]
+
+
+def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surroundings() -> None:
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
+    comparison.environment = [("torch", "2.12.0", "2.13.0")]
+    Investigation(comparison, Pretended([(divergence(), [])])).run()
+    assert found(comparison) == [("environment-difference", "likely")]
+
+
+def test_when_the_time_is_up_what_is_known_stays() -> None:
+    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 8)
+    comparison = investigated(program)
+    assert found(comparison)[0] == ("listing-order", "confirmed")
+    assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
+    assert not any(fix.verified for fix in comparison.fixes)
+
+
+def test_what_is_seldom_different_needs_more_equal_runs() -> None:
+    always, seldom = Rate(), Rate()
+    always.add(pairs=20, different=20)
+    seldom.add(pairs=4, different=1)
+    assert always.runs_needed(is_race=False) == 2
+    assert seldom.runs_needed(is_race=False) > always.runs_needed(is_race=True)
+
+
+def test_an_intervention_says_what_was_done() -> None:
+    both = Intervention.stir("hash-seed", "memory").also(Intervention.fix("hash-seed"))
+    assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.STIRRED)}
+    assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and memory and set-order at train.py:7"
+    assert both.without(Intervention.stir("memory")) == Intervention.fix("hash-seed")

@@ -1,0 +1,105 @@
+"""Annotations for GitHub: one workflow command a line, and nothing that a program chose becomes one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from determinism.report.annotations import annotation_lines
+from determinism.report.document import document
+from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied
+from tests.documents import flooded, make_full_document, make_place
+
+VARIED = dict(make_varied())
+
+COMMAND = re.compile(r"::(error|warning|notice) ((?:[a-z]+=[^:,]*)(?:,[a-z]+=[^:,]*)*)::(.*)")
+"""What the runner takes apart, as `ActionCommand.TryParseV2` of actions/runner does."""
+
+ATTACKS = [
+    "::error::x",
+    "x::add-mask::y",
+    "\n::stop-commands::pause",
+    "\r\n::set-env name=PATH::/tmp",
+    "\r##[command]rm",
+    "\u2028::error::x",
+    "\x0b::error::x",
+    "\x85::error::x",
+    "a,file=b,line=9",
+    "%0A::error::x",
+    "%25",
+    WEIRD,
+]
+
+
+def parsed(line: str) -> tuple[str, dict[str, str], str]:
+    """Level, properties and message, with the runner's unescaping."""
+    found = COMMAND.fullmatch(line)
+    assert found, line
+    properties = dict(one.split("=", 1) for one in found[2].split(","))
+    message = found[3].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
+    for name, value in properties.items():
+        value = value.replace("%0D", "\r").replace("%0A", "\n").replace("%3A", ":").replace("%2C", ",")
+        properties[name] = value.replace("%25", "%")
+    return found[1], properties, message
+
+
+def test_a_difference_is_an_error_at_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/home/ada")
+    level, properties, message = parsed(next(annotation_lines(make_full_document())))
+    assert level == "error"
+    assert properties == {"file": "project/train.py", "line": "17", "title": "determinism: different"}
+    assert message.split("\n") == [
+        "Different: run 2 departs from run 1 at step 3, in the backward pass",
+        "First record that differs: aten.embedding_dense_backward.default in module encoder.embedding",
+        "op: the op itself gave different outputs from equal inputs and arguments",
+        "Fix (verified): Compute with one thread",
+        "Fix (not verified): Sort it.",
+    ]
+
+
+def test_each_cause_is_a_warning_at_its_line() -> None:
+    found = [parsed(line) for line in annotation_lines(make_full_document())][1:]
+    assert [(level, properties["line"], properties["title"]) for level, properties, _ in found] == [
+        ("warning", "17", "determinism: confirmed cause")
+    ]
+    assert found[0][2].startswith("An op whose threads add in any order\n100 repeats")
+
+
+def test_what_a_checkpoint_lacks_is_an_error_at_the_line_that_saves() -> None:
+    content = {
+        **make_full_document(),
+        "missing": [{"id": "scheduler", "site": make_place(9, "save()"), "fix": "Save it."}],
+    }
+    level, properties, message = parsed(list(annotation_lines(content))[-1])
+    assert (level, properties["line"], message) == ("error", "9", "Save it.")
+
+
+def test_files_outside_the_workspace_keep_their_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert parsed(next(annotation_lines(make_full_document())))[1]["file"] == "/home/ada/project/train.py"
+
+
+def test_equal_runs_are_a_notice_and_no_verdict_is_an_error() -> None:
+    [same] = annotation_lines(document(make_comparison()))
+    assert same == "::notice title=determinism%3A same::Same: 1,234 records in 10 steps were bit-identical in 2 runs"
+    [inconclusive] = annotation_lines(document(make_inconclusive("100 % failed.")))
+    assert inconclusive == "::error title=determinism%3A inconclusive::Inconclusive: 100 %25 failed."
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_every_report_gives_commands(name: str) -> None:
+    assert all(parsed(line) for line in annotation_lines(document(VARIED[name])))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_string_becomes_a_command(attack: str) -> None:
+    plain, attacked = ([parsed(line) for line in annotation_lines(flooded(text))] for text in ("harmless", attack))
+    assert [(level, list(properties)) for level, properties, _ in attacked] == [
+        (level, list(properties)) for level, properties, _ in plain
+    ]
+    for line in annotation_lines(flooded(attack)):
+        assert len(line.splitlines()) == 1
+        line.encode("utf-8")

@@ -1,0 +1,118 @@
+"""The report says whether rows depend on their batch, which op made it so, and what was seen to cure it."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from determinism.comparison.batch_result import BatchKind, BatchRows, RowDifference, TrainingModule
+from determinism.comparison.findings import Fix
+from determinism.comparison.result import Comparison, Recorded, Trouble
+from determinism.diagnose.batch_trials import causes_of, is_cured, trials_for, with_outcome
+from determinism.report.document import SCHEMA_FILE, document
+from determinism.types import Verdict
+from tests.builders import make_different
+from tests.rendered import text_of
+
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+MODULE = TrainingModule("layers.3", "BatchNorm2d")
+
+
+def same() -> Comparison:
+    rows = BatchRows((1, 16), {1: 40, 16: 40}, 40, 7, results_differ=False)
+    return Comparison(Verdict.SAME, [], Recorded(), batch=rows)
+
+
+def different(kind: BatchKind | None = BatchKind.OP, *, training: bool = False, absorbed: bool = False) -> Comparison:
+    comparison = make_different()
+    counts = (None, None) if kind is BatchKind.MIXING else (12, 40)
+    difference = RowDifference(kind, (1, 16), *counts, training)
+    comparison.batch = BatchRows((1, 16), {1: 40, 16: 40}, 40, 7, difference, not absorbed, [MODULE] * training)
+    return comparison
+
+
+def with_trials(comparison: Comparison, *, cured: bool) -> Comparison:
+    assert comparison.batch is not None
+    trial = trials_for(comparison)[0]
+    comparison.batch.tried = [with_outcome(trial, verified=cured)]
+    comparison.fixes = [one for one in comparison.batch.tried if one.verified]
+    comparison.causes = causes_of(comparison, trial if cured else None)
+    return comparison
+
+
+def test_equal_rows() -> None:
+    text = text_of(same())
+
+    assert "Same: 40 rows had equal results in batches of 1 and 16, at 7 places" in text
+    assert "training" not in text and "cure" not in text
+
+
+@pytest.mark.parametrize("kind", [*BatchKind, None])
+def test_every_kind_is_explained_and_keeps_to_the_schema(kind: BatchKind | None) -> None:
+    comparison = different(kind)
+    text = text_of(comparison)
+    found = document(comparison)
+    VALIDATOR.validate(found)
+
+    assert "Different: equal rows have different results in batches of 1 and 16" in text
+    assert (kind.value if kind else "not known") in text
+    assert found["batch"]["difference"]["kind"] == kind
+    assert found["batch"]["rows"] == [{"size": 1, "count": 40}, {"size": 16, "count": 40}]
+
+
+@pytest.mark.parametrize("cured", [True, False])
+def test_a_cure_is_named_only_if_it_was_seen_to_cure(cured: bool) -> None:
+    comparison = with_trials(different(BatchKind.MIXING, training=True), cured=cured)
+    text = " ".join(text_of(comparison).split())
+    found = document(comparison)
+    VALIDATOR.validate(found)
+
+    assert "In training mode, and computing otherwise because of it: layers.3 (BatchNorm2d)" in text
+    assert ("Verified: the program ran with it" in text) is cured
+    assert ("rows still depended on their batch" in text) is not cured
+    assert [fix["code"] for fix in found["fixes"]] == ["model.eval()"] * cured
+    assert found["causes"][0]["status"] == ("confirmed" if cured else "likely")
+    assert [one["verified"] for one in found["batch"]["tried"]] == [cured]
+
+
+def test_differences_that_vanish_are_said() -> None:
+    assert "vanished for these rows" in text_of(different(absorbed=True))
+
+
+def test_an_inconclusive_verdict_says_why_and_nothing_else() -> None:
+    comparison = same()
+    comparison.verdict = Verdict.INCONCLUSIVE
+    comparison.trouble = [Trouble("batch-rows-unmatched", "No row came twice.")]
+    text = text_of(comparison)
+
+    assert "Inconclusive: No row came twice." in text and "compared" not in text
+
+
+def test_settings_are_tried_where_they_may_help() -> None:
+    def tried(comparison: Comparison, *, within: bool = False) -> list[str]:
+        return [trial.fix.identifier for trial in trials_for(comparison, within_process=within)]
+
+    assert tried(different(BatchKind.MIXING)) == []
+    assert tried(different(BatchKind.PADDING, training=True)) == []
+    assert tried(different(BatchKind.RNG, training=True)) == ["evaluation-mode"]
+    assert "one-thread" in tried(different(BatchKind.OP))
+    assert tried(different(BatchKind.OP), within=True) == ["mkldnn-off"]
+
+
+def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:
+    empty = same()
+    assert empty.batch is not None
+    empty.batch.rows_matched = 0
+
+    assert is_cured(same(), different())
+    assert not is_cured(empty, different())
+    assert not is_cured(different(), different())
+
+
+def test_a_fix_of_the_environment_is_written_as_a_shell_takes_it() -> None:
+    comparison = different()
+    comparison.fixes = [Fix("mkl", "One kernel", None, (("MKL_CBWR", "AVX2,STRICT"),), True)]
+
+    assert "MKL_CBWR=AVX2,STRICT: One kernel" in text_of(comparison)

@@ -1,0 +1,247 @@
+"""The HTML page: what is on it, and that it stays whole whatever the document holds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from determinism.comparison.result import Missing
+from determinism.report.document import document
+from determinism.report.html.page import page
+from tests.builders import WEIRD, make_comparison, make_different, make_frame, make_inconclusive, make_varied
+from tests.documents import flooded, make_batch, make_cause, make_fix, make_full_document, make_place
+from tests.html_structure import Page
+
+VARIED = dict(make_varied())
+
+SECTIONS = [
+    "story", "causes", "fixes", "spread", "losses", "dataflow", "values", "environment", "runs", "blind-spots",
+]  # fmt: skip
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "</style><script>alert(1)</script>",
+    "</title><img src=x onerror=alert(1)>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    '" onmouseover="alert(1)',
+    "javascript:alert(1)",
+    "</svg><svg onload=alert(1)>",
+    "<!--",
+    "-->",
+    "]]><script>alert(1)</script>",
+    "{{ 7 * 7 }}{% for x in y %}",
+    "&lt;script&gt;",
+    "<iframe src=//example.org>",
+    "\x00<script\x00>alert(1)",
+    "<base href=//example.org>",
+    "url(//example.org/x)",
+]
+
+
+def sections(read: Page) -> list[str]:
+    return [value for tag, name, value in read.attributes if tag == "section" and name == "id"]
+
+
+def test_everything_that_a_report_may_show_has_its_section() -> None:
+    assert sections(Page(page(make_full_document()))) == SECTIONS
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_every_report_makes_a_whole_page(name: str) -> None:
+    read = Page(page(document(VARIED[name])))
+    assert read.tags.count("h1") == 1
+    assert read.text.strip()
+
+
+def test_the_verdict_comes_first() -> None:
+    for found, verdict in (
+        (make_comparison(), "same 1,234 records in 10 steps were bit-identical in 2 runs"),
+        (make_different(), "different Run 2 departs from run 1 at step 3, in the backward pass"),
+        (make_inconclusive("Both runs failed."), "inconclusive Both runs failed."),
+    ):
+        read = Page(page(document(found)))
+        assert read.text.partition("Report")[2] or verdict in read.text
+        assert verdict in read.text
+        assert read.text.index(verdict) < read.text.index("Environment")
+
+
+def test_the_source_line_stands_among_its_neighbours() -> None:
+    text = page(make_full_document())
+    hit = re.findall(r'<span class="line hit">(.*?)</span><span class="line">', text)
+    assert hit[0] == '<span class="line-number">17</span>        x = self.embedding(tokens)'
+    assert "# embed them" in text
+
+
+def test_what_a_checkpoint_lacks_is_told_once() -> None:
+    frame = make_frame(9, code="torch.save(model.state_dict(), path)")
+    found = make_different(missing=[Missing("scheduler", frame, "Save scheduler.state_dict() too.")])
+    read = Page(page(document(found)))
+    assert read.text.count("Save scheduler.state_dict() too.") == 1
+    assert read.text.count("torch.save(model.state_dict(), path)") == 1
+    assert "What the checkpoint lacks scheduler" in read.text
+    assert "not saved" not in read.text
+
+
+def test_without_its_file_a_place_shows_its_own_line() -> None:
+    text = page(document(make_different()))
+    assert '<span class="line-number">17</span>x = self.embedding(tokens)' in text
+    assert "# embed them" not in text
+
+
+def test_causes_and_fixes_come_with_what_shows_them() -> None:
+    read = Page(page(make_full_document()))
+    for expected in (
+        "confirmed An op whose threads add in any order",
+        "100 repeats on equal inputs gave 37 distinct results.",
+        "threads fixed 3 yes the difference went away",
+        "verified Compute with one thread OMP_NUM_THREADS=1",
+        "The program ran with it 3 times and was bit-identical. Steps took 1.31 times as long.",
+        "not verified Sort it. for name in sorted(names): x",
+        "No run has shown that it helps.",
+    ):
+        assert expected in read.text
+
+
+def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
+    read = Page(page(make_full_document()))
+    for expected in (
+        "They differ with these factors stirred on purpose: memory, schedule.",
+        "The budget was used up.",
+        "Every experiment that was made (3)",
+        "listing order fixed 2 not known the difference stayed",
+    ):
+        assert expected in read.text
+
+
+def test_values_come_with_their_places() -> None:
+    read = Page(page(make_full_document()))
+    for expected in (
+        "float32 [1024, 512] on cuda:0 524,288 37 (0.00706 %) 1.19e-07 3 37 in 100 runs of the op",
+        "Compared are the values of repeats of the op on equal inputs, within one run.",
+        "1 with one thread; 2 at varied alignments.",
+        "They lie within [3, 0 to 511] .",
+        "One repeat Another [3, 17] 0.1 0.10000001",
+        "python /home/ada/project/.determinism/evidence/reproduce.py",
+        "Output 1 was not kept.",
+    ):
+        assert expected in read.text
+
+
+def test_values_of_two_further_runs_are_said_to_be_that() -> None:
+    found = make_full_document()
+    found["evidence"]["source"] = "runs"
+    read = Page(page(found))
+    assert "Compared are the values of two further runs." in read.text
+    assert "One run Another [3, 17]" in read.text
+
+
+def test_rows_in_batches_have_their_section() -> None:
+    read = Page(page({**make_full_document(), "batch": make_batch()}))
+    for expected in (
+        "60 rows went into the model in batches of two sizes or more, and were compared at 12 places of the program.",
+        "Of the 60 that went into the first op that differs, 7 came out different in batches of 1 and 8.",
+        "The results of the whole model differed for equal rows.",
+        "norm BatchNorm1d",
+        "rows still differed Pad each batch",
+    ):
+        assert expected in read.text
+
+
+def test_the_first_cause_and_the_first_fix_that_is_verified_stand_at_the_top() -> None:
+    found = make_full_document()
+    found["fixes"].reverse()
+    top = Page(page(found)).text.partition("What happened")[0]
+    assert "Cause An op whose threads add in any order confirmed Fix Compute with one thread verified" in top
+    found["fixes"][1]["verified"] = False
+    assert "Fix Sort it. not verified" in Page(page(found)).text.partition("What happened")[0]
+    assert "Cause" not in Page(page(document(make_different()))).text.partition("What happened")[0]
+
+
+def test_a_cause_elsewhere_shows_its_own_line() -> None:
+    found = make_full_document()
+    found["causes"] = [make_cause(status="likely", sites=[make_place(99, "for x in {1, 2}:")], experiments=[])]
+    found["fixes"] = [make_fix(step_time_ratio=None)]
+    read = Page(page(found))
+    assert "for x in {1, 2}:" in read.text
+    assert "Experiments" not in read.text
+    assert "times as long" not in read.text
+
+
+def test_what_is_not_known_is_said() -> None:
+    read = Page(page(document(make_different())))
+    for expected in (
+        "How many records differ in each step was not counted.",
+        "The values of the losses are not known",
+        "only recording at level op follows values",
+        "No cause was established.",
+    ):
+        assert expected in read.text
+
+
+def test_equal_runs_have_no_sections_of_differences() -> None:
+    assert sections(Page(page(document(make_comparison())))) == ["environment", "runs", "blind-spots"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_string_becomes_markup(attack: str) -> None:
+    plain, attacked = Page(page(flooded("harmless"))), Page(page(flooded(attack)))
+    assert attacked.tags == plain.tags
+    assert [(tag, name) for tag, name, _ in attacked.attributes] == [(tag, name) for tag, name, _ in plain.attributes]
+    assert "script" not in attacked.tags
+    assert not [name for _, name, _ in attacked.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_string_reaches_an_attribute_that_acts(attack: str) -> None:
+    for tag, name, value in Page(page(flooded(attack))).attributes:
+        if name in ("href", "src", "style", "class", "id", "http-equiv", "d", "points", "marker-end"):
+            assert "alert" not in value and "example" not in value, (tag, name, value)
+
+
+def test_strings_are_shown_as_they_are() -> None:
+    read = Page(page(flooded("<b>&amp; 'x' \"y\"")))
+    assert "<b>&amp; 'x' \"y\"" in read.text
+
+
+def test_what_a_terminal_or_a_reader_would_obey_becomes_visible() -> None:
+    text = page(flooded(WEIRD))
+    assert not set(text) & {"\x1b", "\u202e", "\x07", "\r", "\udce9", "\x9b"}
+    assert "\\u202e" in text
+
+
+def test_very_long_strings_are_cut() -> None:
+    text = page(flooded("x" * 100_000))
+    assert "… (95,000 more characters)" in text
+    assert "x" * 5001 not in text
+
+
+def test_steps_that_were_not_counted_are_said() -> None:
+    found = make_full_document()
+    assert "were not counted" not in page(found)
+    found["recorded"]["steps"] = 500
+    assert "Steps after 9 were not counted." in Page(page(found)).text
+
+
+@pytest.mark.parametrize("name", ["full", "attacked"])
+def test_nothing_is_loaded(name: str) -> None:
+    read = Page(page(make_full_document() if name == "full" else flooded("https://example.org/x.js")))
+    links = {(tag, name, value) for tag, name, value in read.attributes if name in ("href", "src", "srcset", "action")}
+    within = {("a", "href", f"#{section}") for section in ("causes", "fixes", "blind-spots")}
+    assert links == {("link", "href", "data:,"), *within}
+    assert not {"script", "img", "iframe", "object", "embed", "form", "base"} & set(read.tags)
+    styles = page(make_full_document()).partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in styles and "@import" not in styles
+
+
+def test_the_page_forbids_what_it_does_not_need() -> None:
+    read = Page(page(make_full_document()))
+    [policy] = [value for tag, name, value in read.attributes if name == "content" and "default-src" in value]
+    assert policy.startswith("default-src 'none';")
+    assert "script-src" not in policy
+
+
+def test_the_same_document_gives_the_same_page() -> None:
+    assert page(make_full_document()) == page(make_full_document())

@@ -1,0 +1,171 @@
+"""Reading a stored document: what this version or an earlier one wrote is read, anything else is refused in words."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from determinism.errors import UsageError
+from determinism.report.document import SCHEMA_FILE, document, write_document
+from determinism.report.html.page import page
+from determinism.report.junit import junit_text
+from determinism.report.schema_check import UNDERSTOOD, first_fault
+from determinism.report.stored import read_document
+from tests.builders import make_crowded, make_different, make_varied
+from tests.documents import make_full_document
+
+SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+VARIED = dict(make_varied())
+FIRST_KEYS = [
+    "schema", "verdict", "trouble", "runs", "recorded", "first_divergence", "divergences", "first_visible", "absorbed",
+    "dead_differences", "leftovers", "extra_runs", "open_settings", "causes", "fixes", "missing", "environment",
+]  # fmt: skip
+"""What the first documents held."""
+
+
+def store(folder: Path, content: Any) -> Path:
+    path = folder / "report.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def refused(path: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read_document(path)
+    assert str(path) in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_what_was_written_is_read(name: str, tmp_path: Path) -> None:
+    write_document(tmp_path / "report.json", VARIED[name])
+    assert read_document(tmp_path / "report.json") == document(VARIED[name])
+
+
+def test_the_page_of_a_stored_report_is_that_of_the_comparison(tmp_path: Path) -> None:
+    write_document(tmp_path / "report.json", make_different())
+    assert page(read_document(tmp_path / "report.json")) == page(document(make_different()))
+
+
+def test_a_document_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    found = document(make_different())
+    earlier = {key: found[key] for key in FIRST_KEYS}
+    content = read_document(store(tmp_path, earlier))
+    text = page(content)
+    assert "The runs depart from each other at step 3, in aten.embedding_dense_backward.default" in text
+    assert "<dt>kind</dt><dd>op</dd>" in text
+    assert "depart from each other at step 3" in junit_text(content)
+
+
+def test_a_document_of_a_later_version_is_read(tmp_path: Path) -> None:
+    found = {**make_full_document(), "weather": {"sun": 1}}
+    found["recorded"]["moon"] = 2
+    assert page(read_document(store(tmp_path, found))) == page(make_full_document())
+
+
+@pytest.mark.parametrize(
+    ("content", "identifier", "reason"),
+    [
+        ({**make_full_document(), "schema": "determinism.report/2"}, "report-newer", "'determinism.report/2'"),
+        ({**make_full_document(), "schema": "other"}, "report-foreign", "does not say that it is"),
+        ({}, "report-foreign", "does not say that it is"),
+        ([], "report-foreign", "no object"),
+        ("text", "report-foreign", "no object"),
+    ],
+)
+def test_another_document_is_refused(content: Any, identifier: str, reason: str, tmp_path: Path) -> None:
+    error = refused(store(tmp_path, content))
+    assert (error.identifier, reason in error.message) == (identifier, True)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b"9" * 10_000])
+def test_no_json_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(data)
+    assert refused(path).identifier == "report-foreign"
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path / "nowhere.json").identifier == "report-unreadable"
+    assert refused(tmp_path).identifier == "report-unreadable"
+
+
+def change_at(*keys: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(found: Any) -> None:
+        for key in keys[:-1]:
+            found = found[key]
+        found[keys[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (change_at("verdict", to="equal"), "verdict is 'equal'"),
+        (change_at("runs", to=None), "runs is None"),
+        (change_at("runs", 0, "seconds", to="long"), "runs[0].seconds is 'long'"),
+        (change_at("runs", 0, "seconds", to=True), "runs[0].seconds is True"),
+        (change_at("runs", 0, "command", to="python x"), "runs[0].command is 'python x'"),
+        (change_at("runs", 0, to={}), "runs[0].command is missing"),
+        (change_at("first_divergence", "step", to=-1), "first_divergence.step is -1"),
+        (change_at("first_divergence", "step", to=10**70), "first_divergence.step is a number beyond any count"),
+        (change_at("first_divergence", "stack", 0, "line", to=1.5), "first_divergence.stack[0].line is 1.5"),
+        (change_at("first_divergence", to=[]), "first_divergence is a list"),
+        (change_at("losses", 3, "first", to="x" * 99), f"losses[3].first is '{'x' * 39}..."),
+        (change_at("recorded", "blind_spots", 0, "share", to=2), "recorded.blind_spots[0].share is 2"),
+        (change_at("dataflow", "nodes", 0, "phase", to="eval"), "dataflow.nodes[0].phase is 'eval'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: Callable[[Any], None], fault: str, tmp_path: Path) -> None:
+    found = copy.deepcopy(make_full_document())
+    change(found)
+    error = refused(store(tmp_path, found))
+    assert error.identifier == "report-foreign"
+    assert f"is no report: {fault}." in error.message
+
+
+def keywords(schema: Any) -> set[str]:
+    """The keywords of a schema, without the names of properties and definitions."""
+    if not isinstance(schema, dict):
+        return set()
+    found = set(schema)
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            found = found.union(*map(keywords, value.values()))
+        elif key in ("items", "anyOf"):
+            found = found.union(*map(keywords, value if isinstance(value, list) else [value]))
+    return found
+
+
+def test_every_keyword_of_the_schema_is_understood() -> None:
+    assert keywords(SCHEMA) <= UNDERSTOOD
+
+
+def places(value: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every place of a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(found for key, item in inner for found in places(item, (*place, key)))]
+
+
+@pytest.mark.parametrize("value", [None, "text", -1, 7, 1.5, True, [], {}, ["text"], [None]])
+def test_the_check_agrees_with_the_schema(value: Any) -> None:
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    whole = document(make_crowded())
+    assert first_fault(whole, SCHEMA) is None
+    seen = set()
+    for place in places(whole):
+        # One entry of each list stands for the others.
+        if not place or any(isinstance(key, int) and key for key in place):
+            continue
+        planted = copy.deepcopy(whole)
+        change_at(*place, to=value)(planted)
+        seen.add(validator.is_valid(planted))
+        assert (first_fault(planted, SCHEMA) is None) is validator.is_valid(planted), place
+    assert False in seen

@@ -1,0 +1,76 @@
+"""What a checkpoint lacks is given from outside where that can be, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from determinism.comparison.result import Comparison, Missing, Recorded, Trouble
+from determinism.diagnose.resume_trials import MOMENTS, fix_of_trial, fixes_of, generator_trials, whole_trials
+from determinism.diagnose.unsaved import _FIXES, fix
+from determinism.report.document import document
+from determinism.report.missing import missing_entries
+from determinism.types import Verdict
+from tests.builders import make_different, make_frame
+
+
+def lacking(*identifiers: str) -> list[Missing]:
+    return [Missing(one, make_frame(), fix(one)) for one in identifiers]
+
+
+def test_generators_are_put_back_at_each_moment_in_turn() -> None:
+    trials = generator_trials(lacking("rng-torch", "rng-numpy"))
+
+    assert [trial.generators for trial in trials] == [
+        {"which": ["rng-torch", "rng-numpy"], "moment": moment} for moment in MOMENTS
+    ]
+
+
+@pytest.mark.parametrize(
+    "identifiers", [(), ("optimizer",), ("rng-torch", "optimizer"), ("sampler-position",), ("rng-generator",)]
+)
+def test_what_only_the_program_can_save_is_not_tried(identifiers: tuple[str, ...]) -> None:
+    assert generator_trials(lacking(*identifiers)) == []
+
+
+@pytest.mark.parametrize("identifier", _FIXES)
+def test_each_part_has_lines_to_add(identifier: str) -> None:
+    (found,) = fixes_of(lacking(identifier), verified=False)
+
+    assert found.code is not None and "\n" in found.code
+    assert (found.identifier, found.verified) == (identifier, False)
+
+
+def test_whole_runs_are_tried_only_where_nothing_is_known_to_lack() -> None:
+    departing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
+    different = make_different()
+    different.missing = []
+    lacks = make_different()
+    lacks.missing = lacking("optimizer")
+    nothing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-nothing-compared", "")])
+    tried = [whole_trials(one, ["run", "--"]) for one in (departing, different, lacks, nothing)]
+
+    assert [len(trials) for trials in tried] == [2, 2, 0, 0]
+    assert [fix_of_trial(trial).identifier for trial in tried[0]] == ["hash-seed", "run"]
+    assert dict(tried[0][0].environment) == {"PYTHONHASHSEED": "0"} and tried[0][1].prefix == ["run", "--"]
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_the_report_says_verified_only_where_it_was(verified: bool) -> None:
+    comparison = make_different()
+    comparison.missing = lacking("rng-python")
+    comparison.fixes = fixes_of(comparison.missing, verified=verified)
+    texts = [entry.text for entry in missing_entries(comparison)]
+
+    assert any(text.startswith("Verified: ") for text in texts) is verified
+    assert document(comparison)["fixes"][0]["verified"] is verified
+
+
+def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
+    comparison = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
+    comparison.missing = []
+    comparison.fixes = [fix_of_trial(trial) for trial in whole_trials(comparison, ["run"])]
+    texts = [entry.text for entry in missing_entries(comparison)]
+
+    assert any("PYTHONHASHSEED=0" in text for text in texts) and any(
+        "determinism run --seed 1" in text for text in texts
+    )
