@@ -50,6 +50,7 @@ class Laboratory:
         *,
         budget: float,
         run_seconds: float,
+        exit_statuses: frozenset[int | None],
     ) -> None:
         """Take what is run, and for how long.
 
@@ -60,7 +61,9 @@ class Laboratory:
             announce: Called with what comes next and the log of its output.
             budget: Seconds that all runs together may take.
             run_seconds: How long a plain run takes.
+            exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
         """
+        self._exit_statuses = exit_statuses
         self._request = request
         self._output = output
         self._standard_input = standard_input
@@ -165,6 +168,8 @@ class Laboratory:
         )
         if result.stopped_by == FAIL_FAST:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
+        if result.exit_status not in self._exit_statuses:
+            raise LaunchError("run-failed", f"the program ended with exit status {result.exit_status}.")
         return open_trace(self._output.trace(name))
 
     def _notes(self, name: str) -> Path:
