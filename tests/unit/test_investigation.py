@@ -34,7 +34,19 @@ def divergence(record: int = 10, kind: Kind = Kind.DATA, line: int = 20, distinc
 
 def used(source: FixedSource, *, records: int = 5, differs: bool | None = True) -> Source:
     site = SourceSite(source.file, source.line, 0, source.line, 9, "main", "code()")
-    return Source(source.source, site, "main", "0", "MainThread", (1, 1), differs, 0, (records, records), ("1", "2"))
+    return Source(
+        source.source,
+        site,
+        "main",
+        "0",
+        "MainThread",
+        (1, 1),
+        differs,
+        0,
+        (records, records),
+        ("1", "2"),
+        records_at_first=records,
+    )
 
 
 @dataclass
@@ -212,7 +224,7 @@ def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surrounding
 
 
 def test_when_the_time_is_up_what_is_known_stays() -> None:
-    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 8)
+    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 12)
     comparison = investigated(program)
     assert found(comparison)[0] == ("listing-order", "confirmed")
     assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis

@@ -152,7 +152,20 @@ class Investigation:
         if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
             return trial.is_equal
         # Where it comes and goes by itself, that it comes later shows nothing.
-        return self._is_steady and not (self._is_race and is_same_line(trial.divergence, divergence))
+        if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
+            return False
+        return self._is_seen_again(trial, divergence)
+
+    def _is_seen_again(self, trial: Trial, divergence: Divergence) -> bool:
+        """Whether runs made once more part where they parted before: with what was held so far, and with what is held now.
+
+        Two runs of a program whose threads race may part later by chance, whatever is held still.
+        """
+        before = self.laboratory.compare(self._held, runs=2)
+        if before.divergence is None or not is_alike(before.divergence, divergence):
+            self._is_steady = False
+            return False
+        return self.laboratory.compare(trial.intervention, runs=2).removes(divergence)
 
     def _trial(self, together: Sequence[Hypothesis]) -> Trial:
         """Run the program with some causes removed, unless that was done before."""

@@ -71,6 +71,7 @@ class Laboratory:
         self._until = time.monotonic() + budget
         self._run_seconds = run_seconds
         self._number = 0
+        self._experiments = 0
         self._stack = ExitStack()
         self._copy: FreshCopy | None = None
 
@@ -112,7 +113,8 @@ class Laboratory:
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
         self._number += 1
-        title = _PROBING if probes else f"experiment {self._number}: {intervention.name} {intervention.action}"
+        self._experiments += not probes
+        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.name} {intervention.action}"
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None
