@@ -1,0 +1,99 @@
+"""Adding to, or multiplying, the places of a tensor that indices name, some of them more than once.
+
+The indices become one number per place; values of one place are reduced in their order, and the result is written once. What is written to a
+place more than once, because there is room for more, is the same value each time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.patches.segments import ONE_BY_ONE, distinct_runs, reduce_runs
+from determinism.frameworks.torch.patches.taps import accumulation_dtype
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How values of one place become one: `sum` or `prod`, and whether what was there before counts."""
+
+    name: str = "sum"
+    include_self: bool = True
+
+
+SUM = Reduction()
+
+
+def linear_keys(indices: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
+    """One number per place from an index per dimension; negative ones count from the end."""
+    keys: Any = 0
+    for index, size in zip(indices, sizes, strict=True):
+        keys = keys * size + torch.where(index < 0, index + size, index)
+    return keys.reshape(-1)
+
+
+def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """The index per dimension that belongs to each number."""
+    places = []
+    for size in reversed(sizes):
+        places.append(keys % size)
+        keys = keys // size
+    return places[::-1]
+
+
+def in_bounds(index: torch.Tensor, size: int) -> bool:
+    """Whether an index lies within a dimension. On a GPU nobody waits for the answer: a wrong one stops the device, as in stock."""
+    inside = ((index >= -size) & (index < size)).all()
+    if index.device.type == "cpu":
+        return bool(inside)
+    torch._assert_async(inside)
+    return True
+
+
+def accumulate_rows(
+    target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor, how: Reduction
+) -> None:
+    """Reduce rows of values into the places of a tensor's first dimensions.
+
+    Args:
+        target: Changed in place; its first dimensions have the sizes `sizes`.
+        keys: Numbers of places, (n,), from 0 to the product of `sizes`.
+        sizes: Sizes of the dimensions that are indexed.
+        values: Of shape (n, *other dimensions of target).
+        how: What is done with several values of one place.
+    """
+    if len(keys) == 0 or values.numel() == 0:
+        return
+    if how == SUM and target.device.type in ONE_BY_ONE:
+        _one_by_one(target, keys, sizes, values)
+        return
+    found = distinct_runs(keys, math.prod(sizes))
+    rows = _as_real(values.reshape(len(keys), -1), how)
+    reduced = reduce_runs(found.runs, rows, how.name)
+    if values.is_complex():
+        reduced = torch.view_as_complex(reduced.unflatten(1, (-1, 2)))
+    reduced = reduced.index_select(0, found.numbers).view(-1, *values.shape[1:])
+    places = tuple(places_of(found.keys, sizes))
+    if how.include_self:
+        before = target[places]
+        reduced = before + reduced if how.name == "sum" else before * reduced
+    torch.ops.aten._index_put_impl_(target, list(places), reduced.to(target.dtype), False)
+
+
+def _as_real(rows: torch.Tensor, how: Reduction) -> torch.Tensor:
+    if rows.is_complex():
+        if how.name != "sum":
+            raise ValueError("Products of complex numbers are not reduced here.")
+        return torch.view_as_real(rows).flatten(1)
+    return rows.to(accumulation_dtype(rows.dtype))
+
+
+def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor) -> None:
+    rest = math.prod(target.shape[len(sizes) :])
+    rows = target.reshape(math.prod(sizes), rest)
+    rows.index_add_(0, keys, values.reshape(len(keys), rest))
+    if rows.data_ptr() != target.data_ptr():
+        target.copy_(rows.view(target.shape))
