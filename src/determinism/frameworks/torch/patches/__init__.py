@@ -9,9 +9,6 @@ from determinism.frameworks.torch.patches.binding import bind, can_bind, overloa
 from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.probing import alerts_on_cpu
 
-GPU = "CUDA"
-"""The dispatch key of NVIDIA's and of AMD's GPUs."""
-
 
 def apply() -> ReplacedOps:
     """Replace on GPUs each op that this build of PyTorch has a kernel for there, and on the CPU those that alert or vary.
@@ -23,8 +20,8 @@ def apply() -> ReplacedOps:
         reason = f"replacing needs torch.library.get_kernel, which PyTorch {torch.__version__} does not have"
         return ReplacedOps(reason=reason)
     known = [patch for patch in PATCHES if overloads_in_version(patch)]
-    on_gpu, restore_gpu = bind(known, GPU)
-    on_cpu, restore_cpu = bind([patch for patch in known if patch.varies_on_cpu or alerts_on_cpu(patch)])
+    on_gpu, restore_gpu = bind(known, "gpu")
+    on_cpu, restore_cpu = bind([patch for patch in known if patch.varies_on_cpu or alerts_on_cpu(patch)], "cpu")
 
     def restore() -> None:
         restore_cpu()

@@ -18,10 +18,20 @@ from determinism.frameworks.torch.patches.taps import accumulation_dtype
 
 @dataclass(frozen=True)
 class Reduction:
-    """How values of one place become one: `sum` or `prod`, and whether what was there before counts."""
+    """How values of one place become one: `sum`, `prod`, `mean`, `amax` or `amin`; and whether what was there before counts."""
 
     name: str = "sum"
     include_self: bool = True
+
+    def joined(self, before: torch.Tensor, reduced: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The result, from what was there, the reduction (for a mean, the sum) of the values, and how many they are."""
+        if self.include_self:
+            join = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}.get(self.name, torch.add)
+            reduced, counts = join(before, reduced), counts + 1
+        if self.name != "mean":
+            return reduced
+        rounding = None if reduced.is_floating_point() else "floor"
+        return torch.div(reduced, counts.view(-1, *[1] * (reduced.dim() - 1)), rounding_mode=rounding)
 
 
 SUM = Reduction()
@@ -71,24 +81,17 @@ def accumulate_rows(
         _one_by_one(target, keys, sizes, values)
         return
     found = distinct_runs(keys, math.prod(sizes))
-    rows = _as_real(values.reshape(len(keys), -1), how)
-    reduced = reduce_runs(found.runs, rows, how.name)
+    rows = values.reshape(len(keys), -1)
+    rows = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows.to(accumulation_dtype(rows.dtype))
+    reduced = reduce_runs(found.runs, rows, "sum" if how.name == "mean" else how.name)
     if values.is_complex():
         reduced = torch.view_as_complex(reduced.unflatten(1, (-1, 2)))
     reduced = reduced.index_select(0, found.numbers).view(-1, *values.shape[1:])
-    places = tuple(places_of(found.keys, sizes))
-    if how.include_self:
-        before = target[places]
-        reduced = before + reduced if how.name == "sum" else before * reduced
-    torch.ops.aten._index_put_impl_(target, list(places), reduced.to(target.dtype), False)
-
-
-def _as_real(rows: torch.Tensor, how: Reduction) -> torch.Tensor:
-    if rows.is_complex():
-        if how.name != "sum":
-            raise ValueError("Products of complex numbers are not reduced here.")
-        return torch.view_as_real(rows).flatten(1)
-    return rows.to(accumulation_dtype(rows.dtype))
+    counts = torch.diff(found.runs.bounds).index_select(0, found.numbers)
+    places = places_of(found.keys, sizes)
+    before = target[tuple(places)]
+    result = how.joined(before.to(accumulation_dtype(before.dtype)), reduced, counts).to(target.dtype)
+    torch.ops.aten._index_put_impl_(target, list(places), result, False)
 
 
 def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor) -> None:

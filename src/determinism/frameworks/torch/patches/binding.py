@@ -42,12 +42,12 @@ def bindable(patch: Patch, key: str) -> list[str]:
     ]
 
 
-def bind(patches: Iterable[Patch], key: str | None = None) -> tuple[list[Patch], Callable[[], None]]:
+def bind(patches: Iterable[Patch], device: str) -> tuple[list[Patch], Callable[[], None]]:
     """Replace the kernels of ops that are not replaced yet.
 
     Args:
         patches: What to replace.
-        key: Dispatch key of the kernels, such as `CUDA`; None: the CPU's key of each patch.
+        device: `cpu` or `gpu`: whose kernels.
 
     Returns:
         The patches of which something was replaced, and what puts the stock kernels back.
@@ -56,7 +56,7 @@ def bind(patches: Iterable[Patch], key: str | None = None) -> tuple[list[Patch],
     bound: list[tuple[str, str]] = []
     replaced = []
     for patch in patches:
-        where = key or patch.cpu_key
+        where = patch.cpu_key if device == "cpu" else patch.gpu_key
         new = [name for name in bindable(patch, where) if (name, where) not in _in_place_now]
         for name in new:
             _bind_one(library, patch, name, where)

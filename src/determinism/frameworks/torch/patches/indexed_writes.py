@@ -161,15 +161,15 @@ def put(target: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
     """Write values to places of the flattened tensor. Of several for one place, the last one stays."""
     keys = linear_keys([index], [target.numel()])
     values = source.reshape(-1)
+    places = target if target.dim() else target.view(1)
     if accumulate and values.dtype in _ADDED:
-        shape = list(target.shape)
-        accumulate_rows(target, keys, shape, values, SUM)
+        accumulate_rows(places, keys, list(places.shape), values, SUM)
         return target
     if not accumulate:
         ordered, order = torch.sort(keys, stable=True)
         keys, values = ordered, values[order[torch.searchsorted(ordered, ordered, right=True) - 1]]
-    places = places_of(keys, list(target.shape)) if target.dim() else [keys]
-    torch.ops.aten._index_put_impl_(target if target.dim() else target.view(1), list(places), values, accumulate)
+    indices = places_of(keys, list(places.shape))
+    torch.ops.aten._index_put_impl_(places, list(indices), values, accumulate)
     return target
 
 

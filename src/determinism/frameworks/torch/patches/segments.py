@@ -7,6 +7,7 @@ thread comes first, and nothing waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,14 @@ ONE_BY_ONE = {"cpu"}
 """Types of devices on which `index_add_` takes one value after the other (the CPU's kernel loops over the index)."""
 PIECE = 256
 """How many values of one key are reduced by one thread."""
-_IDENTITY = {"sum": 0, "prod": 1}
+_KERNELS = {"sum": ("sum", 0), "prod": ("prod", 1), "amax": ("max", float("-inf")), "amin": ("min", float("inf"))}
+"""Per reduction what `segment_reduce` calls it, and what it begins with."""
+_OF_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "amax": torch.maximum,
+    "amin": torch.minimum,
+}
 
 
 @dataclass(frozen=True)
@@ -65,15 +73,15 @@ def reduce_runs(runs: Runs, values: torch.Tensor, reduction: str) -> torch.Tenso
 
     Args:
         runs: The runs of the keys.
-        values: Of shape (keys, columns); any dtype for `prod`, a real floating-point one for `sum`.
-        reduction: `sum` or `prod`. What no value belongs to gets 0 or 1.
+        values: Of shape (keys, columns); of any real dtype but float16 and bfloat16, which would be rounded in between.
+        reduction: `sum`, `prod`, `amax` or `amin`. What no value belongs to gets something that means nothing; 0 for a sum.
 
     Returns:
         Of shape (size, columns).
     """
     ordered = values.index_select(0, runs.order)
     if not values.is_floating_point():
-        return _scanned(runs, ordered)
+        return _scanned(runs, ordered, reduction)
     bounds = runs.bounds
     if len(ordered) > PIECE:
         pieces, bounds = _pieces(runs)
@@ -82,7 +90,8 @@ def reduce_runs(runs: Runs, values: torch.Tensor, reduction: str) -> torch.Tenso
 
 
 def _reduced(ordered: torch.Tensor, bounds: torch.Tensor, reduction: str) -> torch.Tensor:
-    return torch.segment_reduce(ordered, reduction, offsets=bounds, axis=0, unsafe=True, initial=_IDENTITY[reduction])
+    kernel, initial = _KERNELS[reduction]
+    return torch.segment_reduce(ordered, kernel, offsets=bounds, axis=0, unsafe=True, initial=initial)
 
 
 def _pieces(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,16 +107,16 @@ def _pieces(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
     return pieces, bounds
 
 
-def _scanned(runs: Runs, ordered: torch.Tensor) -> torch.Tensor:
-    """Products of integers, for which there is no kernel that reduces runs: each place takes in twice as many as before."""
+def _scanned(runs: Runs, ordered: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Reduce integers, for which there is no kernel that reduces runs: each place takes in twice as many as before."""
+    join = _OF_TWO[reduction]
     step = 1
     while step < len(ordered):
         same = (runs.keys[step:] == runs.keys[:-step]).unsqueeze(1)
-        ordered = torch.cat([ordered[:step], torch.where(same, ordered[step:] * ordered[:-step], ordered[step:])])
+        joined = join(ordered[step:], ordered[:-step])
+        ordered = torch.cat([ordered[:step], torch.where(same, joined, ordered[step:])])
         step *= 2
-    empty = runs.bounds[1:] == runs.bounds[:-1]
-    last = ordered.index_select(0, (runs.bounds[1:] - 1).clamp(min=0))
-    return torch.where(empty.unsqueeze(1), torch.ones_like(last), last)
+    return ordered.index_select(0, (runs.bounds[1:] - 1).clamp(min=0))
 
 
 def sum_by_key(keys: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:
