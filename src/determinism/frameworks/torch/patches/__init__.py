@@ -7,6 +7,7 @@ import torch
 from determinism.frameworks.replaced_ops import ReplacedOps
 from determinism.frameworks.torch.patches.binding import bind, can_bind, overloads_in_version
 from determinism.frameworks.torch.patches.catalogue import PATCHES
+from determinism.frameworks.torch.patches.compiled_alerts import silence
 from determinism.frameworks.torch.patches.probing import alerts_on_cpu
 
 
@@ -23,7 +24,10 @@ def apply() -> ReplacedOps:
     on_gpu, restore_gpu = bind(known, "gpu")
     on_cpu, restore_cpu = bind([patch for patch in known if patch.varies_on_cpu or alerts_on_cpu(patch)], "cpu")
 
+    restore_alerts = silence()
+
     def restore() -> None:
+        restore_alerts()
         restore_cpu()
         restore_gpu()
 

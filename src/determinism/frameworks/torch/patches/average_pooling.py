@@ -9,7 +9,7 @@ import torch
 from determinism.frameworks.torch.patches.axis_maps import adaptive_average, window_sum
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.taps import accumulation_dtype, gather_shares
-from determinism.frameworks.torch.patches.tensors import plain, spatial, suggested_format
+from determinism.frameworks.torch.patches.tensors import only_batch_empty, plain, spatial, suggested_format
 
 
 def adaptive_gradient(axes: int) -> Any:
@@ -26,7 +26,7 @@ def adaptive_gradient(axes: int) -> Any:
 
 
 def adaptive_supports(axes: int) -> Any:
-    """Whether the shapes are those that pooling makes; what is empty is left to the stock kernel."""
+    """Whether the shapes are those that pooling makes."""
 
     def supports(grad_output: torch.Tensor, given: torch.Tensor, *more: Any) -> bool:
         return (
@@ -34,8 +34,8 @@ def adaptive_supports(axes: int) -> Any:
             and given.dim() in (axes + 1, axes + 2)
             and grad_output.dim() == given.dim()
             and grad_output.shape[:-axes] == given.shape[:-axes]
-            and grad_output.numel() > 0
-            and given.numel() > 0
+            and only_batch_empty(grad_output, axes)
+            and only_batch_empty(given, axes)
         )
 
     return supports

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.patches.forms import form_of
+from determinism.frameworks.torch.patches.forms import form_of, output_names, separate
 from determinism.frameworks.torch.patches.patch import Patch
 
 _KEYS = torch._C.DispatchKey
@@ -81,11 +81,13 @@ def _overload(name: str) -> Any:
 def _bind_one(library: torch.library.Library, patch: Patch, name: str, key: str) -> None:
     overload = _overload(name)
     stock = torch.library.get_kernel(f"aten::{name}", key)
-    compute = form_of(overload, patch.run, patch.in_place)
+    compute, outputs = form_of(overload, patch.run, patch.in_place), output_names(overload)
 
     def kernel(keys: Any, *given: Any, **named: Any) -> Any:
         with _as_in_a_kernel():
-            result = compute(*given, **named) if patch.supports(*given, **named) else NotImplemented
+            inputs = {name: value for name, value in named.items() if name not in outputs}
+            fits = separate(given, [named[name] for name in outputs]) and patch.supports(*given, **inputs)
+            result = compute(*given, **named) if fits else NotImplemented
         if result is not NotImplemented:
             return result
         return stock.call_boxed(keys, *given, **named)

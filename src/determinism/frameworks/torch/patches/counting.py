@@ -37,6 +37,8 @@ def _histc_supports(given: torch.Tensor, bins: int = 100, min: float = 0, max: f
 
 def bincount(given: torch.Tensor, weights: torch.Tensor, minlength: int = 0) -> torch.Tensor:
     """The sum of the weights of each number."""
+    if given.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=given.device)
     values = weights if weights.dtype == torch.float32 else weights.to(torch.float64)
     size = max(int(given.max()) + 1, minlength)
     return sum_by_key(given.to(torch.int64), values.unsqueeze(1), size).squeeze(1)
@@ -47,7 +49,7 @@ def _bincount_supports(given: torch.Tensor, weights: torch.Tensor | None = None,
         return False
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool or weights.is_complex():
         return False
-    return given.numel() > 0 and minlength >= 0 and int(given.min()) >= 0
+    return minlength >= 0 and (given.numel() == 0 or int(given.min()) >= 0)
 
 
 def _histc_example(device: Any) -> tuple[Any, ...]:

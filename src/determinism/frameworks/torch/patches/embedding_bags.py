@@ -52,7 +52,7 @@ def _supports(
         and grad.dim() == 2
         and maximum_indices.shape == grad.shape
         and bag_size.shape == grad.shape[:1]
-        and grad.numel() > 0
+        and grad.shape[1] > 0
     )
 
 

@@ -20,6 +20,13 @@ def output_names(overload: Any) -> list[str]:
     return [argument.name for argument in overload._schema.arguments if argument.is_out]
 
 
+def separate(given: tuple[Any, ...], outputs: list[torch.Tensor]) -> bool:
+    """Whether what is written shares no memory with what is read, nor with each other."""
+    read = [value for value in given if isinstance(value, torch.Tensor)]
+    pairs = [(one, two) for number, one in enumerate(outputs) for two in (*read, *outputs[:number])]
+    return not any(torch._C._overlaps(one, two) for one, two in pairs)
+
+
 def writes_its_first_argument(overload: Any) -> bool:
     """Whether an overload works in place."""
     first = overload._schema.arguments[0]

@@ -17,7 +17,7 @@ from determinism.frameworks.torch.patches.grid_coordinates import ZEROS, padded,
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.segments import sum_by_key
 from determinism.frameworks.torch.patches.taps import accumulation_dtype
-from determinism.frameworks.torch.patches.tensors import plain
+from determinism.frameworks.torch.patches.tensors import only_batch_empty, plain
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 """How `grid_sampler` numbers its modes."""
@@ -106,7 +106,7 @@ def _image_gradient(total: torch.Tensor | None, given: torch.Tensor) -> torch.Te
     if total is None:
         return None
     batch, channels = given.shape[:2]
-    planes = total.view(batch, -1, channels)[:, :-1].transpose(1, 2)
+    planes = total.view(batch, math.prod(given.shape[2:]) + 1, channels)[:, :-1].transpose(1, 2)
     return planes.reshape(given.shape).to(given.dtype).contiguous()
 
 
@@ -128,8 +128,8 @@ def _supports(
         and grid.shape[0] == given.shape[0]
         and list(grad_output.shape) == [*given.shape[:2], *grid.shape[1:-1]]
         and mode in ((BILINEAR, NEAREST, BICUBIC) if axes == 2 else (BILINEAR, NEAREST))
-        and given.numel() > 0
-        and grid.numel() > 0
+        and only_batch_empty(given, axes)
+        and only_batch_empty(grid, axes)
     )
 
 

@@ -45,7 +45,11 @@ def _supports(
     grad_output: torch.Tensor, output_size: list[int], input_size: list[int], *flags: Any, **named: Any
 ) -> bool:
     shape = [*input_size[:2], *output_size]
-    return plain(grad_output) and list(grad_output.shape) == shape and all(size > 0 for size in (*shape, *input_size))
+    return (
+        plain(grad_output)
+        and list(grad_output.shape) == shape
+        and all(size > 0 for size in (*shape[1:], *input_size[1:]))
+    )
 
 
 def _antialiased(name: str) -> AxisTaps:

@@ -9,7 +9,7 @@ import torch
 from determinism.frameworks.torch.patches.accumulating import in_bounds
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.taps import accumulation_dtype
-from determinism.frameworks.torch.patches.tensors import plain, plain_indices
+from determinism.frameworks.torch.patches.tensors import only_batch_empty, plain, plain_indices
 
 _NONE, _MEAN = 0, 1
 """How PyTorch numbers the reductions; 2 is the sum."""
@@ -39,7 +39,7 @@ def nll_loss2d(
 def _supports(
     given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: int
 ) -> bool:
-    if given.dim() != 4 or not plain(given, *([] if weight is None else [weight])) or given.numel() == 0:
+    if given.dim() != 4 or not plain(given, *([] if weight is None else [weight])) or not only_batch_empty(given, 2):
         return False
     if not plain_indices(target, like=given) or list(target.shape) != [given.shape[0], *given.shape[2:]]:
         return False

@@ -23,10 +23,9 @@ def _added_at_indices(
     grad_output: torch.Tensor, given: torch.Tensor, indices: torch.Tensor, axes: int, keeps_format: bool
 ) -> torch.Tensor:
     """The gradients, added up within each plane of the last `axes` dimensions."""
-    plane = math.prod(given.shape[-axes:])
-    planes = given.numel() // plane
+    plane, planes = math.prod(given.shape[-axes:]), math.prod(given.shape[:-axes])
     starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
-    keys = (indices.reshape(planes, -1) + starts).reshape(-1)
+    keys = (indices.reshape(planes, math.prod(indices.shape[-axes:])) + starts).reshape(-1)
     values = grad_output.to(accumulation_dtype(given.dtype)).reshape(-1, 1)
     total = sum_by_key(keys, values, planes * plane)
     memory_format = suggested_format(given) if keeps_format else torch.contiguous_format

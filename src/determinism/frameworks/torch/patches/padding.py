@@ -13,7 +13,7 @@ import torch
 
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.taps import accumulation_dtype
-from determinism.frameworks.torch.patches.tensors import COMPLEX, FLOATING, plain, suggested_format
+from determinism.frameworks.torch.patches.tensors import COMPLEX, FLOATING, only_batch_empty, plain, suggested_format
 
 AlongAxis = Callable[[torch.Tensor, int, int, int, int], torch.Tensor]
 
@@ -22,7 +22,7 @@ def _middle(values: torch.Tensor, axis: int, size: int, before: int, after: int)
     """What lies over the input itself; zero where a negative padding cut it off."""
     kept = values.narrow(axis, max(before, 0), size + min(before, 0) + min(after, 0))
     if before >= 0 and after >= 0:
-        return kept.clone()
+        return kept.clone(memory_format=torch.contiguous_format)
     shape = list(values.shape)
     shape[axis] = size
     result = values.new_zeros(shape)
@@ -69,7 +69,11 @@ def _supports(axes: int, reflect: bool) -> Callable[..., bool]:
     def supports(grad_output: torch.Tensor, given: torch.Tensor, padding: list[int]) -> bool:
         if not plain(grad_output, given, dtypes=FLOATING | COMPLEX) or len(padding) != 2 * axes:
             return False
-        if given.dim() not in (axes + 1, axes + 2) or grad_output.dim() != given.dim() or given.numel() == 0:
+        if (
+            given.dim() not in (axes + 1, axes + 2)
+            or grad_output.dim() != given.dim()
+            or not only_batch_empty(given, axes)
+        ):
             return False
         sizes = list(given.shape)
         for number in range(axes):

@@ -34,17 +34,13 @@ def _summed(row: torch.Tensor) -> torch.Tensor:
     return sums.view(-1)[: len(row)].clone()
 
 
-def _supports(
-    given: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor | None = None
-) -> bool:
-    summed = dtype or (given.dtype if out is None else out.dtype)
+def _supports(given: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> bool:
     return (
-        summed in FLOATING | COMPLEX
+        (dtype or given.dtype) in FLOATING | COMPLEX
         and given.layout == torch.strided
         and given.dim() > 0
         and -given.dim() <= dim < given.dim()
         and given.shape[dim] == given.numel() > 1
-        and not (out is None and dtype is None and given.dtype != summed)
     )
 
 

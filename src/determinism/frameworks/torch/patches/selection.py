@@ -54,23 +54,15 @@ def kthvalue(given: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) 
 
 def _along(given: torch.Tensor, dim: int) -> bool:
     axes = max(given.dim(), 1)
-    return plain(given, dtypes=_ORDERED) and -axes <= dim < axes and given.numel() > 0
+    return plain(given, dtypes=_ORDERED) and -axes <= dim < axes and (given.dim() == 0 or given.shape[dim] > 0)
 
 
-def _median_supports(given: torch.Tensor, dim: int, keepdim: bool = False, **outputs: Any) -> bool:
-    return _along(given, dim) and _distinct(given, outputs)
+def _median_supports(given: torch.Tensor, dim: int, keepdim: bool = False) -> bool:
+    return _along(given, dim)
 
 
-def _kthvalue_supports(given: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False, **outputs: Any) -> bool:
-    return _along(given, dim) and 1 <= k <= (given.shape[dim] if given.dim() else 1) and _distinct(given, outputs)
-
-
-def _distinct(given: torch.Tensor, outputs: dict[str, torch.Tensor]) -> bool:
-    """Whether the results do not share memory with what is read, or with each other."""
-    written = list(outputs.values())
-    return not any(torch._C._overlaps(one, given) for one in written) and not (
-        len(written) == 2 and torch._C._overlaps(*written)
-    )
+def _kthvalue_supports(given: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> bool:
+    return _along(given, dim) and 1 <= k <= (given.shape[dim] if given.dim() else 1)
 
 
 def _example(*parameters: int) -> Callable[[Any], tuple[Any, ...]]:

@@ -27,6 +27,11 @@ def plain_indices(*tensors: Any, like: torch.Tensor) -> bool:
     )
 
 
+def only_batch_empty(tensor: torch.Tensor, axes: int) -> bool:
+    """Whether nothing but the batch may have the size 0; what else is empty is for the stock kernels to refuse."""
+    return all(size > 0 for size in tensor.shape[-axes - 1 :])
+
+
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
     """The memory format that PyTorch's kernels give what they make for a tensor."""
     if tensor.dim() == 4 and _is_last(tensor, torch.channels_last):

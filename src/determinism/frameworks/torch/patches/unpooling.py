@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from determinism.frameworks.torch.patches.patch import Patch
-from determinism.frameworks.torch.patches.tensors import plain_indices, suggested_format
+from determinism.frameworks.torch.patches.tensors import only_batch_empty, plain_indices, suggested_format
 
 
 def _unpool(axes: int) -> Callable[..., torch.Tensor]:
@@ -21,7 +21,7 @@ def _unpool(axes: int) -> Callable[..., torch.Tensor]:
         lead = list(given.shape[:-axes])
         plane, planes = math.prod(output_size), math.prod(lead)
         starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
-        keys = (indices.reshape(planes, -1) + starts).reshape(-1)
+        keys = (indices.reshape(planes, math.prod(given.shape[-axes:])) + starts).reshape(-1)
         ordered, order = torch.sort(keys, stable=True)
         last = order[torch.searchsorted(ordered, ordered, right=True) - 1]
         result = torch.zeros(planes * plane, dtype=given.dtype, device=given.device)
@@ -39,7 +39,7 @@ def _supports(axes: int) -> Callable[..., bool]:
             return False
         if given.dim() not in (axes + 1, axes + 2) or len(output_size) != axes or any(len(one) != axes for one in rest):
             return False
-        if given.numel() == 0 or min(output_size) <= 0 or (rest and min(rest[0]) <= 0):
+        if not only_batch_empty(given, axes) or min(output_size) <= 0 or (rest and min(rest[0]) <= 0):
             return False
         _check(indices, output_size)
         return True
