@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -112,3 +112,12 @@ def close(stock: Any, other: Any) -> bool:
         return False
     largest = float(one[finite].abs().max()) if bool(finite.any()) else 0.0
     return bool(((one - two)[finite].abs() <= ROUNDING[stock.dtype] * max(largest, 1e-30)).all())
+
+
+def grads(function: Callable[[torch.Tensor], Any], *shape: int, memory_format: Any = torch.contiguous_format) -> Any:
+    """The gradient of a function of one random tensor."""
+    torch.manual_seed(3)
+    given = torch.randn(shape, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
+    result = function(given)
+    gradient = torch.randn(result.shape, dtype=torch.float64).contiguous(memory_format=memory_format)
+    return torch.autograd.grad(result, given, gradient)

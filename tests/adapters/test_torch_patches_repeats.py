@@ -50,7 +50,9 @@ def crowded_put(count: int = 1 << 21) -> Callable[[], tuple[torch.Tensor, ...]]:
 
 @NEEDS_THREADS
 @pytest.mark.parametrize("make", [crowded, crowded_put])
-def test_what_varies_on_the_cpu_in_stock_does_not_when_patched(make: Callable[..., Callable[[], tuple[torch.Tensor, ...]]]) -> None:
+def test_what_varies_on_the_cpu_in_stock_does_not_when_patched(
+    make: Callable[..., Callable[[], tuple[torch.Tensor, ...]]],
+) -> None:
     call = make()
     assert any(distinct(call, 5) > 1 for _ in range(10))
     with determinism.patch():
