@@ -34,6 +34,8 @@ class OpCase:
     prepare: Callable[[tuple[int, ...], torch.dtype, torch.device], Call]
     name: str = ""
     dtypes: tuple[torch.dtype, ...] = ALL
+    crowded: tuple[int, ...] = ()
+    """Sizes at which the stock kernel for the CPU uses several threads."""
 
     @property
     def title(self) -> str:
@@ -201,6 +203,7 @@ def _resized(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
     return call
 
 
+_CROWD = (1 << 20, 300)
 _WRITES = (2000, 60, 4)
 _EDGES = (2_000_000, 100_000, 64)
 _MAPS2, _MAPS3 = (2, 4, 13, 11), (1, 3, 7, 9, 8)
@@ -249,9 +252,15 @@ CASES = (
     OpCase("nll-loss2d", (2, 5, 32), (8, 21, 513), _nll),
     OpCase("ctc-loss", (10, 3, 300, 4), (256, 32, 1000, 40), _ctc, dtypes=SINGLE),
     OpCase("embedding-bag-max", (64, 5, 16), (8192, 32, 128), _embedding_bag),
-    OpCase("put", (2000, 100), (1_000_000, 100_000), _put(accumulate=False), "put_"),
-    OpCase("put", (2000, 100), (1_000_000, 100_000), _put(accumulate=True), "put_ with accumulate"),
-    OpCase("index-put", _WRITES, _EDGES, _rows(lambda t, i, s: t.index_put_((i,), s, accumulate=True))),
+    OpCase("put", (2000, 100), (1_000_000, 100_000), _put(accumulate=False), "put_", crowded=_CROWD),
+    OpCase("put", (2000, 100), (1_000_000, 100_000), _put(accumulate=True), "put_ with accumulate", crowded=_CROWD),
+    OpCase(
+        "index-put",
+        _WRITES,
+        _EDGES,
+        _rows(lambda t, i, s: t.index_put_((i,), s, accumulate=True)),
+        crowded=(*_CROWD, 1),
+    ),
     OpCase("index-add", _WRITES, _EDGES, _rows(lambda t, i, s: t.index_add_(0, i, s))),
     OpCase(
         "scatter-add",
