@@ -95,6 +95,8 @@ def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, re
 def errors(ran: list[Any]) -> dict[str, float | None]:
     """How far the replacement, and the stock op on the same arguments, are from the stock op in float64."""
     ours, stock = [], []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what stock leaves open between threads, one thread decides
     for patch, (given, named), left in ran:
         try:
             reference = in_float64(patch, given, named)
@@ -103,6 +105,7 @@ def errors(ran: list[Any]) -> dict[str, float | None]:
             continue
         ours.append(error(left, reference))
         stock.append(error(again, reference))
+    torch.set_num_threads(threads)
     return {"error": max(ours, default=None), "stock_error": max(stock, default=None)}
 
 

@@ -41,8 +41,15 @@ def linear_keys(indices: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     """One number per place from an index per dimension; negative ones count from the end."""
     keys: Any = 0
     for index, size in zip(indices, sizes, strict=True):
-        keys = keys * size + torch.where(index < 0, index + size, index)
+        keys = keys * size + _from_the_start(index, size) if len(sizes) > 1 else _from_the_start(index, size)
     return keys.reshape(-1)
+
+
+def _from_the_start(index: torch.Tensor, size: int) -> torch.Tensor:
+    # Elsewhere than on the CPU it would take longer to wait for the answer.
+    if index.device.type == "cpu" and (index.numel() == 0 or int(index.min()) >= 0):
+        return index
+    return torch.where(index < 0, index + size, index)
 
 
 def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
@@ -56,10 +63,12 @@ def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
 
 def in_bounds(index: torch.Tensor, size: int) -> bool:
     """Whether an index lies within a dimension. On a GPU nobody waits for the answer: a wrong one stops the device, as in stock."""
-    inside = ((index >= -size) & (index < size)).all()
     if index.device.type == "cpu":
-        return bool(inside)
-    torch._assert_async(inside)
+        if index.numel() == 0:
+            return True
+        lowest, highest = index.aminmax()
+        return int(lowest) >= -size and int(highest) < size
+    torch._assert_async(((index >= -size) & (index < size)).all())
     return True
 
 
@@ -96,7 +105,26 @@ def accumulate_rows(
 
 def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor) -> None:
     rest = math.prod(target.shape[len(sizes) :])
-    rows = target.reshape(math.prod(sizes), rest)
-    rows.index_add_(0, keys, values.reshape(len(keys), rest))
+    # Rows of one element each would be added by a slower loop.
+    columns = [] if rest == 1 else [rest]
+    rows = target.reshape(math.prod(sizes), *columns)
+    rows.index_add_(0, keys, values.reshape(len(keys), *columns))
     if rows.data_ptr() != target.data_ptr():
         target.copy_(rows.view(target.shape))
+
+
+def write_last(target: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values to places of a flattened tensor; of several for one place, the last one stays.
+
+    Args:
+        target: Changed in place.
+        keys: Numbers of places, (n,), from 0.
+        values: Of shape (n,).
+    """
+    if target.device.type in ONE_BY_ONE and target.is_contiguous():
+        target.view(-1).scatter_(0, keys, values)
+        return
+    ordered, order = torch.sort(keys, stable=True)
+    last = order[torch.searchsorted(ordered, ordered, right=True) - 1]
+    places = places_of(ordered, list(target.shape))
+    torch.ops.aten._index_put_impl_(target, list(places), values[last], False)

@@ -9,8 +9,16 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.patches.accumulating import SUM, accumulate_rows, in_bounds, linear_keys, places_of
+from determinism.frameworks.torch.patches.accumulating import (
+    SUM,
+    accumulate_rows,
+    in_bounds,
+    linear_keys,
+    places_of,
+    write_last,
+)
 from determinism.frameworks.torch.patches.patch import Patch
+from determinism.frameworks.torch.patches.segments import ONE_BY_ONE
 from determinism.frameworks.torch.patches.tensors import COMPLEX, FLOATING, plain, plain_indices
 
 _ADDED = FLOATING | COMPLEX
@@ -62,7 +70,7 @@ def _index_put_supports(
     given = [index for index in indices if index is not None]
     if not accumulate or not given or len(indices) > target.dim() or not plain(target, values, dtypes=_ADDED):
         return False
-    if torch.are_deterministic_algorithms_enabled() and target.device.type == "cpu":
+    if torch.are_deterministic_algorithms_enabled() and target.device.type in ONE_BY_ONE:
         return False  # then the stock kernel uses one thread, and is faster
     if any(index.dtype not in (torch.int64, torch.int32) or index.device != target.device for index in given):
         return False
@@ -166,10 +174,9 @@ def put(target: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
         accumulate_rows(places, keys, list(places.shape), values, SUM)
         return target
     if not accumulate:
-        ordered, order = torch.sort(keys, stable=True)
-        keys, values = ordered, values[order[torch.searchsorted(ordered, ordered, right=True) - 1]]
-    indices = places_of(keys, list(places.shape))
-    torch.ops.aten._index_put_impl_(places, list(indices), values, accumulate)
+        write_last(places, keys, values)
+        return target
+    torch.ops.aten._index_put_impl_(places, list(places_of(keys, list(places.shape))), values, True)
     return target
 
 

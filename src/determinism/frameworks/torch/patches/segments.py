@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 ONE_BY_ONE = {"cpu"}
-"""Types of devices on which `index_add_` takes one value after the other (the CPU's kernel loops over the index)."""
+"""Types of devices on which `index_add_` and, along a single dimension, `scatter_` take one value after the other: the CPU's kernels loop over
+the index."""
 PIECE = 256
 """How many values of one key are reduced by one thread."""
 _KERNELS = {"sum": ("sum", 0), "prod": ("prod", 1), "amax": ("max", float("-inf")), "amin": ("min", float("inf"))}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.patches.accumulating import write_last
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.tensors import only_batch_empty, plain_indices, suggested_format
 
@@ -22,10 +23,8 @@ def _unpool(axes: int) -> Callable[..., torch.Tensor]:
         plane, planes = math.prod(output_size), math.prod(lead)
         starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
         keys = (indices.reshape(planes, math.prod(given.shape[-axes:])) + starts).reshape(-1)
-        ordered, order = torch.sort(keys, stable=True)
-        last = order[torch.searchsorted(ordered, ordered, right=True) - 1]
         result = torch.zeros(planes * plane, dtype=given.dtype, device=given.device)
-        torch.ops.aten._index_put_impl_(result, [ordered], given.reshape(-1)[last], False)
+        write_last(result, keys, given.reshape(-1))
         on_cpu = given.device.type == "cpu" and axes == 2
         memory_format = suggested_format(given) if on_cpu else torch.contiguous_format
         return result.view(*lead, *output_size).contiguous(memory_format=memory_format)
