@@ -1,4 +1,4 @@
-"""Adding at indices: `index_put` with accumulate, `index_add`, `scatter_add`; and `put_`, where several values may go to one place.
+"""Adding at indices: `index_put` with accumulate, `index_add`, `scatter_add`.
 
 Stock kernels add with atomics, the CPU's `index_put` among them; in deterministic mode those of most ops sort instead.
 """
@@ -14,14 +14,13 @@ from determinism.frameworks.torch.patches.accumulating import (
     accumulate_rows,
     in_bounds,
     linear_keys,
-    places_of,
-    write_last,
 )
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.segments import ONE_BY_ONE
 from determinism.frameworks.torch.patches.tensors import COMPLEX, FLOATING, plain, plain_indices
 
-_ADDED = FLOATING | COMPLEX
+ADDED = FLOATING | COMPLEX
+"""What rounds when it is added. Integers give the same in any order, and are left to the stock kernels."""
 
 
 def writable(target: torch.Tensor, *sources: torch.Tensor) -> bool:
@@ -68,10 +67,10 @@ def _index_put_supports(
     unsafe: bool = False,
 ) -> bool:
     given = [index for index in indices if index is not None]
-    if not accumulate or not given or len(indices) > target.dim() or not plain(target, values, dtypes=_ADDED):
+    if not accumulate or not given or len(indices) > target.dim() or not plain(target, values, dtypes=ADDED):
         return False
-    if torch.are_deterministic_algorithms_enabled() and target.device.type in ONE_BY_ONE:
-        return False  # then the stock kernel uses one thread, and is faster
+    if stock_is_better(target):
+        return False
     if any(index.dtype not in (torch.int64, torch.int32) or index.device != target.device for index in given):
         return False
     try:
@@ -83,6 +82,11 @@ def _index_put_supports(
     fits_target = list(fits) == _indexed_shape(target, dims, shape)[0]
     inside = all(in_bounds(index, target.shape[dim]) for dim, index in zip(dims, given, strict=True))
     return fits_target and target.numel() > 0 and inside and writable(target, values, *given)
+
+
+def stock_is_better(target: torch.Tensor) -> bool:
+    """In deterministic mode the CPU's kernels that accumulate use one thread; they take what these would, and are faster."""
+    return torch.are_deterministic_algorithms_enabled() and target.device.type in ONE_BY_ONE
 
 
 def index_add(
@@ -106,7 +110,7 @@ def _index_add_supports(
     return (
         rows
         and others
-        and plain(target, source, dtypes=_ADDED)
+        and plain(target, source, dtypes=ADDED)
         and isinstance(alpha, (int, float))
         and target.numel() > 0
         and index.device == target.device
@@ -162,67 +166,25 @@ def scatter_fits(target: torch.Tensor, dim: int, index: torch.Tensor, source: to
 
 
 def _scatter_add_supports(target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> bool:
-    return plain(target, source, dtypes=_ADDED) and scatter_fits(target, dim, index, source)
+    return plain(target, source, dtypes=ADDED) and scatter_fits(target, dim, index, source)
 
 
-def put(target: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-    """Write values to places of the flattened tensor. Of several for one place, the last one stays."""
-    keys = linear_keys([index], [target.numel()])
-    values = source.reshape(-1)
-    places = target if target.dim() else target.view(1)
-    if accumulate and values.dtype in _ADDED:
-        accumulate_rows(places, keys, list(places.shape), values, SUM)
-        return target
-    if not accumulate:
-        write_last(places, keys, values)
-        return target
-    torch.ops.aten._index_put_impl_(places, list(places_of(keys, list(places.shape))), values, True)
-    return target
-
-
-def _put_supports(target: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> bool:
-    if index.dtype != torch.int64 or source.dtype != target.dtype or source.numel() != index.numel():
-        return False
-    if target.layout != torch.strided or not target.device == index.device == source.device or target.is_quantized:
-        return False
-    if index.numel() == 0 or target.numel() == 0 or not writable(target, index, source):
-        return index.numel() == 0 and writable(target, index, source)
-    if not in_bounds(index, target.numel()):
-        _refuse(index, target.numel())
-    return True
-
-
-def _refuse(index: torch.Tensor, size: int) -> None:
-    """Raise as the stock kernel for the CPU does, which would complain of deterministic mode first."""
-    wrong = index[(index < -size) | (index >= size)].reshape(-1)[0].item()
-    raise IndexError(f"out of range: tried to access index {wrong} on a tensor of {size} elements.")
-
-
-def _zeros_and_ones(device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def zeros_and_ones(device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A target, an index and a source for examples."""
     return torch.zeros(3, device=device), torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)
 
 
 def _along(device: Any) -> tuple[Any, ...]:
-    target, index, source = _zeros_and_ones(device)
+    target, index, source = zeros_and_ones(device)
     return target, 0, index, source
 
 
 def _index_put_example(device: Any) -> tuple[Any, ...]:
-    target, index, source = _zeros_and_ones(device)
+    target, index, source = zeros_and_ones(device)
     return target, [index], source, True
 
 
 PATCHES = (
-    Patch(
-        identity="put",
-        what="put_",
-        overloads=("put_",),
-        run=put,
-        supports=_put_supports,
-        example=_zeros_and_ones,
-        in_place=True,
-        varies_on_cpu=True,
-    ),
     Patch(
         identity="index-put",
         what="index_put with accumulate",
