@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import determinism
+from determinism.frameworks.torch.patches.alerts import ALERTS
 from determinism.frameworks.torch.patches.binding import bind
 from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.probing import alerts_on_cpu
@@ -70,6 +71,7 @@ def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, re
     """What came out for one case."""
     call = case.call(sizes, torch.float32, device)
     found: dict[str, Any] = {"op": case.title, "patch": case.patch, "sizes": sizes, "repeats": repeats}
+    found["alert"] = ALERTS.get(case.patch)
     found["stock_distinct"] = distinct(call, repeats)
     found["raises"] = raised_in_deterministic_mode(case, sizes, device)
     stock_ms, stock_bytes = cost(call, device)

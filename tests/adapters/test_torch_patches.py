@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 import determinism
 from determinism.frameworks.torch import patches as torch_patches
 from determinism.frameworks.torch.patches import binding
+from determinism.frameworks.torch.patches.alerts import ALERTS
 from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.patch import Patch
 from determinism.frameworks.torch.patches.probing import alerts_on_cpu
@@ -99,6 +100,7 @@ def test_every_patch_has_an_example_that_the_installed_version_takes() -> None:
             patch.run_example(torch.device("cpu"))
             assert ran[patch.identity] > before, patch.identity
     assert len({patch.identity for patch in PATCHES}) == len(PATCHES)
+    assert set(ALERTS) < {patch.identity for patch in PATCHES}
 
 
 @pytest.mark.usefixtures("deterministic")

@@ -10,16 +10,11 @@ from typing import Any
 
 import torch._prims_common as formulas
 
-SILENT = frozenset(
-    {
-        "median CUDA with indices output",
-        "_histc_cuda with floating point input",
-        "max_unpooling2d_forward_out",
-        "max_unpooling3d_forward_out",
-    }
-)
-"""What replaced ops are called in alerts. Traced, the kernels of the first two run; `max_unpool` becomes an `index_put`, which is
-deterministic in deterministic mode."""
+from determinism.frameworks.torch.patches.alerts import ALERTS
+
+SILENT = frozenset(ALERTS.values())
+"""What replaced ops are called in alerts. Traced, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic in
+deterministic mode."""
 
 
 def silence() -> Callable[[], None]:
