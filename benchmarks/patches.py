@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import statistics
 import sys
 import time
 import warnings
@@ -162,7 +161,10 @@ def distinct(call: Call, repeats: int) -> int:
 
 
 def cost(call: Call, device: torch.device, blocks: int = 7) -> tuple[float, int | None]:
-    """Milliseconds of one call, the median of blocks; and on a GPU the largest memory that it took beyond what was there."""
+    """Milliseconds of one call, the fastest of several blocks, since others may use the machine; and on a GPU the largest memory that it took beyond what was there."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # with more, the time is that of waiting for threads that others keep from running
     call()
     _wait(device)
     began = time.perf_counter()
@@ -170,7 +172,8 @@ def cost(call: Call, device: torch.device, blocks: int = 7) -> tuple[float, int 
     _wait(device)
     per_block = max(1, int(0.05 / max(time.perf_counter() - began, 1e-6)))
     seconds = [_seconds(call, per_block, device) for _ in range(blocks)]
-    return statistics.median(seconds) * 1000, _memory(call, device)
+    torch.set_num_threads(threads)
+    return min(seconds) * 1000, _memory(call, device)
 
 
 def _seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:

@@ -89,7 +89,7 @@ class Patches:
 def patch() -> Patches:
     """Replace ops that have no deterministic implementation in the installed version by ones that have.
 
-    For PyTorch 2.10 and newer: what `torch.use_deterministic_algorithms` refuses, and what varies without a word, by kernels that are put at
+    For PyTorch with `torch.library.get_kernel`: what `torch.use_deterministic_algorithms` refuses, and what varies without a word, by kernels that are put at
     its dispatcher. For TensorFlow 2.16 to 2.21: what `tf.config.experimental.enable_op_determinism` refuses on a GPU, and what varies on the CPU
     even so. Call it before functions are traced and models are built, before or after the import of TensorFlow; together with
     `determinism.enable`, in either order. A second call changes nothing. Nothing is printed; look at the result.

@@ -24,7 +24,7 @@ _in_place_now: set[tuple[str, str]] = set()
 
 
 def can_bind() -> bool:
-    """Whether this version lets a kernel be kept when it is replaced (PyTorch 2.10 and later)."""
+    """Whether this version lets a kernel be kept when it is replaced."""
     return hasattr(torch.library, "get_kernel")
 
 
