@@ -12,11 +12,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from determinism.frameworks.torch.patches import segments
-from determinism.frameworks.torch.patches.binding import bind
+from determinism.frameworks.torch.patches.binding import bind, bindable
 from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.frameworks.torch.patches.patch import Patch
 
-ON_CPU = tuple(patch for patch in PATCHES if patch.identity != "grid-sample-cudnn")
+ON_CPU = tuple(patch for patch in PATCHES if bindable(patch, patch.cpu_key))
 """Patches of ops that the CPU has a kernel for."""
 
 
