@@ -86,6 +86,7 @@ docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages un
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py
+	$(BIN)/python tests/architecture/patches_page.py
 
 site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
 	$(BIN)/python -m tests.architecture.op_pages
