@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-RECORDERS = {"torch": "determinism.frameworks.torch.recording"}
+RECORDERS = {
+    "torch": "determinism.frameworks.torch.recording",
+    "tensorflow": "determinism.frameworks.tensorflow.recording",
+}
 """Per framework the module with `start(folder, options)`, which returns a session."""
 
 ENABLERS = {

@@ -1,0 +1,186 @@
+"""Makes, of a function, a second one that computes the same and hands what its ops made to Python.
+
+The program's own function is left as it is: what is traced, saved or differentiated stays the program's. Where an op would run a
+function, the second one runs a second one too, made for this place alone, so that what comes back says by itself where it was made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.core.framework import function_pb2
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops import script_ops
+
+from determinism.frameworks.tensorflow.function_plan import FunctionPlan, Node, Sort
+from determinism.frameworks.tensorflow.tensor_bytes import digest_array
+
+_XLA = "_XlaMustCompile"
+_NAME = "determinism_watch"
+_MOST_DEPTH = 40
+
+_arrivals = itertools.count()
+
+
+class Execution:
+    """What one run of a function made."""
+
+    __slots__ = ("arrival", "digests", "result", "shapes")
+
+    def __init__(self, arrival: int, digests: list[bytes], shapes: list[tuple[int, ...]], result: bool) -> None:
+        self.arrival = arrival
+        self.digests = digests
+        self.shapes = shapes
+        self.result = result
+        """What it returned, if that was the condition of a loop."""
+
+
+class Probe:
+    """A function at one place of the program, and what came back from its runs."""
+
+    def __init__(self, name: str, graph: Any, plan: FunctionPlan, result_at: int | None) -> None:
+        self.name = name
+        self.graph = weakref.ref(graph)
+        self.plan = plan
+        self.executions: deque[Execution] = deque()
+        self.children: dict[int, tuple[Probe | None, ...]] = {}
+        """By the position of a node of the plan: what it runs; None for a function that cannot be looked into."""
+        self.clone = ""
+        self._result_at = result_at
+        self.failed: Callable[[Exception], None] = lambda error: None
+        # The registry holds it weakly.
+        self._receive = self._received
+        self.token = script_ops._py_funcs.insert(self._receive)
+
+    def _received(self, *arrays: Any) -> list[Any]:
+        # Runs in a thread of TensorFlow, while the one that called the function waits for it.
+        try:
+            result = self._result_at is not None and bool(arrays[self._result_at])
+            made = Execution(next(_arrivals), [digest_array(a) for a in arrays], [a.shape for a in arrays], result)
+            self.executions.append(made)
+        except Exception as error:
+            self.failed(error)
+        return []
+
+    def forget(self) -> None:
+        """Drop what came back and was not asked for."""
+        self.executions.clear()
+        for children in self.children.values():
+            for child in children:
+                if child is not None:
+                    child.forget()
+
+
+class Library:
+    """Knows the graphs of functions by their names, and makes their second versions."""
+
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
+        """Take what is told what could not be looked into."""
+        self.graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._failed = failed
+        self._numbers = itertools.count(1)
+        self.compiled: set[str] = set()
+        """Names of functions that XLA compiles."""
+
+    def probe(self, context: Any, name: str, depth: int = 0, *, is_condition: bool = False) -> Probe | None:
+        """Make the second version of a function, and of all that it runs; None if it cannot be looked into.
+
+        Args:
+            context: TensorFlow's eager context, which gets the functions.
+            name: Of the function.
+            depth: How many functions run it.
+            is_condition: Whether it tells a loop to go on.
+        """
+        definition = context.get_function_def(name)
+        graph = self.graphs.get(name)
+        if definition.attr[_XLA].b if _XLA in definition.attr else False:
+            self.compiled.add(name)
+            return None
+        if graph is None or depth > _MOST_DEPTH:
+            return None
+        plan = FunctionPlan(graph)
+        result_at = plan.watch_result(graph) if is_condition else None
+        probe = Probe(name, graph, plan, result_at)
+        probe.failed = lambda error: self._failed(name, error)
+        clone = function_pb2.FunctionDef()
+        clone.CopyFrom(definition)
+        clone.signature.name = probe.clone = f"{name}_watched_{next(self._numbers)}"
+        nodes = {node.name: node for node in clone.node_def}
+        for position, node in enumerate(plan.nodes):
+            if node.functions and node.sort is not Sort.OPAQUE and node.op.name in nodes:
+                self._replace_functions(context, probe, position, node, nodes[node.op.name], depth)
+        if plan.watched:
+            _add_watcher(clone, probe)
+        context.add_function_def(clone)
+        return probe
+
+    def _replace_functions(
+        self, context: Any, probe: Probe, position: int, node: Node, made: Any, depth: int
+    ) -> None:
+        if _XLA in made.attr and made.attr[_XLA].b:
+            self.compiled.update(node.functions)
+            probe.children[position] = (None,) * len(node.functions)
+            return
+        is_loop = node.sort is Sort.LOOP
+        condition = made.attr["cond"].func.name if is_loop else ""
+        children = {
+            name: self.probe(context, name, depth + 1, is_condition=name == condition)
+            for name in dict.fromkeys(node.functions)
+        }
+        if is_loop and None in children.values():
+            # Without its condition nobody knows how often a loop went round.
+            children = dict.fromkeys(children)
+        probe.children[position] = tuple(children[name] for name in node.functions)
+        for attribute in made.attr.values():
+            for function in [attribute.func] if attribute.HasField("func") else attribute.list.func:
+                child = children.get(function.name)
+                if child is not None:
+                    function.name = child.clone
+        if is_loop and "parallel_iterations" in made.attr:
+            # Iterations one after the other compute the same, and come back in order.
+            made.attr["parallel_iterations"].i = 1
+
+
+def _add_watcher(clone: Any, probe: Probe) -> None:
+    """Add the op that hands the watched tensors to Python, and see that it runs."""
+    arguments = {tensor.op.name: one.name for tensor, one in zip(_graph(probe).inputs, clone.signature.input_arg, strict=True)}
+    node = clone.node_def.add(name=_NAME, op="PyFunc")
+    for tensor in probe.plan.watched:
+        node.input.append(_reference(tensor, arguments))
+    node.attr["token"].s = probe.token.encode()
+    node.attr["Tin"].list.type.extend(tensor.dtype.as_datatype_enum for tensor in probe.plan.watched)
+    node.attr["Tout"].list.SetInParent()
+    clone.signature.is_stateful = True
+    clone.signature.control_output.append(_NAME)
+    clone.control_ret[_NAME] = _NAME
+
+
+def _graph(probe: Probe) -> Any:
+    graph = probe.graph()
+    assert graph is not None
+    return graph
+
+
+def _reference(tensor: Any, arguments: dict[str, str]) -> str:
+    """How a node of a function names a tensor: the argument, or the op with the name and place of its output."""
+    op = tensor.op
+    if op.name in arguments:
+        return arguments[op.name]
+    position = tensor.value_index
+    for output in op_def_registry.get(op.type).output_arg:
+        attributes = op.node_def.attr
+        if output.number_attr:
+            count = attributes[output.number_attr].i
+        elif output.type_list_attr:
+            count = len(attributes[output.type_list_attr].list.type)
+        else:
+            count = 1
+        if position < count:
+            return f"{op.name}:{output.name}:{position}"
+        position -= count
+    raise ValueError(f"{op.name} has no output {tensor.value_index}")
+

@@ -1,0 +1,56 @@
+"""Where an op of a graph belongs: the user's line that made it, the layer, and what the program was doing."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NamedTuple
+
+from determinism.types import Phase
+
+_OPTIMIZER_FILES = (
+    os.path.join("keras", "src", "optimizers") + os.sep,
+    os.path.join("tensorflow", "python", "training") + os.sep,
+)
+_BACKWARD_NAMES = re.compile(r"(^|/)(gradient_tape|gradients)(_\d+)?/")
+_OF_GRADIENTS = re.compile(r"(gradient_tape|gradients)(_\d+)?/")
+_TAPE_FILE = os.path.join("tensorflow", "python", "eager", "backprop.py")
+
+
+class Place(NamedTuple):
+    """Where an op belongs."""
+
+    phase: Phase
+    module: str
+    """Scopes of names around the op: in Keras the path of the layer."""
+    frames: tuple[tuple[str, int, str], ...]
+    """File, line and function, innermost first."""
+
+
+def place_of(op: Any) -> Place:
+    """Where an op of a graph was made.
+
+    Args:
+        op: Of a `FuncGraph`; one that was loaded has no frames.
+    """
+    try:
+        frames = tuple((f.filename, f.lineno or 0, f.name) for f in reversed(list(op.traceback)))
+    except (AttributeError, ValueError, TypeError):
+        frames = ()
+    name = op.name
+    if _BACKWARD_NAMES.search(name) or any(file.endswith(_TAPE_FILE) for file, _, _ in frames):
+        phase = Phase.BACKWARD
+    elif any(part in file for file, _, _ in frames for part in _OPTIMIZER_FILES):
+        phase = Phase.OPTIMIZER
+    else:
+        phase = Phase.FORWARD
+    return Place(phase, layer_path(name), frames)
+
+
+def layer_path(name: str) -> str:
+    """The path of the layer in the name of an op: `gradient_tape/model/dense/MatMul` belongs to `model/dense`."""
+    path, found = _OF_GRADIENTS.subn("", name)
+    path = path.rpartition("/")[0]
+    before, _, last = path.rpartition("/")
+    # Behind the layer stands the forward op.
+    return before if found and last[:1].isupper() else path

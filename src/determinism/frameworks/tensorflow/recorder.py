@@ -1,0 +1,270 @@
+"""Turns every op that runs eagerly, and every function that is called eagerly, into records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
+from typing import Any
+
+from tensorflow.python.eager import context, record
+from tensorflow.python.framework import dtypes
+from tensorflow.python.ops import gen_resource_variable_ops
+
+from determinism.digest import digest_many
+from determinism.frameworks.attention import Attention
+from determinism.frameworks.progress import Progress
+from determinism.frameworks.tensorflow import op_traits
+from determinism.frameworks.tensorflow.function_calls import FunctionCalls
+from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
+from determinism.frameworks.tensorflow.graph_places import Place
+from determinism.frameworks.tensorflow.stream import Stream
+from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value, memory_address
+from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Values, Variables
+from determinism.types import Access, Phase, Role
+
+_READ = int(Access.READ)
+_NOWHERE = -1
+
+
+class Recorder(Attention):
+    """Records what the thread that imported TensorFlow does."""
+
+    def __init__(self, *, tracks_ops: bool, paranoid: bool) -> None:
+        """Make one that sleeps until `begin`.
+
+        Args:
+            tracks_ops: Whether ops are recorded, or only what is held at the ends of steps.
+            paranoid: Digest every input of every op.
+        """
+        super().__init__()
+        self.tracks_ops = tracks_ops
+        self.thread = get_ident()
+        self.device = "CPU:0"
+        self._paranoid = paranoid
+        self.step_ended: Callable[[str], None] = lambda counted_by: None
+        self.backward_depth = 0
+        self.arrived: Callable[[], None] = lambda: None
+        """Called when a batch came in."""
+
+    def begin(self, stream: Stream) -> None:
+        """Record into a stream from now on."""
+        self.stream = stream
+        self.writer = stream.writer
+        self.values = Values()
+        self.variables = Variables()
+        self.calls = FunctionCalls(self)
+        self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
+        self.is_active = True
+
+    def is_own(self) -> bool:
+        """Whether this thread's ops are recorded, and something is to be recorded now."""
+        return get_ident() == self.thread and self.is_ready()
+
+    @property
+    def phase(self) -> Phase:
+        """What the program is doing outside of graphs."""
+        if self.progress.optimizer_depth:
+            return Phase.OPTIMIZER
+        if self.backward_depth:
+            return Phase.BACKWARD
+        if self.progress.phase is Phase.INIT and record.could_possibly_record():
+            self.progress.phase = Phase.FORWARD
+        return self.progress.phase
+
+    def failed_to_hook(self, reason: str) -> None:
+        """A module of the program's libraries could not be followed."""
+        self.writer.blind_spot("handler-failed", "optimizers", reason)
+
+    def op_ran(
+        self, op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        """An op ran eagerly, or was added to a graph; the latter is looked at when its function runs."""
+        if graph is not None or self._is_busy or not self.is_own():
+            return
+        kind = op_type.decode() if isinstance(op_type, bytes) else op_type
+        if kind in op_traits.UNRECORDED or kind.startswith("__"):
+            return
+        self._is_busy = True
+        try:
+            with record.stop_recording():
+                self._ran(kind, inputs or (), attributes, outputs or ())
+        except Exception as error:
+            self.failed(f"tf::{kind}", error)
+        finally:
+            self._is_busy = False
+
+    def _ran(self, kind: str, inputs: Sequence[Any], attributes: Any, outputs: Any) -> None:
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        if kind == "ReadVariableOp":
+            self._read_variable(inputs[0], outputs[0])
+            return
+        if kind in op_traits.PASSING:
+            for given, made in zip(inputs, outputs, strict=False):
+                if has_value(made.dtype):
+                    self.values.made(made, self.value(given))
+            return
+        if any(tensor.dtype is dtypes.variant for tensor in outputs) and op_traits.is_dataset(kind):
+            return
+        written = [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if op_traits.writes_variables(kind) else []
+        read = [value for tensor in inputs if (value := self.value_or_none(tensor)) is not None]
+        if written and kind != "AssignVariableOp":
+            read += [held for one in written if (held := self.variables.get(one.key)) is not None]
+        valued = [tensor for tensor in outputs if has_value(tensor.dtype)]
+        made = [(self.layout(tensor), digest_tensor(tensor)) for tensor in valued]
+        held_now = [self.read_variable(one) for one in written]
+        made += [held for held in held_now if held is not None]
+        role = self._role(kind, has_inputs=bool(read))
+        if not made and role is Role.OP:
+            return
+        drawn = _drawn(kind, read, made)
+        number = self.emit(role, f"tf::{kind}", read, made, arguments=eager_argument_text(attributes), drawn=drawn)
+        for position, tensor in enumerate(valued):
+            self.values.made(tensor, Value(number, position, *made[position]))
+        position = len(valued)
+        for one, held in zip(written, held_now, strict=True):
+            if held is not None:
+                self.variables.wrote(one, Value(number, position, *held))
+                position += 1
+
+    def _role(self, kind: str, *, has_inputs: bool) -> Role:
+        if op_traits.arrives(kind, has_inputs=has_inputs):
+            self.arrived()
+            return Role.BATCH
+        if kind in op_traits.SHOWS:
+            return Role.ESCAPE
+        return Role.CHECKPOINT if kind in op_traits.SAVES else Role.OP
+
+    def _read_variable(self, handle: Any, made: Any) -> None:
+        resource = self.resource(handle)
+        held = self.variables.get(resource.key)
+        if held is None:
+            held = Value(EXTERNAL, 0, self.layout(made), digest_tensor(made))
+            self.variables.wrote(resource, held)
+        self.values.made(made, held)
+
+    def layout(self, tensor: Any) -> int:
+        """The number of an eager tensor's layout."""
+        return self.stream.layout(tensor.dtype.name, tensor.shape, device_name(tensor.device))
+
+    def value(self, tensor: Any) -> Value:
+        """What an eager tensor holds, and who made it; what nobody is known to have made is digested now."""
+        known = self.values.get(tensor)
+        if known is not None:
+            return known
+        digest = digest_tensor(tensor)
+        value = self._held_by_variable(tensor, digest) or Value(EXTERNAL, 0, self.layout(tensor), digest)
+        self.values.made(tensor, value)
+        return value
+
+    def value_or_none(self, tensor: Any) -> Value | None:
+        """What an eager tensor holds; None if it holds nothing that can be looked at."""
+        return self.value(tensor) if has_value(tensor.dtype) else self.values.get(tensor)
+
+    def _held_by_variable(self, tensor: Any, digest: bytes) -> Value | None:
+        """The value of a variable whose memory a tensor shares: reading one within an op makes a tensor unseen."""
+        handle = self.variables.holding(digest)
+        if handle is None or tensor.dtype is dtypes.string:
+            return None
+        resource = self.resource(handle)
+        content = gen_resource_variable_ops.read_variable_op(handle, tensor.dtype)
+        shares = memory_address(content) == memory_address(tensor)
+        return self.variables.get(resource.key) if shares else None
+
+    def resource(self, handle: Any) -> Resource:
+        """What a handle leads to."""
+        return Resource(handle._id, handle)
+
+    def held_by(self, tensor: Any) -> Value | Resource | None:
+        """What an argument of a function holds; None for what cannot be looked at."""
+        if has_value(tensor.dtype):
+            return self.value(tensor)
+        if tensor.dtype is not dtypes.resource:
+            return None
+        resource = self.resource(tensor)
+        if self.variables.get(resource.key) is None and (held := self.read_variable(resource)) is not None:
+            self.variables.wrote(resource, Value(EXTERNAL, 0, *held))
+        return resource
+
+    def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
+        """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
+        data = resource.handle._handle_data
+        if data is None or not data.is_set or len(data.shape_and_type) != 1:
+            return None
+        dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
+        if not has_value(dtype):
+            return None
+        try:
+            tensor = gen_resource_variable_ops.read_variable_op(resource.handle, dtype)
+        except Exception:
+            # What is not initialised cannot be read, and asking whether it is takes as long as reading it.
+            return None
+        return self.layout(tensor), digest_tensor(tensor)
+
+    def emit(
+        self,
+        role: Role,
+        name: str,
+        read: Sequence[Value],
+        made: Iterable[tuple[int, bytes]] = (),
+        *,
+        arguments: str = "",
+        drawn: Sequence[bytes] = (),
+        phase: Phase | None = None,
+    ) -> int:
+        """Add a record of what this thread does now; returns its number."""
+        stack = self.stream.sites.stack(sys._getframe(2))
+        scope = context.context().scope_name.rstrip("/")
+        place = (self.phase if phase is None else phase, self.stream.module(scope), stack)
+        return self._append(role, place, name, arguments, read, made, drawn)
+
+    def write(
+        self,
+        role: Role,
+        phase: Phase,
+        name: str,
+        place: Place,
+        arguments: str,
+        read: Sequence[Value],
+        made: Iterable[tuple[int, bytes]],
+        drawn: Sequence[bytes],
+    ) -> None:
+        """Add a record of an op in a graph; its line is the one that put the op there."""
+        sites = self.stream.sites
+        stack = sites.stack_of_places(place.frames) if place.frames else sites.stack(sys._getframe(2))
+        self._append(role, (phase, self.stream.module(place.module), stack), name, arguments, read, made, drawn)
+
+    def _append(
+        self,
+        role: Role,
+        place: tuple[Phase, int, int],
+        name: str,
+        arguments: str,
+        read: Sequence[Value],
+        made: Iterable[tuple[int, bytes]],
+        drawn: Sequence[bytes],
+    ) -> int:
+        phase, module, stack = place
+        inputs: list[int] = []
+        digests: list[int | bytes] = []
+        for position, value in enumerate(read):
+            inputs += (value.record, value.output, _READ, value.layout)
+            if value.record == EXTERNAL or self._paranoid:
+                digests += (position, value.digest)
+        outputs: list[int | bytes] = []
+        for made_one in made:
+            outputs += made_one
+        cells = (
+            0, self.progress.step, phase, role, self.stream.op(name), module, stack, _NOWHERE, -1,
+            self.stream.arguments(arguments),
+        )  # fmt: skip
+        return self.writer.append(cells, inputs, digests, outputs, drawn)
+
+
+def _drawn(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes]]) -> Sequence[bytes]:
+    """What stands for the state of the generator that an op drew from; see `Replay`."""
+    if not op_traits.is_random(kind):
+        return ()
+    if op_traits.takes_its_seed(kind):
+        return [digest_many(value.digest for value in read)] if read else ()
+    return [digest_many(digest for _, digest in made)]
