@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,29 +11,42 @@ from tensorflow.python.framework import ops
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.tensor_bytes import has_value
 from determinism.frameworks.wrapping import Undo, wrap
+from determinism.import_hook import after_import
 from determinism.trace.schema import Meaning
 from determinism.types import Role
 
-_WAYS = (
-    "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__", "__format__", "__str__", "__repr__",
-    "__reduce__", "__copy__", "__deepcopy__", "__dlpack__", "__iter__",
-)  # fmt: skip
-_COPIES = ("__copy__", "__deepcopy__", "__iter__")
+_KERAS_BACKEND = "keras.src.backend"
+_KERAS_LAYERS = "keras.src.layers"
+_PRINTED = ("numpy_text", "value_text")
 
 
 def install(recorder: Recorder) -> list[Undo]:
-    """Wrap the ways out of the framework; returns what takes each wrapper off."""
-    kind = ops._EagerTensorBase
-    return [wrap(kind, way, _recording(recorder, way)) for way in _WAYS if way not in _COPIES and hasattr(kind, way)]
+    """Wrap the ways out of the framework; returns what takes each wrapper off.
+
+    All methods of a tensor that give its value to Python go through one. What reads the memory itself, as `numpy.asarray` does,
+    is not seen; see `Values.take_unread`.
+    """
+    undo = [wrap(ops._EagerTensorBase, "_numpy", _recording(recorder, is_method=True))]
+
+    def hook_keras(_: Any) -> None:
+        undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
+
+    # What Keras imports TensorFlow for is not ready yet when that has been imported; what comes later is.
+    after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
+
+    def take_off() -> None:
+        for one in undo:
+            one()
+
+    return [take_off]
 
 
-def _recording(recorder: Recorder, way: str) -> Callable[..., Any]:
-    name = f"determinism::{way.strip('_')}"
-
+def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.is_own():
             return original(tensor, *args, **kwargs)
-        recorder.quietly(_escaped, recorder, name, tensor)
+        way = sys._getframe(2).f_code.co_name if is_method else "numpy"
+        recorder.quietly(_escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor)
         with recorder.suspended():
             return original(tensor, *args, **kwargs)
 
@@ -40,7 +54,8 @@ def _recording(recorder: Recorder, way: str) -> Callable[..., Any]:
 
 
 def _escaped(recorder: Recorder, name: str, tensor: Any) -> None:
-    if not has_value(tensor.dtype):
+    tensor = getattr(tensor, "_value", tensor)
+    if not hasattr(tensor, "_numpy_internal") or not has_value(tensor.dtype):
         return
     value = recorder.value(tensor)
     number = recorder.emit(Role.ESCAPE, name, [value], [(value.layout, value.digest)])

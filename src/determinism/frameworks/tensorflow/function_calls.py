@@ -95,6 +95,10 @@ class FunctionCalls:
                     recorder.arrived()
             self._note_compiled()
         except Exception as error:
+            import os
+            if os.environ.get('DBG'):
+                tb=error.__traceback__
+                while tb: print(tb.tb_frame.f_code.co_name, tb.tb_lineno, {k:(v.name if hasattr(v,'name') else v) for k,v in tb.tb_frame.f_locals.items() if k in ('probe','children','node','position')}); tb=tb.tb_next
             recorder.failed(_plain_name(name), error)
         finally:
             if probe is not None:

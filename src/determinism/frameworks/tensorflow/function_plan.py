@@ -170,6 +170,10 @@ class FunctionPlan:
         self.watched.append(tensor)
         return len(self.watched) - 1
 
+    def watch_outputs(self, node: Node) -> None:
+        """Look at what a node makes after all: what it runs cannot be looked into."""
+        node.outputs = [(slot, self._watch(t)) for (slot, _), t in zip(node.outputs, node.op.outputs, strict=True)]
+
     def watch_result(self, graph: Any) -> int | None:
         """The position among the watched tensors of what the function returns first; None if it is not watched."""
         for position, tensor in enumerate(self.watched):
@@ -202,12 +206,11 @@ def called_functions(op: Any) -> tuple[str, ...]:
 
 
 def needed_ops(graph: Any) -> set[int]:
-    """Ids of the ops that run: those whose results are returned, that change something, or that such ones wait for.
+    """Ids of the ops that run: those whose results are returned, that must run for what they change, or that such ones wait for.
 
     TensorFlow leaves the others out. To look at their results would make them run.
     """
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
-    waiting += [op for op in graph.get_operations() if op._is_stateful]
     needed: set[int] = set()
     while waiting:
         op = waiting.pop()

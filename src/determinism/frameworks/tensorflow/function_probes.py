@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.core.framework import function_pb2
-from tensorflow.python.framework import op_def_registry
+from tensorflow.core.framework import function_pb2, types_pb2
+from tensorflow.python.framework import function_def_to_graph, op_def_registry
 from tensorflow.python.ops import script_ops
 
 from determinism.frameworks.tensorflow.function_plan import FunctionPlan, Node, Sort
@@ -22,6 +22,12 @@ from determinism.frameworks.tensorflow.tensor_bytes import digest_array
 _XLA = "_XlaMustCompile"
 _NAME = "determinism_watch"
 _MOST_DEPTH = 40
+_STATEFUL = {
+    "StatelessWhile": "While",
+    "StatelessIf": "If",
+    "StatelessCase": "Case",
+    "PartitionedCall": "StatefulPartitionedCall",
+}
 
 _arrivals = itertools.count()
 
@@ -44,13 +50,14 @@ class Probe:
 
     def __init__(self, name: str, graph: Any, plan: FunctionPlan, result_at: int | None) -> None:
         self.name = name
-        self.graph = weakref.ref(graph)
+        self.graph = graph
         self.plan = plan
         self.executions: deque[Execution] = deque()
         self.children: dict[int, tuple[Probe | None, ...]] = {}
         """By the position of a node of the plan: what it runs; None for a function that cannot be looked into."""
         self.clone = ""
         self._result_at = result_at
+        self.tells_result = result_at is not None
         self.failed: Callable[[Exception], None] = lambda error: None
         # The registry holds it weakly.
         self._receive = self._received
@@ -64,7 +71,7 @@ class Probe:
             self.executions.append(made)
         except Exception as error:
             self.failed(error)
-        return []
+        return [] if self._result_at is None else [arrays[self._result_at]]
 
     def forget(self) -> None:
         """Drop what came back and was not asked for."""
@@ -81,10 +88,19 @@ class Library:
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         """Take what is told what could not be looked into."""
         self.graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._inner: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._failed = failed
         self._numbers = itertools.count(1)
         self.compiled: set[str] = set()
         """Names of functions that XLA compiles."""
+
+    def made(self, name: str, graph: Any) -> None:
+        """A function was made from a graph."""
+        self.graphs[name] = graph
+        outer = getattr(graph, "outer_graph", None)
+        if outer is not None:
+            # The graph of a loop's body is needed as long as the one around it, and nothing else holds it.
+            self._inner.setdefault(outer, []).append(graph)
 
     def probe(self, context: Any, name: str, depth: int = 0, *, is_condition: bool = False) -> Probe | None:
         """Make the second version of a function, and of all that it runs; None if it cannot be looked into.
@@ -96,11 +112,11 @@ class Library:
             is_condition: Whether it tells a loop to go on.
         """
         definition = context.get_function_def(name)
-        graph = self.graphs.get(name)
+        graph, names = self._graph(name, definition)
         if definition.attr[_XLA].b if _XLA in definition.attr else False:
             self.compiled.add(name)
             return None
-        if graph is None or depth > _MOST_DEPTH:
+        if depth > _MOST_DEPTH:
             return None
         plan = FunctionPlan(graph)
         result_at = plan.watch_result(graph) if is_condition else None
@@ -111,12 +127,24 @@ class Library:
         clone.signature.name = probe.clone = f"{name}_watched_{next(self._numbers)}"
         nodes = {node.name: node for node in clone.node_def}
         for position, node in enumerate(plan.nodes):
-            if node.functions and node.sort is not Sort.OPAQUE and node.op.name in nodes:
-                self._replace_functions(context, probe, position, node, nodes[node.op.name], depth)
+            if node.functions and node.sort is not Sort.OPAQUE:
+                self._replace_functions(context, probe, position, node, nodes[names[node.op.name]], depth)
         if plan.watched:
-            _add_watcher(clone, probe)
+            _add_watcher(clone, probe, names)
         context.add_function_def(clone)
         return probe
+
+    def _graph(self, name: str, definition: Any) -> tuple[Any, dict[str, str]]:
+        """The graph that a function was made from, and what the function calls each op of it.
+
+        A graph that was changed since, or taken apart, is made anew, without the user's lines.
+        """
+        graph = self.graphs.get(name)
+        names = _names(graph, definition) if graph is not None else None
+        if names is None:
+            graph = function_def_to_graph.function_def_to_graph(definition)
+            names = {node.name: node.name for node in definition.node_def}
+        return graph, names
 
     def _replace_functions(
         self, context: Any, probe: Probe, position: int, node: Node, made: Any, depth: int
@@ -124,6 +152,7 @@ class Library:
         if _XLA in made.attr and made.attr[_XLA].b:
             self.compiled.update(node.functions)
             probe.children[position] = (None,) * len(node.functions)
+            probe.plan.watch_outputs(node)
             return
         is_loop = node.sort is Sort.LOOP
         condition = made.attr["cond"].func.name if is_loop else ""
@@ -135,37 +164,52 @@ class Library:
             # Without its condition nobody knows how often a loop went round.
             children = dict.fromkeys(children)
         probe.children[position] = tuple(children[name] for name in node.functions)
+        if None in children.values():
+            probe.plan.watch_outputs(node)
+            return
+        # What hands values to Python must not be left out because the op is said to change nothing.
+        made.op = _STATEFUL.get(made.op, made.op)
         for attribute in made.attr.values():
             for function in [attribute.func] if attribute.HasField("func") else attribute.list.func:
-                child = children.get(function.name)
-                if child is not None:
+                if (child := children.get(function.name)) is not None:
                     function.name = child.clone
         if is_loop and "parallel_iterations" in made.attr:
             # Iterations one after the other compute the same, and come back in order.
             made.attr["parallel_iterations"].i = 1
 
 
-def _add_watcher(clone: Any, probe: Probe) -> None:
+def _names(graph: Any, definition: Any) -> dict[str, str] | None:
+    """Per op of a graph its name in the function; None if the function has other ops.
+
+    A function keeps the order of the ops, but not a name that one of its arguments or results has too.
+    """
+    given = {tensor.op.name for tensor in graph.inputs}
+    ops = [op for op in graph.get_operations() if op.name not in given]
+    nodes = definition.node_def
+    if len(ops) != len(nodes) or any(op.type != node.op for op, node in zip(ops, nodes, strict=True)):
+        return None
+    return {op.name: node.name for op, node in zip(ops, nodes, strict=True)}
+
+
+def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
     """Add the op that hands the watched tensors to Python, and see that it runs."""
-    arguments = {tensor.op.name: one.name for tensor, one in zip(_graph(probe).inputs, clone.signature.input_arg, strict=True)}
+    arguments = {tensor.op.name: one.name for tensor, one in zip(probe.graph.inputs, clone.signature.input_arg, strict=True)}
     node = clone.node_def.add(name=_NAME, op="PyFunc")
     for tensor in probe.plan.watched:
-        node.input.append(_reference(tensor, arguments))
+        node.input.append(_reference(tensor, arguments, names))
     node.attr["token"].s = probe.token.encode()
     node.attr["Tin"].list.type.extend(tensor.dtype.as_datatype_enum for tensor in probe.plan.watched)
     node.attr["Tout"].list.SetInParent()
+    if probe.tells_result:
+        # What tells a loop to go on may have no side effects: what it returns must come from there.
+        node.attr["Tout"].list.type.append(types_pb2.DT_BOOL)
+        clone.ret[clone.signature.output_arg[0].name] = f"{_NAME}:output:0"
     clone.signature.is_stateful = True
     clone.signature.control_output.append(_NAME)
     clone.control_ret[_NAME] = _NAME
 
 
-def _graph(probe: Probe) -> Any:
-    graph = probe.graph()
-    assert graph is not None
-    return graph
-
-
-def _reference(tensor: Any, arguments: dict[str, str]) -> str:
+def _reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> str:
     """How a node of a function names a tensor: the argument, or the op with the name and place of its output."""
     op = tensor.op
     if op.name in arguments:
@@ -180,7 +224,7 @@ def _reference(tensor: Any, arguments: dict[str, str]) -> str:
         else:
             count = 1
         if position < count:
-            return f"{op.name}:{output.name}:{position}"
+            return f"{names[op.name]}:{output.name}:{position}"
         position -= count
     raise ValueError(f"{op.name} has no output {tensor.value_index}")
 

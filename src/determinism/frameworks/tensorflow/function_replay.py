@@ -68,7 +68,8 @@ class Replay:
         arguments = self._given_each(node, slots)
         made: Sequence[Held]
         if node.sort is Sort.CALL:
-            made = self.run(known[0], arguments)
+            # A function whose results nobody wants does not run.
+            made = self.run(known[0], arguments) if known[0].executions or not known[0].plan.watched else ()
         elif node.sort is Sort.BRANCH:
             made = self._branch(known, arguments[1:])
         else:
@@ -161,13 +162,13 @@ class Replay:
             parts = [digest_text(node.name), *(value.digest for value in read)]
             digests = [digest_many([*parts, bytes([at % 256])]) for at in range(len(variables))]
         drawn = self._drawn(kind, given, made) if op_traits.is_random(kind) and made else ()
-        layouts = [self._records.content(one).layout for one in variables]
+        layouts = [values[0].layout if is_whole else self._records.content(one).layout for one in variables]
         outputs = [*made, *zip(layouts, digests, strict=True)]
         number = self._append(node, read, outputs, drawn)
         _put(node, slots, made, number)
         for position, (variable, digest) in enumerate(zip(variables, digests, strict=True), len(made)):
-            layout = values[0].layout if is_whole else layouts[position - len(made)]
-            self._records.wrote(variable, Value(number, position, layout, digest), is_known=is_whole)
+            held = Value(number, position, layouts[position - len(made)], digest)
+            self._records.wrote(variable, held, is_known=is_whole)
 
     def _opaque(self, node: Node, given: list[Held], slots: list[Held], execution: Execution) -> None:
         """An op whose functions cannot be looked into: what went in, what came out, and what they may have written."""

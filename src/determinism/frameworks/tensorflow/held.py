@@ -13,6 +13,7 @@ from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.values import EXTERNAL, Value
 from determinism.types import Phase, Role
 
+_MOST_RESULTS = 1000
 _HELD_OPS = {"parameter": "determinism::parameter", "optimizer state": "determinism::optimizer_state"}
 
 
@@ -66,6 +67,9 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
         name: What the record stands for: the end of a step, or of the process.
         generators: Digests of the states of generators.
     """
+    unread = recorder.values.take_unread()
+    if unread and recorder.tracks_ops:
+        recorder.emit(Role.ESCAPE, "determinism::results", unread[:_MOST_RESULTS], phase=Phase.OTHER)
     names: list[list[str]] = []
     values: list[Value] = []
     for sort, path, variable in held.variables():

@@ -96,7 +96,7 @@ class Optimization:
             return original(tape, target, *args, **kwargs)
         finally:
             recorder.backward_depth -= 1
-            if recorder.progress.phase is Phase.FORWARD:
+            if recorder.progress.phase in (Phase.INIT, Phase.FORWARD):
                 recorder.progress.phase = Phase.OTHER
 
 

@@ -167,9 +167,19 @@ class Recorder(Attention):
         if handle is None or tensor.dtype is dtypes.string:
             return None
         resource = self.resource(handle)
+        if self._dtype_of(handle) is not tensor.dtype:
+            return None
         content = gen_resource_variable_ops.read_variable_op(handle, tensor.dtype)
         shares = memory_address(content) == memory_address(tensor)
         return self.variables.get(resource.key) if shares else None
+
+    def _dtype_of(self, handle: Any) -> Any:
+        """The dtype of a variable by its handle; None if it is that of something else."""
+        data = handle._handle_data
+        if data is None or not data.is_set or len(data.shape_and_type) != 1:
+            return None
+        dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
+        return dtype if has_value(dtype) else None
 
     def resource(self, handle: Any) -> Resource:
         """What a handle leads to."""
@@ -180,7 +190,7 @@ class Recorder(Attention):
         if has_value(tensor.dtype):
             return self.value(tensor)
         if tensor.dtype is not dtypes.resource:
-            return None
+            return self.values.get(tensor)
         resource = self.resource(tensor)
         if self.variables.get(resource.key) is None and (held := self.read_variable(resource)) is not None:
             self.variables.wrote(resource, Value(EXTERNAL, 0, *held))
@@ -188,11 +198,8 @@ class Recorder(Attention):
 
     def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
         """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
-        data = resource.handle._handle_data
-        if data is None or not data.is_set or len(data.shape_and_type) != 1:
-            return None
-        dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
-        if not has_value(dtype):
+        dtype = self._dtype_of(resource.handle)
+        if dtype is None:
             return None
         try:
             tensor = gen_resource_variable_ops.read_variable_op(resource.handle, dtype)
@@ -249,6 +256,7 @@ class Recorder(Attention):
         digests: list[int | bytes] = []
         for position, value in enumerate(read):
             inputs += (value.record, value.output, _READ, value.layout)
+            self.values.was_read(value)
             if value.record == EXTERNAL or self._paranoid:
                 digests += (position, value.digest)
         outputs: list[int | bytes] = []

@@ -89,8 +89,10 @@ class Session:
 
     def _function_made(self, original: Callable[..., Any], name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
         function = original(name, graph, *args, **kwargs)
-        made = function.name
-        self.recorder.calls.library.graphs[made.decode() if isinstance(made, bytes) else made] = graph
+        try:
+            self.recorder.calls.library.made(function.name.decode(), graph)
+        except Exception as error:
+            self.recorder.failed("functions", error)
         return function
 
     def _function_called(

@@ -33,6 +33,7 @@ class Values:
 
     def __init__(self) -> None:
         self._made: dict[int, Value] = {}
+        self._unread: dict[tuple[int, int], Value] = {}
 
     def get(self, tensor: Any) -> Value | None:
         """Who made an eager tensor; None if nobody is known to have."""
@@ -45,6 +46,21 @@ class Values:
             for key in list(islice(self._made, _MOST_TENSORS // 2)):
                 del self._made[key]
         self._made[tensor._id] = value
+        if value.record != EXTERNAL:
+            self._unread[value.record, value.output] = value
+
+    def was_read(self, value: Value) -> None:
+        """A record took a value in."""
+        self._unread.pop((value.record, value.output), None)
+
+    def take_unread(self) -> list[Value]:
+        """What the program was given since the last time, and no record read; oldest first.
+
+        NumPy reads the memory of a tensor without any method of it being called, so these may have left the framework.
+        """
+        found = sorted(self._unread.values())
+        self._unread.clear()
+        return found
 
 
 class Variables:
