@@ -50,5 +50,8 @@ STATE_KEEPERS = {
 }
 """Per framework the module that gives its tensors and generator states the forms that a saved state has."""
 
-FACTORS = {"torch": "determinism.frameworks.torch.factors"}
+FACTORS = {
+    "torch": "determinism.frameworks.torch.factors",
+    "tensorflow": "determinism.frameworks.tensorflow.factors",
+}
 """Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""

@@ -115,6 +115,9 @@ class Replay:
             self._write(node, kind, given, slots, execution)
             return
         made = self._made(node, values, execution)
+        if kind in op_traits.ARRIVALS:
+            iterators = [held for held in given if isinstance(held, Resource)]
+            node.arguments = self._records.stages_before(iterators[0]) if iterators else node.arguments
         if not made:
             if kind in op_traits.SHOWS or kind in op_traits.SAVES:
                 self._append(node, values, [])

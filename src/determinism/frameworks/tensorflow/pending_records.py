@@ -44,6 +44,10 @@ class PendingRecords:
         """Whether a handle is that of a variable."""
         return self.content_or_none(resource) is not None
 
+    def stages_before(self, iterator: Resource) -> str:
+        """The stages of the data pipeline before an iterator."""
+        return self._recorder.pipelines.stages_of(iterator.key)
+
     def append(
         self,
         role: Role,

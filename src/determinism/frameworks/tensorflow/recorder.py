@@ -18,6 +18,7 @@ from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
 from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
 from determinism.frameworks.tensorflow.graph_places import Place
+from determinism.frameworks.tensorflow.pipelines import Pipelines
 from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value, memory_address
 from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Values, Variables
@@ -46,6 +47,8 @@ class Recorder(Attention):
         self.backward_depth = 0
         self.arrived: Callable[[], None] = lambda: None
         """Called when a batch came in."""
+        self.note_racy: Callable[[str], None] = lambda what: None
+        """Told what may go otherwise in the next run."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
@@ -54,6 +57,7 @@ class Recorder(Attention):
         self.values = Values()
         self.variables = Variables()
         self.calls = FunctionCalls(self)
+        self.pipelines = Pipelines(self.note_racy)
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
         self.is_active = True
 
@@ -104,7 +108,11 @@ class Recorder(Attention):
                 if has_value(made.dtype):
                     self.values.made(made, self.value(given))
             return
+        if kind == "MakeIterator":
+            self.pipelines.iterator_made(inputs)
+            return
         if any(tensor.dtype is dtypes.variant for tensor in outputs) and op_traits.is_dataset(kind):
+            self.pipelines.stage_made(kind, inputs, attributes, outputs)
             return
         written = [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if op_traits.writes_variables(kind) else []
         read = [value for tensor in inputs if (value := self.value_or_none(tensor)) is not None]
@@ -118,7 +126,8 @@ class Recorder(Attention):
         if not made and role is Role.OP:
             return
         drawn = _drawn(kind, read, made)
-        number = self.emit(role, f"tf::{kind}", read, made, arguments=eager_argument_text(attributes), drawn=drawn)
+        text = self._stages_before(inputs) if role is Role.BATCH else eager_argument_text(attributes)
+        number = self.emit(role, f"tf::{kind}", read, made, arguments=text, drawn=drawn)
         for position, tensor in enumerate(valued):
             self.values.made(tensor, Value(number, position, *made[position]))
         position = len(valued)
@@ -126,6 +135,10 @@ class Recorder(Attention):
             if held is not None:
                 self.variables.wrote(one, Value(number, position, *held))
                 position += 1
+
+    def _stages_before(self, inputs: Sequence[Any]) -> str:
+        handles = [tensor for tensor in inputs if tensor.dtype is dtypes.resource]
+        return self.pipelines.stages_of(handles[0]._id) if handles else ""
 
     def _role(self, kind: str, *, has_inputs: bool) -> Role:
         if op_traits.arrives(kind, has_inputs=has_inputs):

@@ -70,6 +70,7 @@ class Session:
         )
         self.recorder.step_ended = self._step_ended
         self.recorder.arrived = self._batch_arrived
+        self.recorder.note_racy = self.note_racy
         self.recorder.begin(Stream(self.writer))
 
     def _install(self) -> None:

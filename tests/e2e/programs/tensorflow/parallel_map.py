@@ -22,6 +22,8 @@ def load(number):
 
 
 data = tf.data.Dataset.range(48).map(load, num_parallel_calls=8, deterministic="in-order" in sys.argv)
+# Directly behind a map, `batch` would be fused with it, and put each element in its place.
+data = data.take(48)
 total = tf.Variable(0.0)
 for batch in data.batch(8):
     total.assign(total * 0.9 + tf.reduce_sum(batch * tf.range(8, dtype=tf.float32)))

@@ -1,4 +1,4 @@
-"""Uses ops that vary on the CPU, within a compiled step; `patched` uses what does not vary in their place."""
+"""Uses ops that vary on the CPU, within a compiled step."""
 
 import sys
 
@@ -19,14 +19,14 @@ def crop_gradient(images, boxes, indices):
     with tf.GradientTape() as tape:
         tape.watch(boxes)
         tape.watch(images)
-        crops = tf.image.crop_and_resize(images, boxes, indices, [24, 24])
+        crops = tf.image.crop_and_resize(images, boxes, indices, [48, 48])
         loss = tf.reduce_sum(crops * crops)
     return tape.gradient(loss, images)
 
 
 @tf.function
-def scattered(target, indices, updates):
-    return tf.raw_ops.ParallelDynamicStitch(indices=[indices, indices], data=[updates, -updates])
+def scattered(indices, updates):
+    return tf.raw_ops.ParallelDynamicStitch(indices=indices, data=updates)
 
 
 def run():
@@ -35,13 +35,13 @@ def run():
         weights = tf.constant(generator.normal(size=400_000), tf.float32)
         return weighted_counts(numbers, weights)
     if which == "crop":
-        images = tf.constant(generator.normal(size=(2, 32, 32, 3)), tf.float32)
-        boxes = tf.constant(generator.random((64, 4)), tf.float32)
-        indices = tf.constant(generator.integers(0, 2, 64), tf.int32)
+        images = tf.constant(generator.normal(size=(2, 64, 64, 8)), tf.float32)
+        boxes = tf.constant(generator.random((256, 4)), tf.float32)
+        indices = tf.constant(generator.integers(0, 2, 256), tf.int32)
         return crop_gradient(images, boxes, indices)
-    indices = tf.constant(generator.integers(0, 8, 40_000), tf.int32)
-    updates = tf.constant(generator.normal(size=(40_000, 4)), tf.float32)
-    return scattered(tf.zeros([8, 4]), indices, updates)
+    indices = [tf.constant(generator.integers(0, 1 << 12, 1 << 15), tf.int32) for _ in range(2)]
+    updates = [tf.constant(generator.normal(size=(1 << 15, 64)), tf.float32) for _ in range(2)]
+    return scattered(indices, updates)
 
 
 state = tf.Variable(tf.zeros([4]))
