@@ -62,7 +62,7 @@ class FunctionCalls:
             raise
         if held is not None:
             with recorder.suspended(), record.stop_recording():
-                self._after(text, probe, held, outputs or [])
+                self._after(text, probe, inputs, held, outputs or [])
         self.returned(self.library.graphs.get(text))
         return outputs
 
@@ -78,13 +78,15 @@ class FunctionCalls:
             recorder.failed(_plain_name(name), error)
             return None, None
 
-    def _after(self, name: str, probe: Probe | None, held: list[Any], outputs: list[Any]) -> None:
+    def _after(self, name: str, probe: Probe | None, inputs: list[Any], held: list[Any], outputs: list[Any]) -> None:
         recorder = self._recorder
         try:
             records = PendingRecords(recorder)
             if probe is None:
                 self._opaque(records, name, held, outputs)
             else:
+                if records.keeps:
+                    self._keep(records, inputs, held)
                 replay = Replay(records, is_backward=name.startswith("__backward"))
                 made = replay.run(probe, held)
                 records.finish()
@@ -95,14 +97,16 @@ class FunctionCalls:
                     recorder.arrived()
             self._note_compiled()
         except Exception as error:
-            import os
-            if os.environ.get('DBG'):
-                tb=error.__traceback__
-                while tb: print(tb.tb_frame.f_code.co_name, tb.tb_lineno, {k:(v.name if hasattr(v,'name') else v) for k,v in tb.tb_frame.f_locals.items() if k in ('probe','children','node','position')}); tb=tb.tb_next
             recorder.failed(_plain_name(name), error)
         finally:
             if probe is not None:
                 probe.forget()
+
+    def _keep(self, records: PendingRecords, inputs: list[Any], held: list[Any]) -> None:
+        """Keep what a function was given."""
+        for tensor, one in zip(inputs, held, strict=True):
+            if isinstance(one, Value) and has_value(tensor.dtype):
+                records.kept[one.digest, one.layout] = tensor
 
     def _opaque(self, records: PendingRecords, name: str, held: list[Any], outputs: list[Any]) -> None:
         """A function that cannot be looked into: what went in, what came out, and what it may have written."""
@@ -142,4 +146,3 @@ def _rename(error: Exception, clone: str, name: str) -> None:
         error._message = message.replace(clone, name)  # type: ignore[attr-defined]
     if error.args:
         error.args = tuple(one.replace(clone, name) if isinstance(one, str) else one for one in error.args)
-

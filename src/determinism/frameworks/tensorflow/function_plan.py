@@ -107,9 +107,10 @@ class FunctionPlan:
 
     def _pass_on(self, given: Any, made: Any) -> None:
         self._slots[id(made)] = self._slots.get(id(given), ())
-        for known in (self._constants, self._fused):
-            if id(given) in known:
-                known[id(made)] = known[id(given)]  # type: ignore[index]
+        if id(given) in self._constants:
+            self._constants[id(made)] = self._constants[id(given)]
+        if id(given) in self._fused:
+            self._fused[id(made)] = self._fused[id(given)]
 
     def _add_call(self, op: Any, functions: tuple[str, ...]) -> None:
         if op.type in op_traits.CALLS:
@@ -196,7 +197,9 @@ def called_functions(op: Any) -> tuple[str, ...]:
     """Names of the functions that an op runs; of a loop its condition, then its body; of a branch the one for true first."""
     found = op.node_def.attr
     names: list[str] = []
-    for name in sorted(found, key=lambda name: (_FUNCTIONS.index(name) if name in _FUNCTIONS else len(_FUNCTIONS), name)):
+    for name in sorted(
+        found, key=lambda name: (_FUNCTIONS.index(name) if name in _FUNCTIONS else len(_FUNCTIONS), name)
+    ):
         attribute = found[name]
         if attribute.HasField("func"):
             names.append(attribute.func.name)

@@ -35,10 +35,12 @@ _arrivals = itertools.count()
 class Execution:
     """What one run of a function made."""
 
-    __slots__ = ("arrival", "digests", "result", "shapes")
+    __slots__ = ("arrays", "arrival", "digests", "result", "shapes")
 
     def __init__(self, arrival: int, digests: list[bytes], shapes: list[tuple[int, ...]], result: bool) -> None:
         self.arrival = arrival
+        self.arrays: list[Any] = []
+        """What was made itself; only where a record is looked at closely."""
         self.digests = digests
         self.shapes = shapes
         self.result = result
@@ -47,6 +49,9 @@ class Execution:
 
 class Probe:
     """A function at one place of the program, and what came back from its runs."""
+
+    keeps_arrays = False
+    """Whether what the ops made is kept until it is recorded."""
 
     def __init__(self, name: str, graph: Any, plan: FunctionPlan, result_at: int | None) -> None:
         self.name = name
@@ -68,6 +73,8 @@ class Probe:
         try:
             result = self._result_at is not None and bool(arrays[self._result_at])
             made = Execution(next(_arrivals), [digest_array(a) for a in arrays], [a.shape for a in arrays], result)
+            if Probe.keeps_arrays:
+                made.arrays = [array.copy() for array in arrays]
             self.executions.append(made)
         except Exception as error:
             self.failed(error)
@@ -146,9 +153,7 @@ class Library:
             names = {node.name: node.name for node in definition.node_def}
         return graph, names
 
-    def _replace_functions(
-        self, context: Any, probe: Probe, position: int, node: Node, made: Any, depth: int
-    ) -> None:
+    def _replace_functions(self, context: Any, probe: Probe, position: int, node: Node, made: Any, depth: int) -> None:
         if _XLA in made.attr and made.attr[_XLA].b:
             self.compiled.update(node.functions)
             probe.children[position] = (None,) * len(node.functions)
@@ -193,7 +198,9 @@ def _names(graph: Any, definition: Any) -> dict[str, str] | None:
 
 def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
     """Add the op that hands the watched tensors to Python, and see that it runs."""
-    arguments = {tensor.op.name: one.name for tensor, one in zip(probe.graph.inputs, clone.signature.input_arg, strict=True)}
+    arguments = {
+        tensor.op.name: one.name for tensor, one in zip(probe.graph.inputs, clone.signature.input_arg, strict=True)
+    }
     node = clone.node_def.add(name=_NAME, op="PyFunc")
     for tensor in probe.plan.watched:
         node.input.append(_reference(tensor, arguments, names))
@@ -227,4 +234,3 @@ def _reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) ->
             return f"{names[op.name]}:{output.name}:{position}"
         position -= count
     raise ValueError(f"{op.name} has no output {tensor.value_index}")
-

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tensorflow.python.framework import tensor_util
+
 from determinism.digest import digest_many, digest_text
 from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.function_plan import FunctionPlan, Node, Sort
 from determinism.frameworks.tensorflow.function_probes import Execution, Probe
+from determinism.frameworks.tensorflow.op_call import graph_call
 from determinism.frameworks.tensorflow.pending_records import PendingRecords
 from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value
 from determinism.types import Phase, Role
@@ -133,6 +139,8 @@ class Replay:
             if watched >= 0:
                 layout = self._records.layout(tensor.dtype.name, execution.shapes[watched])
                 made.append((layout, execution.digests[watched]))
+                if self._records.keeps and execution.arrays:
+                    self._records.kept[execution.digests[watched], layout] = execution.arrays[watched]
             else:
                 parts = (digest_text(node.name), *(value.digest for value in values))
                 made.append((self._records.value_layout, digest_many(parts)))
@@ -150,9 +158,7 @@ class Replay:
             return []
         return [digest_many(digest for _, digest in made)]
 
-    def _write(
-        self, node: Node, kind: str, given: list[Held], slots: list[Held], execution: Execution
-    ) -> None:
+    def _write(self, node: Node, kind: str, given: list[Held], slots: list[Held], execution: Execution) -> None:
         values = [held for held in given if isinstance(held, Value)]
         variables = [held for held in given if isinstance(held, Resource)]
         made = self._made(node, values, execution)
@@ -182,7 +188,10 @@ class Replay:
         written = [one for one in variables if self._records.is_variable(one)] if node.op._is_stateful else []
         read = [*values, *contents]
         parts = [digest_text(node.name), *(value.digest for value in read)]
-        left = [(self._records.content(one).layout, digest_many([*parts, bytes([at % 256])])) for at, one in enumerate(written)]
+        left = [
+            (self._records.content(one).layout, digest_many([*parts, bytes([at % 256])]))
+            for at, one in enumerate(written)
+        ]
         number = self._append(node, read, [*made, *left])
         _put(node, slots, made, number)
         for position, (one, (layout, digest)) in enumerate(zip(written, left, strict=True), len(made)):
@@ -203,7 +212,23 @@ class Replay:
             role = Role.ESCAPE
         elif kind in op_traits.SAVES:
             role, phase = Role.CHECKPOINT, Phase.CHECKPOINT
-        return self._records.append(role, phase, node.name, place, node.arguments, read, made, drawn)
+        call = None
+        if self._records.keeps:
+            contents = [self._records.kept.get((digest, layout)) for layout, digest in made]
+            call = partial(graph_call, node.op, self._contents(node, read), contents, is_fused="+" in node.name)
+        return self._records.append(role, phase, node.name, place, node.arguments, read, made, drawn, call)
+
+    def _contents(self, node: Node, read: Sequence[Value]) -> list[Any]:
+        """What the inputs of an op held, in their order; None for one that is not known."""
+        values = iter(read)
+        found: list[Any] = []
+        for tensor in node.op.inputs:
+            constant = tensor_util.constant_value(tensor)
+            if constant is None:
+                value = next(values, None)
+                constant = None if value is None else self._records.kept.get((value.digest, value.layout))
+            found.append(constant)
+        return found
 
 
 def _put(node: Node, slots: list[Held], made: list[tuple[int, bytes]], number: int) -> None:
@@ -213,4 +238,3 @@ def _put(node: Node, slots: list[Held], made: list[tuple[int, bytes]], number: i
 
 def _results(plan: FunctionPlan, slots: list[Held]) -> list[Held]:
     return [slots[of[0]] if len(of) == 1 else None for of in plan.results]
-

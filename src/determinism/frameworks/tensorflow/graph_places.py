@@ -25,6 +25,8 @@ class Place(NamedTuple):
     """Scopes of names around the op: in Keras the path of the layer."""
     frames: tuple[tuple[str, int, str], ...]
     """File, line and function, innermost first."""
+    forward_frames: tuple[tuple[str, int, str], ...] = ()
+    """Of an op of a gradient: those of the op that it is the gradient of, where that is in the same graph."""
 
 
 def place_of(op: Any) -> Place:
@@ -33,18 +35,36 @@ def place_of(op: Any) -> Place:
     Args:
         op: Of a `FuncGraph`; one that was loaded has no frames.
     """
-    try:
-        frames = tuple((f.filename, f.lineno or 0, f.name) for f in reversed(list(op.traceback)))
-    except (AttributeError, ValueError, TypeError):
-        frames = ()
+    frames = _frames_of(op)
     name = op.name
+    forward: tuple[tuple[str, int, str], ...] = ()
     if _BACKWARD_NAMES.search(name) or any(file.endswith(_TAPE_FILE) for file, _, _ in frames):
         phase = Phase.BACKWARD
+        forward = _frames_of(_forward_op(op))
     elif any(part in file for file, _, _ in frames for part in _OPTIMIZER_FILES):
         phase = Phase.OPTIMIZER
     else:
         phase = Phase.FORWARD
-    return Place(phase, layer_path(name), frames)
+    return Place(phase, layer_path(name), frames, forward)
+
+
+def _frames_of(op: Any) -> tuple[tuple[str, int, str], ...]:
+    try:
+        return tuple((f.filename, f.lineno or 0, f.name) for f in reversed(list(op.traceback)))
+    except (AttributeError, ValueError, TypeError):
+        return ()
+
+
+def _forward_op(op: Any) -> Any:
+    """The op that an op of a gradient belongs to: TensorFlow puts the gradient into a scope with its name."""
+    path = _OF_GRADIENTS.sub("", op.name)
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        try:
+            return op.graph.get_operation_by_name(path)
+        except (KeyError, ValueError):
+            continue
+    return None
 
 
 def layer_path(name: str) -> str:

@@ -84,9 +84,7 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
             names.append([sort, path])
             values.append(value)
     if recorder.tracks_ops:
-        recorder.emit(
-            Role.STATE, name, values, arguments=json.dumps(names), drawn=generators, phase=Phase.OTHER
-        )
+        recorder.emit(Role.STATE, name, values, arguments=json.dumps(names), drawn=generators, phase=Phase.OTHER)
         return
     for (sort, path), value in zip(names, values, strict=True):
         made = [(value.layout, value.digest)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-PASSING = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "ReadVariableOp"})
+PASSING = frozenset(
+    {"Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "ReadVariableOp"}
+)
 """Hand over what they were given, so what reads them reads that."""
 
 UNRECORDED = frozenset(

@@ -101,7 +101,11 @@ class Optimization:
 
 
 def _loss(recorder: Recorder, target: Any) -> None:
-    tensors = [t for t in (target if isinstance(target, (list, tuple)) else [target]) if hasattr(t, "_id") and has_value(t.dtype)]
+    tensors = [
+        t
+        for t in (target if isinstance(target, (list, tuple)) else [target])
+        if hasattr(t, "_id") and has_value(t.dtype)
+    ]
     values = [recorder.value(tensor) for tensor in tensors]
     number = recorder.emit(
         Role.LOSS, "determinism::loss", values, [(v.layout, v.digest) for v in values], phase=Phase.FORWARD

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from determinism.frameworks.tensorflow.graph_places import Place
+from determinism.frameworks.tensorflow.op_call import OpCall
 from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value
 from determinism.types import Phase, Role
 
 if TYPE_CHECKING:
-    from determinism.frameworks.tensorflow.graph_places import Place
     from determinism.frameworks.tensorflow.recorder import Recorder
+
+
+_Record = tuple[
+    Role, Phase, str, Place, str, Sequence[Value], list[tuple[int, bytes]], Sequence[bytes], Callable[[], OpCall] | None
+]
 
 
 class PendingRecords:
@@ -20,13 +26,17 @@ class PendingRecords:
         """Begin, behind the records that the recorder has made."""
         self._recorder = recorder
         self._first = recorder.writer.num_records
-        self._records: list[tuple[Role, Phase, str, Place, str, Sequence[Value], list[tuple[int, bytes]], Sequence[bytes]]] = []
+        self._records: list[_Record] = []
         self._held: dict[int, Value] = {}
         """What variables hold at this point of the call, where it wrote them."""
         self._written: dict[int, Resource] = {}
         self._open: dict[int, tuple[Resource, Value]] = {}
         """Variables whose content is known only when the call is over."""
         self.value_layout = recorder.stream.value_layout
+        self.keeps = recorder.capture is not None
+        """Whether the contents of values are wanted, besides their digests."""
+        self.kept: dict[tuple[bytes, int], Any] = {}
+        """Contents by digest and layout."""
 
     def layout(self, dtype: str, shape: Sequence[int]) -> int:
         """The number of a layout, on the device that the program computes on."""
@@ -58,9 +68,10 @@ class PendingRecords:
         read: Sequence[Value],
         made: Sequence[tuple[int, bytes]],
         drawn: Sequence[bytes],
+        call: Callable[[], OpCall] | None = None,
     ) -> int:
         """Add a record; returns the number that it will have."""
-        self._records.append((role, phase, name, place, arguments, tuple(read), list(made), drawn))
+        self._records.append((role, phase, name, place, arguments, tuple(read), list(made), drawn, call))
         return self._first + len(self._records) - 1
 
     def wrote(self, resource: Resource, value: Value, *, is_known: bool) -> None:

@@ -13,7 +13,17 @@ from determinism.sites import innermost_user_frame
 
 _MOST_STAGES = 30
 _MOST_KNOWN = 10_000
-_UNTOLD = ("Options", "Model", "Prefetch", "Tensor", "TensorSlice", "Map", "Optimize", "MaxIntraOpParallelism", "PrivateThreadPool")
+_UNTOLD = (
+    "Options",
+    "Model",
+    "Prefetch",
+    "Tensor",
+    "TensorSlice",
+    "Map",
+    "Optimize",
+    "MaxIntraOpParallelism",
+    "PrivateThreadPool",
+)
 _VERSION = re.compile(r"Dataset(V\d+)?$")
 
 

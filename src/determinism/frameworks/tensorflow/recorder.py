@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import dtypes
-from tensorflow.python.ops import gen_resource_variable_ops
 
 from determinism.digest import digest_many
 from determinism.frameworks.attention import Attention
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.tensorflow import op_traits
+from determinism.frameworks.tensorflow.capture import Capture
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
 from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
 from determinism.frameworks.tensorflow.graph_places import Place
+from determinism.frameworks.tensorflow.op_call import OpCall, eager_call
 from determinism.frameworks.tensorflow.pipelines import Pipelines
 from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value, memory_address
 from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Values, Variables
+from determinism.frameworks.tensorflow.variable_contents import content_of
+from determinism.sites import NO_STACK
 from determinism.types import Access, Phase, Role
 
 _READ = int(Access.READ)
@@ -47,6 +51,8 @@ class Recorder(Attention):
         self.backward_depth = 0
         self.arrived: Callable[[], None] = lambda: None
         """Called when a batch came in."""
+        self.capture: Capture | None = None
+        """Looks at every record before it is made; set in a further run that looks closely at one."""
         self.note_racy: Callable[[str], None] = lambda what: None
         """Told what may go otherwise in the next run."""
 
@@ -114,7 +120,9 @@ class Recorder(Attention):
         if any(tensor.dtype is dtypes.variant for tensor in outputs) and op_traits.is_dataset(kind):
             self.pipelines.stage_made(kind, inputs, attributes, outputs)
             return
-        written = [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if op_traits.writes_variables(kind) else []
+        written = (
+            [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if op_traits.writes_variables(kind) else []
+        )
         read = [value for tensor in inputs if (value := self.value_or_none(tensor)) is not None]
         if written and kind != "AssignVariableOp":
             read += [held for one in written if (held := self.variables.get(one.key)) is not None]
@@ -127,13 +135,14 @@ class Recorder(Attention):
             return
         drawn = _drawn(kind, read, made)
         text = self._stages_before(inputs) if role is Role.BATCH else eager_argument_text(attributes)
-        number = self.emit(role, f"tf::{kind}", read, made, arguments=text, drawn=drawn)
+        call = partial(eager_call, kind, inputs, attributes, valued)
+        number = self.emit(role, f"tf::{kind}", read, made, arguments=text, drawn=drawn, call=call)
         for position, tensor in enumerate(valued):
             self.values.made(tensor, Value(number, position, *made[position]))
         position = len(valued)
-        for one, held in zip(written, held_now, strict=True):
-            if held is not None:
-                self.variables.wrote(one, Value(number, position, *held))
+        for one, content in zip(written, held_now, strict=True):
+            if content is not None:
+                self.variables.wrote(one, Value(number, position, *content))
                 position += 1
 
     def _stages_before(self, inputs: Sequence[Any]) -> str:
@@ -179,20 +188,10 @@ class Recorder(Attention):
         handle = self.variables.holding(digest)
         if handle is None or tensor.dtype is dtypes.string:
             return None
-        resource = self.resource(handle)
-        if self._dtype_of(handle) is not tensor.dtype:
+        content = content_of(handle)
+        if content is None or content.dtype is not tensor.dtype or memory_address(content) != memory_address(tensor):
             return None
-        content = gen_resource_variable_ops.read_variable_op(handle, tensor.dtype)
-        shares = memory_address(content) == memory_address(tensor)
-        return self.variables.get(resource.key) if shares else None
-
-    def _dtype_of(self, handle: Any) -> Any:
-        """The dtype of a variable by its handle; None if it is that of something else."""
-        data = handle._handle_data
-        if data is None or not data.is_set or len(data.shape_and_type) != 1:
-            return None
-        dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
-        return dtype if has_value(dtype) else None
+        return self.variables.get(handle._id)
 
     def resource(self, handle: Any) -> Resource:
         """What a handle leads to."""
@@ -211,15 +210,8 @@ class Recorder(Attention):
 
     def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
         """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
-        dtype = self._dtype_of(resource.handle)
-        if dtype is None:
-            return None
-        try:
-            tensor = gen_resource_variable_ops.read_variable_op(resource.handle, dtype)
-        except Exception:
-            # What is not initialised cannot be read, and asking whether it is takes as long as reading it.
-            return None
-        return self.layout(tensor), digest_tensor(tensor)
+        tensor = content_of(resource.handle)
+        return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
 
     def emit(
         self,
@@ -231,12 +223,13 @@ class Recorder(Attention):
         arguments: str = "",
         drawn: Sequence[bytes] = (),
         phase: Phase | None = None,
+        call: Callable[[], OpCall] | None = None,
     ) -> int:
         """Add a record of what this thread does now; returns its number."""
         stack = self.stream.sites.stack(sys._getframe(2))
         scope = context.context().scope_name.rstrip("/")
-        place = (self.phase if phase is None else phase, self.stream.module(scope), stack)
-        return self._append(role, place, name, arguments, read, made, drawn)
+        place = (self.phase if phase is None else phase, scope, stack, NO_STACK)
+        return self._append(role, place, name, arguments, read, made, drawn, call)
 
     def write(
         self,
@@ -248,23 +241,28 @@ class Recorder(Attention):
         read: Sequence[Value],
         made: Iterable[tuple[int, bytes]],
         drawn: Sequence[bytes],
+        call: Callable[[], OpCall] | None,
     ) -> None:
         """Add a record of an op in a graph; its line is the one that put the op there."""
         sites = self.stream.sites
         stack = sites.stack_of_places(place.frames) if place.frames else sites.stack(sys._getframe(2))
-        self._append(role, (phase, self.stream.module(place.module), stack), name, arguments, read, made, drawn)
+        forward = sites.stack_of_places(place.forward_frames) if place.forward_frames else NO_STACK
+        self._append(role, (phase, place.module, stack, forward), name, arguments, read, made, drawn, call)
 
     def _append(
         self,
         role: Role,
-        place: tuple[Phase, int, int],
+        place: tuple[Phase, str, int, int],
         name: str,
         arguments: str,
         read: Sequence[Value],
         made: Iterable[tuple[int, bytes]],
         drawn: Sequence[bytes],
+        call: Callable[[], OpCall] | None,
     ) -> int:
-        phase, module, stack = place
+        phase, module, stack, forward = place
+        if self.capture is not None:
+            self.capture.look(name, self.progress.step, phase, module, call)
         inputs: list[int] = []
         digests: list[int | bytes] = []
         for position, value in enumerate(read):
@@ -276,7 +274,7 @@ class Recorder(Attention):
         for made_one in made:
             outputs += made_one
         cells = (
-            0, self.progress.step, phase, role, self.stream.op(name), module, stack, _NOWHERE, -1,
+            0, self.progress.step, phase, role, self.stream.op(name), self.stream.module(module), stack, _NOWHERE, forward,
             self.stream.arguments(arguments),
         )  # fmt: skip
         return self.writer.append(cells, inputs, digests, outputs, drawn)

@@ -16,6 +16,8 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from determinism import environment
 from determinism.frameworks.tensorflow import escapes
+from determinism.frameworks.tensorflow.capture import Capture
+from determinism.frameworks.tensorflow.function_probes import Probe
 from determinism.frameworks.tensorflow.held import HeldVariables, generator_states, record_held
 from determinism.frameworks.tensorflow.optimization import Optimization
 from determinism.frameworks.tensorflow.recorder import Recorder
@@ -27,8 +29,6 @@ from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
-
-
 
 
 class Session:
@@ -54,8 +54,9 @@ class Session:
         return self.writer.num_records
 
     def _begin(self) -> None:
+        folder = self._folders.claim(None)
         self.writer = ProcessWriter(
-            self._folders.claim(None),
+            folder,
             description={
                 "framework": "tensorflow",
                 "level": self.level.value,
@@ -72,6 +73,10 @@ class Session:
         self.recorder.arrived = self._batch_arrived
         self.recorder.note_racy = self.note_racy
         self.recorder.begin(Stream(self.writer))
+        request = self._options.capture
+        if request is not None and request["process"] == folder.name:
+            self.recorder.capture = Capture(request, folder, self.finish_program)
+            Probe.keeps_arrays = True
 
     def _install(self) -> None:
         recorder = self.recorder

@@ -19,7 +19,9 @@ model = keras.Sequential(
     ]
 )
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(32).map(
-    lambda image, label: (tf.image.random_flip_left_right(image), label), num_parallel_calls=4
+data = (
+    tf.data.Dataset.from_tensor_slices((images, labels))
+    .shuffle(32)
+    .map(lambda image, label: (tf.image.random_flip_left_right(image), label), num_parallel_calls=4)
 )
 print(model.fit(data.batch(8), epochs=2, verbose=0).history["loss"])
