@@ -8,6 +8,9 @@ RECORDERS = {
 }
 """Per framework the module with `start(folder, options)`, which returns a session."""
 
+ROW_RECORDERS = ("torch",)
+"""Frameworks whose recorder can look at the rows of batches."""
+
 ENABLERS = {
     "torch": "determinism.frameworks.torch.controls",
     "tensorflow": "determinism.frameworks.tensorflow.controls",

@@ -136,6 +136,8 @@ class Library:
         for position, node in enumerate(plan.nodes):
             if node.functions and node.sort is not Sort.OPAQUE:
                 self._replace_functions(context, probe, position, node, nodes[names[node.op.name]], depth)
+                if None not in probe.children[position]:
+                    _must_run(clone, names[node.op.name], f"{_NAME}_{position}")
         if plan.watched:
             _add_watcher(clone, probe, names)
         context.add_function_def(clone)
@@ -211,9 +213,14 @@ def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
         # What tells a loop to go on may have no side effects: what it returns must come from there.
         node.attr["Tout"].list.type.append(types_pb2.DT_BOOL)
         clone.ret[clone.signature.output_arg[0].name] = f"{_NAME}:output:0"
+    _must_run(clone, _NAME, _NAME)
+
+
+def _must_run(clone: Any, node: str, name: str) -> None:
+    """Let a function wait for a node, under a name of its own, so that all that is in the node runs."""
     clone.signature.is_stateful = True
-    clone.signature.control_output.append(_NAME)
-    clone.control_ret[_NAME] = _NAME
+    clone.signature.control_output.append(name)
+    clone.control_ret[name] = node
 
 
 def _reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> str:
