@@ -12,7 +12,7 @@ from typing import Any
 
 from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.graph_attributes import argument_text, constant_text
-from determinism.frameworks.tensorflow.graph_places import Place, place_of
+from determinism.frameworks.tensorflow.graph_places import Place, is_of_gradient, place_of
 from determinism.frameworks.tensorflow.tensor_bytes import has_value
 
 _MOST_FUSED_NAMES = 4
@@ -76,6 +76,7 @@ class FunctionPlan:
         self.arguments = [self._new_slot(tensor) for tensor in graph.inputs]
         needed = needed_ops(graph)
         self._consumers = _consumers(graph, needed)
+        self._is_only_forward = not any(is_of_gradient(op.name) for op in graph.get_operations())
         for op in graph.get_operations():
             if id(op) in needed:
                 self._add(op)
@@ -122,11 +123,13 @@ class FunctionPlan:
         self._add_node(op, sort, functions)
 
     def _is_fused(self, op: Any) -> bool:
-        """Whether the graph optimizer may compute an op together with its only reader."""
-        if len(op.outputs) != 1 or not op_traits.may_be_rewritten(op.type) or id(op.outputs[0]) in self._returned:
+        """Whether the graph optimizer may compute an op together with what reads it."""
+        if not op_traits.may_be_rewritten(op.type) or any(id(made) in self._returned for made in op.outputs):
             return False
-        readers = self._consumers.get(id(op.outputs[0]), ())
-        return len(readers) == 1 and op_traits.may_be_rewritten(readers[0].type)
+        if any(self._consumers.get(id(made)) for made in op.outputs[1:]):
+            return False
+        readers = [reader.type for reader in self._consumers.get(id(op.outputs[0]), ())]
+        return op_traits.may_be_fused(op.type, readers, only_forward=self._is_only_forward)
 
     def _fuse(self, op: Any) -> None:
         inputs, names, constants = self._read(op)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tensorflow.core.framework import function_pb2, types_pb2
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 from tensorflow.python.ops import script_ops
@@ -68,17 +69,19 @@ class Probe:
         self._receive = self._received
         self.token = script_ops._py_funcs.insert(self._receive)
 
-    def _received(self, *arrays: Any) -> list[Any]:
+    def _received(self, *given: Any) -> list[Any]:
         # Runs in a thread of TensorFlow, while the one that called the function waits for it.
         try:
-            result = self._result_at is not None and bool(arrays[self._result_at])
+            result = self._result_at is not None and bool(given[self._result_at])
+            # A single string comes as bytes.
+            arrays = [one if hasattr(one, "dtype") else np.asarray(one, object) for one in given]
             made = Execution(next(_arrivals), [digest_array(a) for a in arrays], [a.shape for a in arrays], result)
             if Probe.keeps_arrays:
                 made.arrays = [array.copy() for array in arrays]
             self.executions.append(made)
         except Exception as error:
             self.failed(error)
-        return [] if self._result_at is None else [arrays[self._result_at]]
+        return [] if self._result_at is None else [given[self._result_at]]
 
     def forget(self) -> None:
         """Drop what came back and was not asked for."""

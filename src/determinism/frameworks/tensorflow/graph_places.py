@@ -38,7 +38,7 @@ def place_of(op: Any) -> Place:
     frames = _frames_of(op)
     name = op.name
     forward: tuple[tuple[str, int, str], ...] = ()
-    if _BACKWARD_NAMES.search(name) or any(file.endswith(_TAPE_FILE) for file, _, _ in frames):
+    if is_of_gradient(name) or any(file.endswith(_TAPE_FILE) for file, _, _ in frames):
         phase = Phase.BACKWARD
         forward = _frames_of(_forward_op(op))
     elif any(part in file for file, _, _ in frames for part in _OPTIMIZER_FILES):
@@ -46,6 +46,11 @@ def place_of(op: Any) -> Place:
     else:
         phase = Phase.FORWARD
     return Place(phase, layer_path(name), frames, forward)
+
+
+def is_of_gradient(name: str) -> bool:
+    """Whether an op of this name computes gradients."""
+    return _BACKWARD_NAMES.search(name) is not None
 
 
 def _frames_of(op: Any) -> tuple[tuple[str, int, str], ...]:

@@ -79,6 +79,19 @@ def arrives(op_type: str, *, has_inputs: bool) -> bool:
     return op_type in ARRIVALS or (op_type == "OptionalGetValue" and not has_inputs)
 
 
+_PRODUCTS = frozenset(
+    {
+        "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative",
+    }
+)  # fmt: skip
+_LAYOUTS = frozenset(
+    {
+        "Transpose", "ConjugateTranspose", "Conj", "Reshape", "ExpandDims", "Squeeze", "Pad", "PadV2", "Cast", "Bitcast", "QuantizeV2",
+        "Dequantize",
+    }
+)  # fmt: skip
+
+
 def is_random(op_type: str) -> bool:
     """Whether an op draws random numbers."""
     return _RANDOM.fullmatch(op_type) is not None
@@ -95,12 +108,27 @@ def writes_variables(op_type: str) -> bool:
 
 
 def may_be_rewritten(op_type: str) -> bool:
-    """Whether looking at an op's result could keep the graph optimizer from computing it with its only reader.
-
-    The optimizer fuses and reorders such ops only where nobody else reads what lies between them. A fused kernel may give
-    other bits, so what it would swallow is not looked at: it becomes one record with its reader.
-    """
+    """Whether the graph optimizer may fuse an op with its neighbours, reorder it, or compute it otherwise."""
     return op_type in _REWRITTEN
+
+
+def may_be_fused(op_type: str, readers: list[str], *, only_forward: bool) -> bool:
+    """Whether looking at an op's result could keep the graph optimizer from computing it together with its readers.
+
+    The optimizer does that only where nobody else reads what lies between. A fused kernel may give other bits, so what it would
+    swallow is not looked at: it becomes one record with its reader. A matrix product takes nothing in but another layout of what it reads.
+
+    Args:
+        op_type: Of the op.
+        readers: Of the ops that read its result.
+        only_forward: Whether the graph has no gradients in it. There several elementwise ops may read one value and still be one kernel,
+            as in GELU or layer normalisation; where there are gradients, these read what lies between.
+    """
+    if op_type not in _REWRITTEN or not readers or not all(reader in _REWRITTEN for reader in readers):
+        return False
+    if any(reader in _PRODUCTS for reader in readers) and op_type not in _LAYOUTS:
+        return False
+    return len(readers) == 1 or only_forward
 
 
 def is_dataset(op_type: str) -> bool:
