@@ -45,13 +45,10 @@ class Recorded(NamedTuple):
 
     def lines(self, name: str) -> list[int]:
         """The lines of the program that ran an op."""
-        names, process = self.trace.processes[0].names, self.trace.processes[0]
-        found = []
-        for chunk in process.chunks():
-            for row in range(chunk.rows):
-                if entry(process, chunk, row).op == name:
-                    found.append(names.stack(int(chunk.columns["stack"][row]))[0].line)
-        return found
+        process = self.trace.processes[0]
+        places = [(chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+        found = [(chunk, row) for chunk, row in places if entry(process, chunk, row).op == name]
+        return [process.names.stack(int(chunk.columns["stack"][row]))[0].line for chunk, row in found]
 
 
 def recorded(folder: Path, function: Callable[[], Any]) -> Recorded:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from determinism.types import Kind, Phase, Verdict
 from tests.tensorflow_runs import compared, program
 
+
 @pytest.fixture(autouse=True)
 def no_seed_is_left_from_another_test() -> None:
     tf.random.set_seed(None)

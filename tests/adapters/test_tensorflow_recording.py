@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -155,3 +157,34 @@ def test_a_failure_of_the_recorder_is_a_blind_spot_and_not_the_programs(
     monkeypatch.setattr("determinism.frameworks.tensorflow.recorder.eager_argument_text", fail)
     found: Recorded = recorded(tmp_path, lambda: tf.cumsum(tf.ones([2])))
     assert found.blind_spots[0]["reason"] == "RuntimeError: planted"
+
+
+def test_what_was_traced_before_is_recorded_with_its_lines_and_steps(tmp_path: Path) -> None:
+    """The recording begins in the middle of the program."""
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cumsum(weight))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        return loss
+
+    step()
+    found = recorded(tmp_path, step)
+    first = step.python_function.__code__.co_firstlineno
+    assert set(found.lines("tf::Cumsum")) == {first + 3, first + 4}
+    assert len(found.ops("determinism::step")) == 1
+
+
+def test_ops_of_other_threads_are_a_blind_spot(tmp_path: Path) -> None:
+    def run() -> None:
+        thread = threading.Thread(target=lambda: tf.cumsum(tf.ones([2])), name="beside")
+        thread.start()
+        thread.join()
+
+    found = recorded(tmp_path, run)
+    assert [(spot["id"], spot["what"]) for spot in found.blind_spots] == [("thread", "beside")]
+    assert not found.ops("tf::Cumsum")

@@ -23,6 +23,11 @@ class HeldVariables:
     def __init__(self) -> None:
         self._optimizers: list[weakref.ref[Any]] = []
 
+    @property
+    def has_any(self) -> bool:
+        """Whether an optimizer is known."""
+        return any(known() is not None for known in self._optimizers)
+
     def add_optimizer(self, optimizer: Any) -> None:
         """An optimizer steps."""
         if not any(known() is optimizer for known in self._optimizers):

@@ -9,6 +9,7 @@ from typing import Any
 from tensorflow.python.eager import backprop, context
 from tensorflow.python.framework import func_graph, ops
 
+from determinism.frameworks.tensorflow.earlier import counts_steps_of, earlier_optimizers
 from determinism.frameworks.tensorflow.held import HeldVariables
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.tensor_bytes import has_value
@@ -35,6 +36,7 @@ class Optimization:
         self._held = held
         self._stepped = stepped
         self._in_graphs: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._earlier = [weakref.ref(optimizer) for optimizer in earlier_optimizers()]
         self._undo: list[Undo] = []
 
     def install(self) -> list[Undo]:
@@ -79,9 +81,13 @@ class Optimization:
         if graph is None:
             return
         recorder = self._recorder
-        for reference in self._in_graphs.get(graph, ()):
+        if graph not in self._in_graphs:
+            earlier = (one for one in self._earlier if (made := one()) is not None and counts_steps_of(graph, made))
+            self._in_graphs[graph] = list(earlier)
+        for reference in self._in_graphs[graph]:
             optimizer = reference()
             if optimizer is not None:
+                self._held.add_optimizer(optimizer)
                 recorder.progress.optimizer_begins(optimizer)
                 recorder.quietly(recorder.progress.optimizer_ends, optimizer)
                 self._stepped()

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 
+from determinism.frameworks.tensorflow import op_traits
 from determinism.sites import innermost_user_frame
 
 _MOST_STAGES = 30
@@ -56,8 +58,8 @@ class Pipelines:
         order = order.decode() if isinstance(order, bytes) else order
         if order == "false":
             self._note_racy("unordered data pipeline")
-        elif name.startswith("Parallel"):
-            self._note_racy("parallel data pipeline")
+        elif name.startswith("Parallel") and _draws(attributes.get("f")):
+            self._note_racy("random ops in a parallel data pipeline")
         frame = innermost_user_frame()
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
         parts = [f"deterministic={order}"] * (order is not None) + [place] * bool(place)
@@ -79,3 +81,13 @@ class Pipelines:
     def stages_of(self, key: int) -> str:
         """The stages before an iterator, first ones first, by the number of its handle; empty if they are not known."""
         return " > ".join(self._stages.get(key, ()))
+
+
+def _draws(function: Any) -> bool:
+    """Whether a function of a stage draws from a generator that its calls share."""
+    name = getattr(function, "name", None)
+    if name is None:
+        return False
+    name = name.decode() if isinstance(name, bytes) else str(name)
+    nodes = context.context().get_function_def(name).node_def
+    return any(op_traits.is_random(node.op) and not op_traits.takes_its_seed(node.op) for node in nodes)

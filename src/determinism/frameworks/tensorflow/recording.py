@@ -17,18 +17,23 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from determinism import environment
 from determinism.frameworks.tensorflow import escapes
 from determinism.frameworks.tensorflow.capture import Capture
+from determinism.frameworks.tensorflow.earlier import earlier_functions
 from determinism.frameworks.tensorflow.function_probes import Probe
 from determinism.frameworks.tensorflow.held import HeldVariables, generator_states, record_held
 from determinism.frameworks.tensorflow.optimization import Optimization
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.settings_recorded import settings
 from determinism.frameworks.tensorflow.stream import Stream
+from determinism.frameworks.tensorflow.threads import OtherThreads
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.wrapping import wrap
 from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
+
+_NO_LAYERS = "they are not recorded; what is held at the ends of steps is, and --level op records every op"
+_FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Start it with the method spawn."
 
 
 class Session:
@@ -44,6 +49,7 @@ class Session:
         self._held = HeldVariables()
         self._undo: list[Callable[[], None]] = []
         self.recorder = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        self._threads = OtherThreads(self.recorder, self.note_racy)
         self._show_own_frames = hide_own_frames()
         self._begin()
         self._install()
@@ -81,10 +87,15 @@ class Session:
     def _install(self) -> None:
         recorder = self.recorder
         self._undo += Optimization(recorder, self._held, self._end_if_asked).install()
+        for name, graph in earlier_functions():
+            recorder.calls.library.made(name, graph)
         self._undo.append(wrap(atomic_function, "from_func_graph", self._function_made))
         self._undo.append(wrap(context.Context, "call_function", self._function_called))
         if self.level is not Level.OP:
+            if self.level is Level.MODULE:
+                self.writer.blind_spot("level", "calls of layers", _NO_LAYERS)
             return
+        self._undo.append(self._threads.install())
         self._undo += escapes.install(recorder)
         callbacks = context.context()._thread_local_data.op_callbacks
         callbacks.append(recorder.op_ran)
@@ -106,6 +117,7 @@ class Session:
     ) -> Any:
         recorder = self.recorder
         if not recorder.is_own():
+            self._threads.used()
             return original(held, name, inputs, num_outputs)
         if self.level is Level.OP:
             return recorder.calls.call(original, held, name, inputs, num_outputs)
@@ -142,6 +154,9 @@ class Session:
         progress = self.recorder.progress
         if progress.phase in (Phase.INIT, Phase.DATA):
             progress.phase = Phase.FORWARD
+        steps = self._options.steps
+        if steps is not None and progress.steps_by is None and self._num_batches > steps and not self._held.has_any:
+            self.finish_program("steps")
 
     def _step_ended(self, counted_by: str) -> None:
         recorder = self.recorder
@@ -178,6 +193,11 @@ class Session:
         """This is a forked child: the files belong to the parent, and TensorFlow does not work here."""
         if self._undo:
             self.recorder.is_active = False
+            self.recorder.wake = self._used_in_child
+
+    def _used_in_child(self, recorder: Recorder) -> None:
+        recorder.wake = None
+        self._folders.failed(_FORKED)
 
     def close(self) -> None:
         """Stop recording and finish the files; the second call does nothing."""
