@@ -60,6 +60,7 @@ class Recorder(Attention):
         """Record into a stream from now on."""
         self.stream = stream
         self.writer = stream.writer
+        self._stacks: dict[int, tuple[Place, int, int]] = {}
         self.values = Values()
         self.variables = Variables()
         self.calls = FunctionCalls(self)
@@ -84,7 +85,7 @@ class Recorder(Attention):
 
     def failed_to_hook(self, reason: str) -> None:
         """A module of the program's libraries could not be followed."""
-        self.writer.blind_spot("handler-failed", "optimizers", reason)
+        self.failed("optimizers of Keras", RuntimeError(reason))
 
     def op_ran(
         self, op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
@@ -245,9 +246,18 @@ class Recorder(Attention):
     ) -> None:
         """Add a record of an op in a graph; its line is the one that put the op there."""
         sites = self.stream.sites
-        stack = sites.stack_of_places(place.frames) if place.frames else sites.stack(sys._getframe(2))
-        forward = sites.stack_of_places(place.forward_frames) if place.forward_frames else NO_STACK
+        if place.frames:
+            _, stack, forward = self._stacks.get(id(place)) or self._know(place)
+        else:
+            stack, forward = sites.stack(sys._getframe(2)), NO_STACK
         self._append(role, (phase, place.module, stack, forward), name, arguments, read, made, drawn, call)
+
+    def _know(self, place: Place) -> tuple[Place, int, int]:
+        """The numbers of the stacks of a place; holding it keeps its id its own."""
+        sites = self.stream.sites
+        stacks = sites.stack_of_places(place.frames), sites.stack_of_places(place.forward_frames)
+        known = self._stacks[id(place)] = (place, *stacks)
+        return known
 
     def _append(
         self,
