@@ -119,9 +119,16 @@ LOADING = (
     CauseProgram("loading/finished_downloads", (Cause("completion-order", "for future in as_completed(futures)"),)),
     CauseProgram(
         "loading/first_finished",
-        (Cause("completion-order", "return_when=FIRST_COMPLETED", or_code=("future.result() for future in done",)),),
+        (
+            Cause(
+                "completion-order",
+                "return_when=FIRST_COMPLETED",
+                or_code=("future.result() for future in done",),
+                is_fixed=False,
+            ),
+        ),
     ),
-    CauseProgram("loading/prefetch_queue", (Cause("queue-order", "self.ready.get()", is_fixed=False),), "data"),
+    CauseProgram("loading/prefetch_queue", (Cause("queue-order", "self.ready.get()", is_fixed=False),), "order"),
     CauseProgram("loading/padded_arrays", (Cause("uninitialized-memory", "np.empty((len(batch)"),)),
 )
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.code_fixes import CodeFix, code_fix
+from determinism.diagnose.code_fixes import code_fix
 from determinism.diagnose.sources import Source, SourceSite
+from determinism.probes.code_change import CodeChange
+from determinism.probes.request import ProbeRequest
 from tests.e2e.probing import Stage, documents
 
 WORDS = "words = set('the quick brown fox jumps over a lazy dog'.split())\n"
@@ -15,7 +17,7 @@ OBJECTS = "class Layer:\n    pass\nlayers = [Layer() for _ in range(40)]\nnumber
 SLOW = "import time\ndef slow(n):\n    time.sleep(0)\n    return n\n"
 
 
-def fix_of(stage: Stage, source: str, number: int = 0) -> CodeFix | None:
+def fix_of(stage: Stage, source: str, number: int = 0) -> CodeChange | None:
     """The change for a source of a program, by what is noted when it runs."""
     note = [one for one in documents(stage.noted()) if one.get("source") == source][number]
     names = ("file", "line", "column", "end_line", "end_column", "function", "code")
@@ -137,13 +139,16 @@ def test_change_is_the_smallest_and_helps(tmp_path: Path, name: str) -> None:
 
     assert fix is not None
     assert fix.code == expected
+    text = Path(stage.main).read_text()
+    in_memory = [stage.probed(request=ProbeRequest(changes=(fix,)), PYTHONHASHSEED=str(seed)) for seed in (1, 2)]
+    assert Path(stage.main).read_text() == text
     _apply(stage, fix)
-    runs = [stage.plain(PYTHONHASHSEED=str(seed)) for seed in (1, 2, 3)]
-    assert runs[0].status == 0, runs[0].stderr
-    assert runs[0].stdout == runs[1].stdout == runs[2].stdout
+    written = stage.plain(PYTHONHASHSEED="3")
+    assert written.status == 0, written.stderr
+    assert [run.stdout for run in in_memory] == [written.stdout] * 2, in_memory
 
 
-def _apply(stage: Stage, fix: CodeFix) -> None:
+def _apply(stage: Stage, fix: CodeChange) -> None:
     lines = Path(stage.main).read_text().split("\n")
     for change in reversed(fix.changes):
         assert "\n".join(lines[change.line - 1 : change.end_line]) == change.before

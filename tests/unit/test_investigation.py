@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
 from determinism.diagnose.intervention import Intervention
@@ -31,7 +34,19 @@ def divergence(record: int = 10, kind: Kind = Kind.DATA, line: int = 20, distinc
 
 def used(source: FixedSource, *, records: int = 5, differs: bool | None = True) -> Source:
     site = SourceSite(source.file, source.line, 0, source.line, 9, "main", "code()")
-    return Source(source.source, site, "main", "0", "MainThread", (1, 1), differs, 0, (records, records), ("1", "2"))
+    return Source(
+        source.source,
+        site,
+        "main",
+        "0",
+        "MainThread",
+        (1, 1),
+        differs,
+        0,
+        (records, records),
+        ("1", "2"),
+        records_at_first=records,
+    )
 
 
 @dataclass
@@ -134,6 +149,58 @@ def test_a_fix_that_no_run_was_made_with_is_not_verified() -> None:
     assert [(fix.verified, fix.runs) for fix in comparison.fixes] == [(False, 0)]
 
 
+def in_a_file(folder: Path, code: str, source: str, column: int, length: int) -> Source:
+    file = folder / "read.py"
+    file.write_text(f"import os\n{code}\n")
+    site = SourceSite(str(file), 2, column, 2, column + length, "main", code)
+    return Source(source, site, "main", "0", "MainThread", (1, 1), True, 0, (5, 5), ("1", "2"))
+
+
+def held(source: Source) -> FixedSource:
+    return FixedSource(source.site.file, source.site.line, source.source)
+
+
+@dataclass
+class Changeable(Pretended):
+    """A program of which a changed line is run as it stands."""
+
+    changed_line_helps: bool = True
+
+    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        if intervention.changes and self.changed_line_helps:
+            self.made.append(intervention)
+            return Trial(intervention, runs, Verdict.SAME, None)
+        return super().compare(intervention, runs=runs)
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_a_changed_line_is_verified_only_by_runs_of_that_line(tmp_path: Path, helps: bool) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing)])], [listing], changed_line_helps=helps)
+    comparison = investigated(program)
+    [fix] = comparison.fixes
+    assert fix.code == "names = sorted(os.listdir())"
+    assert (fix.verified, fix.runs > 1) == (helps, helps)
+    assert not program.made[-1].sources and [change.file for change in program.made[-1].changes] == [listing.site.file]
+    last = comparison.causes[0].experiments[-1]
+    assert (last.factor, last.equal) == ("line read.py:2", helps)
+
+
+def test_beside_a_changed_line_what_no_line_can_change_is_held_still(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing), CLOCK])], [listing, used(CLOCK)])
+    comparison = investigated(program)
+    assert {fix.identifier: fix.verified for fix in comparison.fixes} == {"listing-order": True, "clock": False}
+    assert program.made[-1].sources == {CLOCK}
+
+
+def test_without_fixes_no_line_is_changed(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing)])], [listing])
+    assert [fix.verified for fix in investigated(program, can_try_fixes=False).fixes] == [False]
+    assert not any(made.changes for made in program.made)
+
+
 def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
     comparison = investigated(Pretended([(divergence(), ["nothing that can be held still"])], [used(CLOCK)]))
     assert comparison.causes == [] and comparison.fixes == []
@@ -157,7 +224,7 @@ def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surrounding
 
 
 def test_when_the_time_is_up_what_is_known_stays() -> None:
-    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 8)
+    program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 12)
     comparison = investigated(program)
     assert found(comparison)[0] == ("listing-order", "confirmed")
     assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis

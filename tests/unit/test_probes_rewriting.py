@@ -65,7 +65,7 @@ def test_code_stays_the_same_but_for_the_probes(module: str) -> None:
         pairs = list(
             zip(
                 codes(compile(source, module, "exec", dont_inherit=True)),
-                codes(compile(rewritten(source, module), module, "exec", dont_inherit=True)),
+                codes(compile(rewritten(ast.parse(source), module), module, "exec", dont_inherit=True)),
                 strict=True,
             )
         )
@@ -80,7 +80,7 @@ def test_code_stays_the_same_but_for_the_probes(module: str) -> None:
 
 def text_of(source: str) -> str:
     """Rewritten code as text, without sites."""
-    tree = rewritten(source.encode(), "f")
+    tree = rewritten(ast.parse(source), "f")
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PROBES:
             node.func.id = node.func.id.strip("_").removeprefix("determinism_")
@@ -137,7 +137,7 @@ def test_only_calls_and_iterations_ask(source: str, expected: str) -> None:
     ],
 )
 def test_what_does_not_mind_the_order_is_marked(source: str, is_unordered: bool) -> None:
-    tree = rewritten(source.encode(), "f")
+    tree = rewritten(ast.parse(source), "f")
     marks = [
         parsed(str(node.args[0].value)).is_unordered
         for node in ast.walk(tree)

@@ -16,7 +16,6 @@ from determinism.comparison.process import ProcessComparison
 from determinism.comparison.racing import (
     Threads,
     as_other_batch,
-    as_race,
     as_race_of_processes,
     writes_shared_memory,
     yields_other_batch,
@@ -84,8 +83,8 @@ class Explained:
         if found.divergence.op == _BATCH:
             is_other = yields_other_batch(found.received, own.traces, self._search)
             return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
-        is_race = Threads(self._others(own), self._search).read_too_early_or_late(found.received)
-        return found._replace(divergence=as_race(found.divergence)) if is_race else None
+        told = Threads(self._others(own), self._search).told_apart(found.divergence, found.received)
+        return None if told is None else found._replace(divergence=told)
 
     def _raced_for_memory(self, found: Found) -> Found:
         """The same, if it read memory that another process writes whenever it comes to it."""

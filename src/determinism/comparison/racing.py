@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.digest_search import DigestSearch, is_in_place
 from determinism.comparison.kind import kind_of
 from determinism.comparison.origins import Entry
 from determinism.comparison.received import Received
@@ -26,6 +26,10 @@ _DETAIL = (
 _PROCESSES_DETAIL = (
     "Processes share this memory, and at least one writes it while nothing makes the others wait. Which comes first "
     "differs from run to run, and an update can be lost."
+)
+_HANDED_OVER = (
+    "Other threads made the same tensors in both runs, and this op got another one of them: what is handed over between "
+    "threads came in another order."
 )
 _BATCHES = "Both runs loaded the same batches, in another order."
 
@@ -79,7 +83,7 @@ def _is_changed_elsewhere(process: ProcessTrace, chunk: Chunk, row: int) -> bool
     """Whether a thread other than that of a record changes what looks like the same tensor in place."""
     thread = chunk.columns["thread"][row]
     layout = chunk.children["inputs"].columns["layout"][chunk.children["inputs"].starts[row]]
-    ops = [number for number, name in enumerate(process.names.texts(Table.OP)) if _is_in_place(name)]
+    ops = [number for number, name in enumerate(process.names.texts(Table.OP)) if is_in_place(name)]
     for other in process.chunks():
         inputs = other.children["inputs"]
         rows = (other.columns["thread"] != thread) & np.isin(other.columns["op"], ops) & (np.diff(inputs.starts) > 0)
@@ -89,13 +93,9 @@ def _is_changed_elsewhere(process: ProcessTrace, chunk: Chunk, row: int) -> bool
     return False
 
 
-def _is_in_place(op: str) -> bool:
-    return op.partition(".")[0].endswith("_")
-
-
 def changes_in_place(one: Entry) -> bool:
     """Whether an op writes into memory that it takes from outside, as its first argument."""
-    if not _is_in_place(one.op) or not one.inputs or one.inputs[0].producer >= 0:
+    if not is_in_place(one.op) or not one.inputs or one.inputs[0].producer >= 0:
         return False
     return any(made.layout == one.inputs[0].layout for made in one.outputs)
 
@@ -111,9 +111,21 @@ class Threads:
         """Whether one of them made a value in a run."""
         return any(self._search.has_made(traces[run], digest) for traces in self._streams)
 
-    def read_too_early_or_late(self, received: Received) -> bool:
-        """Whether a value was read at another moment: both runs made both values that were read."""
-        return any(all(self.made(digest, run) for digest in pair for run in (0, 1)) for pair in received.pairs)
+    def told_apart(self, divergence: Divergence, received: Received) -> Divergence | None:
+        """The same divergence, if both runs made both values of which each took another one; None if they did not.
+
+        A tensor that is changed in place was read at another moment. Of tensors that nobody changes, another one was
+        handed over, as by a queue.
+        """
+        pairs = [pair for pair in received.pairs if all(self.made(digest, run) for digest in pair for run in (0, 1))]
+        if not pairs:
+            return None
+        if any(self._written(digest, run) for pair in pairs for digest in pair for run in (0, 1)):
+            return as_race(divergence)
+        return replace(divergence, kind=Kind.ORDER, detail=_HANDED_OVER)
+
+    def _written(self, digest: bytes, run: int) -> bool:
+        return any(self._search.has_written(traces[run], digest) for traces in self._streams)
 
     def looks_at_another_moment(self, root: Root, received: Received, made: Set[bytes]) -> bool:
         """Whether a thread took values at another moment in each run, and made nothing of them that others took.

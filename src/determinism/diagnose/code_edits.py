@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from determinism.probes.code_change import ChangedLines
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -16,16 +18,6 @@ class Edit:
     end: int
     """Byte after the last."""
     text: str
-
-
-@dataclass(frozen=True)
-class ChangedLines:
-    """Lines as they are and as they are to be, with their indentation and without the last line break."""
-
-    line: int
-    end_line: int
-    before: str
-    after: str
 
 
 class ProgramText:

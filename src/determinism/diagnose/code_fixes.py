@@ -7,28 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from determinism.diagnose.code_edits import ChangedLines, Edit, ProgramText
+from determinism.diagnose.code_edits import Edit, ProgramText
 from determinism.diagnose.set_fixes import fixed_set
 from determinism.diagnose.sources import Source
+from determinism.probes.code_change import CodeChange
 
 _SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
 """Parts of the names of functions and variables that a value goes into which is a seed."""
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
-
-
-@dataclass(frozen=True)
-class CodeFix:
-    """A change of a program."""
-
-    file: str
-    changes: tuple[ChangedLines, ...]
-    imports: tuple[str, ...] = ()
-    """Lines that have to stand among the imports, where they do not yet."""
-
-    @property
-    def code(self) -> str:
-        """The changed lines as they are to be."""
-        return "\n".join(change.after for change in self.changes)
 
 
 class Unfixable(Exception):
@@ -50,7 +36,7 @@ class _Place:
         return self.node
 
 
-def code_fix(source: Source, file: Path | None = None) -> CodeFix | None:
+def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
     """The change that takes a source away; None if no small change does, or the file is not there as it was.
 
     Args:
@@ -68,7 +54,7 @@ def code_fix(source: Source, file: Path | None = None) -> CodeFix | None:
         return None
     present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
     missing = tuple(line for line in imports if line not in present)
-    return CodeFix(source.site.file, text.changed(edits), missing) if edits else None
+    return CodeChange(source.site.file, text.changed(edits), missing) if edits else None
 
 
 def _node_at(text: ProgramText, source: Source) -> ast.expr | None:

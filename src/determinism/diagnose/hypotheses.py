@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,8 @@ _SHOWN = 60
 _TENSORFLOW = "tf::"
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
 """Ops by which an element of a data pipeline comes in."""
+
+_STARTS_BACKWARD = re.compile(r"\b(backward|grad)\(")
 
 _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id")
 """Sources that many programs only log."""
@@ -167,8 +170,12 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
 
 
 def _by_sources(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
-    before = [one for one in sources if one.recorded_as != divergence.process or one.records[0] <= divergence.record]
+    before = [
+        one for one in sources if one.recorded_as != divergence.process or one.records_at_first <= divergence.record
+    ]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
+    # What differed only later in the runs with notes may have differed earlier in the others.
+    telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
     others = [source for source in before if source.source in _SELDOM_AT_FAULT]
     # Of what is often only logged, what was used last before the divergence is the more likely.
     others.sort(key=lambda one: (-one.records[0], -max(one.counts)))
@@ -208,7 +215,9 @@ def _use(source: Source) -> str:
     """What was seen of a source, as a sentence."""
     times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
     used = f"{source.source} was used there {times}"
-    if not source.differs:
+    if source.differs is False:
+        return f"{used}; what it gives depends on timing, and was the same in two further runs."
+    if source.differs is None:
         return f"{used}; whether its values differ cannot be told."
     if None in source.shown:
         return f"{used}, with other values in each of two further runs."
@@ -231,8 +240,14 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
 
 
 def _sites(divergence: Divergence) -> tuple[Frame, ...]:
-    """The lines that a divergence points to: where memory was allocated, where the op was called, its forward."""
-    found = (divergence.allocated_at, divergence.site, divergence.forward_site)
+    """The lines that a divergence points to: where memory was allocated, where the op was called, its forward.
+
+    The line that only starts the backward pass says less than the one whose gradient it is.
+    """
+    called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
+    if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
+        called = (divergence.forward_site, divergence.site)
+    found = (divergence.allocated_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from determinism.factors.catalog import FACTORS, Action
+from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
 
@@ -17,6 +18,8 @@ class Intervention:
     sources: frozenset[FixedSource] = field(default=frozenset())
     fresh_copy: bool = False
     """Whether each run starts in a new copy of the working directory."""
+    changes: frozenset[CodeChange] = frozenset()
+    """Lines of the program that are replaced, in memory."""
 
     @classmethod
     def fix(cls, *factors: str) -> Intervention:
@@ -36,12 +39,16 @@ class Intervention:
             frozenset(factors | {(name, Action.FIXED) for name in fixed}),
             self.sources | other.sources,
             self.fresh_copy or other.fresh_copy,
+            self.changes | other.changes,
         )
 
     def without(self, other: Intervention) -> Intervention:
         """This one, less what the other does."""
         return Intervention(
-            self.factors - other.factors, self.sources - other.sources, self.fresh_copy and not other.fresh_copy
+            self.factors - other.factors,
+            self.sources - other.sources,
+            self.fresh_copy and not other.fresh_copy,
+            self.changes - other.changes,
         )
 
     @property
@@ -55,13 +62,27 @@ class Intervention:
         names = [name for name, _ in sorted(self.factors)]
         names += [f"{source.source} at {_place(source)}" for source in self.in_order]
         names += ["fresh copy of the working directory"] * self.fresh_copy
+        names += [f"line {place}" for place in self._changed_places]
         return " and ".join(names) or "nothing"
+
+    @property
+    def ordered_changes(self) -> tuple[CodeChange, ...]:
+        """The changes, by file and line."""
+        return tuple(sorted(self.changes, key=lambda change: (change.file, change.changes[0].line)))
+
+    @property
+    def _changed_places(self) -> list[str]:
+        return [f"{PurePath(one.file).name}:{one.changes[0].line}" for one in self.ordered_changes]
 
     @property
     def action(self) -> str:
         """`stirred` if it only stirs, else `fixed`."""
         actions = {action for _, action in self.factors}
-        return "stirred" if actions == {Action.STIRRED} and not self.sources and not self.fresh_copy else "fixed"
+        return (
+            "stirred"
+            if actions == {Action.STIRRED} and not (self.sources or self.fresh_copy or self.changes)
+            else "fixed"
+        )
 
     @property
     def phrase(self) -> str:
@@ -73,6 +94,7 @@ class Intervention:
         phrases += [f"{source.source} held still at {_place(source)}" for source in self.in_order]
         if self.fresh_copy:
             phrases.append("a fresh copy of the working directory for each run")
+        phrases += [f"line {place} changed" for place in self._changed_places]
         return " and ".join(phrases) or "nothing changed"
 
 

@@ -10,7 +10,7 @@ from determinism.comparison.result import Comparison, Divergence
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
 from determinism.diagnose.intervention import Intervention
-from determinism.diagnose.remedies import fixes_for, outside_fix
+from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
 from determinism.trace.names import Frame
@@ -50,6 +50,8 @@ class Investigation:
         self._alternatives: list[tuple[str, Trial]] = []
         """Trials of what can be set from outside instead of changing a line, with the cause that it removes."""
         self._probed: Trial | None = None
+        self._changed: Trial | None = None
+        """Runs with the changed lines."""
         self._is_steady = True
         """Whether runs with nothing changed always part at the same record."""
 
@@ -63,6 +65,7 @@ class Investigation:
         try:
             while divergence is not None and len(self._found) < _MOST_CAUSES:
                 divergence = self._explain(divergence)
+            self._change_lines()
         except BudgetSpent:
             self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
         finally:
@@ -151,7 +154,20 @@ class Investigation:
         if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
             return trial.is_equal
         # Where it comes and goes by itself, that it comes later shows nothing.
-        return self._is_steady and not (self._is_race and is_same_line(trial.divergence, divergence))
+        if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
+            return False
+        return self._is_seen_again(trial, divergence)
+
+    def _is_seen_again(self, trial: Trial, divergence: Divergence) -> bool:
+        """Whether runs made once more part where they parted before: with what was held so far, and with what is held now.
+
+        Two runs of a program whose threads race may part later by chance, whatever is held still.
+        """
+        before = self.laboratory.compare(self._held, runs=2)
+        if before.divergence is None or not is_alike(before.divergence, divergence):
+            self._is_steady = False
+            return False
+        return self.laboratory.compare(trial.intervention, runs=2).removes(divergence)
 
     def _trial(self, together: Sequence[Hypothesis]) -> Trial:
         """Run the program with some causes removed, unless that was done before."""
@@ -195,6 +211,20 @@ class Investigation:
         calls = self._probed.seedings.get(library, ())
         return [site.frame for site, records in calls if records > drawn][:1]
 
+    def _change_lines(self) -> None:
+        """Run the program with the changed lines themselves, where they are what removes a cause."""
+        last = self._trials.get(self._held)
+        fixed = with_fixes([one for one, _ in self._found], self.plain)
+        first = self.comparison.first_divergence
+        if not (self.can_try_fixes and fixed.changes and last is not None and last.is_equal) or first is None:
+            return
+        self._changed = self.laboratory.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
+        made = self._changed.experiment(first, fixed.without(self.plain))
+        self.comparison.experiments.append(made)
+        for one, experiments in self._found:
+            if code_change(one) is not None:
+                experiments.append(made)
+
     def _experiments_with(self, one: Hypothesis, found: Sequence[Hypothesis]) -> list[Experiment]:
         """The experiments that a cause rests on: all causes removed, and all but this one."""
         names = [_together(found).name, _together([other for other in found if other is not one]).name]
@@ -218,7 +248,7 @@ class Investigation:
         self.comparison.causes = [*named.values(), *self.comparison.causes]
         last = self._trials.get(self._held)
         self.comparison.fixes = [
-            *fixes_for([one for one, _ in self._found], last, self.step_seconds),
+            *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
 

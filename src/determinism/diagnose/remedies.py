@@ -10,8 +10,10 @@ from determinism.comparison.findings import Fix
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.code_fixes import code_fix
 from determinism.diagnose.hypotheses import Hypothesis
+from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.line_uses import possible_uses
 from determinism.diagnose.trial import Trial
+from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
 _Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]
@@ -68,27 +70,48 @@ _BY_FACTOR: dict[str, _Remedy] = {
 """What to do so that a factor is held still without this tool; the experiment did the same."""
 
 
-_HELD_AS_THE_LINE_WOULD = frozenset(
-    {
-        "set-order", "listing", "unseeded-generator", "seed-value", "completion-order", "loader-order", "uninitialized-array",
-        "checkpoint-rng",
-    }
-)  # fmt: skip
-"""Sources that an experiment holds still by giving what the changed line gives: so runs with it are runs with the fix."""
+def code_change(hypothesis: Hypothesis) -> CodeChange | None:
+    """The change of the program's lines that removes a cause; None if it takes none, or no small one is known.
+
+    Args:
+        hypothesis: The cause, which experiments confirmed.
+    """
+    if not hypothesis.intervention.sources:
+        return None
+    uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(_held(hypothesis))
+    return next((found for use in uses if (found := code_fix(use)) is not None), None)
 
 
-def fixes_for(found: Sequence[Hypothesis], last: Trial | None, step_seconds: float | None) -> list[Fix]:
+def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention:
+    """The program as it would be with all fixes: with lines changed where that can be done, and else as in the experiments.
+
+    Args:
+        found: The causes that experiments confirmed.
+        plain: What all runs have in common.
+    """
+    intervention = plain
+    for one in found:
+        change = code_change(one)
+        added = one.intervention if change is None else Intervention(changes=frozenset({change}))
+        intervention = intervention.also(added)
+    return intervention
+
+
+def fixes_for(
+    found: Sequence[Hypothesis], last: Trial | None, changed: Trial | None, step_seconds: float | None
+) -> list[Fix]:
     """What removes each cause.
 
     Args:
         found: The causes that experiments confirmed.
         last: The last experiment, in which all of them were removed.
+        changed: Runs with the changed lines; None if none were made.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
     """
-    is_verified = last is not None and last.is_equal
-    runs = last.runs if last is not None and is_verified else 0
-    ratio = _ratio(last, step_seconds) if is_verified else None
-    return [_fix(one, verified=is_verified, runs=runs, ratio=ratio) for one in found]
+    with_changes = changed if changed is not None and changed.is_equal else None
+    without = with_changes or (last if last is not None and last.is_equal else None)
+    proofs = [with_changes if one.intervention.sources else without for one in found]
+    return [_fix(one, proof, step_seconds) for one, proof in zip(found, proofs, strict=True)]
 
 
 def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
@@ -99,44 +122,44 @@ def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
         trial: Runs with it.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
     """
-    entry = causes()[cause]
-    ratio = _ratio(trial, step_seconds) if trial.is_equal else None
-    title = "Or, without changing the program, start it with"
-    return Fix(cause, title, None, entry.env, trial.is_equal, trial.runs if trial.is_equal else 0, ratio)
+    proof = _proof(trial if trial.is_equal else None, step_seconds)
+    return Fix(cause, "Or, without changing the program, start it with", None, causes()[cause].env, *proof)
 
 
-def _fix(hypothesis: Hypothesis, *, verified: bool, runs: int, ratio: float | None) -> Fix:
+def _proof(trial: Trial | None, step_seconds: float | None) -> tuple[bool, int, float | None]:
+    """Whether runs showed that a fix helps, how many, and the ratio of step times."""
+    return (False, 0, None) if trial is None else (True, trial.runs, _ratio(trial, step_seconds))
+
+
+def _held(hypothesis: Hypothesis) -> FixedSource:
+    if hypothesis.source is None:
+        return next(iter(hypothesis.intervention.sources))
+    return FixedSource(hypothesis.source.site.file, hypothesis.source.site.line, hypothesis.source.source)
+
+
+def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None) -> Fix:
+    proof = _proof(trial, step_seconds)
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
-        held = next(iter(hypothesis.intervention.sources))
-        if hypothesis.source is not None:
-            held = FixedSource(hypothesis.source.site.file, hypothesis.source.site.line, hypothesis.source.source)
+        held = _held(hypothesis)
         title = f"{entry.remedy}, at {PurePath(held.file).name}:{held.line}"
-        code = _code(hypothesis, held)
-        if code is None or held.source not in _HELD_AS_THE_LINE_WOULD:
-            # The runs had a fixed value there, and no changed line would give just that one.
-            return Fix(hypothesis.cause, title, code)
-        return Fix(hypothesis.cause, title, code, None, verified, runs, ratio)
+        change = code_change(hypothesis)
+        if change is None:
+            # The runs had a fixed value there, and no line is known that gives just that one.
+            return Fix(hypothesis.cause, title)
+        lines = [*change.imports, textwrap.dedent(change.code)]
+        return Fix(hypothesis.cause, title, "\n".join(lines), None, *proof)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
-        return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, verified, runs, ratio)
+        return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
     factors = [name for name, _ in hypothesis.intervention.factors]
     title, code, environment = _BY_FACTOR.get(factors[0] if factors else "", (entry.remedy, None, None))
     if code is None and environment is None:
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
         return Fix(hypothesis.cause, entry.remedy, None, None)
-    return Fix(hypothesis.cause, title, code, environment, verified, runs, ratio)
+    return Fix(hypothesis.cause, title, code, environment, *proof)
 
 
-def _code(hypothesis: Hypothesis, held: FixedSource) -> str | None:
-    """The line as it should be; None if no small change is known for it."""
-    sources = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
-    changed = next((found for source in sources if (found := code_fix(source)) is not None), None)
-    return None if changed is None else "\n".join([*changed.imports, textwrap.dedent(changed.code)])
-
-
-def _ratio(last: Trial | None, step_seconds: float | None) -> float | None:
+def _ratio(trial: Trial, step_seconds: float | None) -> float | None:
     """How long a step takes with the fix, divided by how long it takes without; None if that was not measured."""
-    if last is None or not last.step_seconds or not step_seconds:
-        return None
-    return round(last.step_seconds / step_seconds, 2)
+    return round(trial.step_seconds / step_seconds, 2) if trial.step_seconds and step_seconds else None

@@ -13,6 +13,8 @@ from determinism.probes.notes import NOTES_SUFFIX
 from determinism.trace.names import Frame
 
 _MAIN_THREAD = "MainThread"
+_TIMED = frozenset({"completion-order", "loader-order", "queue-order"})
+"""Sources that depend on timing, so that in two runs they may by chance be the same."""
 _MOST_LINES = 300_000
 _MOST_BYTES = 1_000_000
 """Of one line; a longer one is none of ours."""
@@ -53,11 +55,11 @@ class Source:
     counts: tuple[int, int]
     """How often each run used it there, at least."""
     differs: bool | None
-    """Whether its values differ; None if they cannot be told apart from another run's."""
+    """Whether its values differ; None if they cannot be told apart from another run's; False if they may in other runs."""
     occurrence: int
     """Number of the first use that differs, from 0."""
     records: tuple[int, int]
-    """How many records each run's recorder had made in this process before."""
+    """How many records each run's recorder had made in this process before the first use that differs."""
     shown: tuple[str | None, str | None]
     """The beginning of each run's value as text."""
     elements: str | None = None
@@ -66,6 +68,8 @@ class Source:
     """Of a set of objects: the attribute by which they can be sorted into one order."""
     argument: str | None = None
     """Of a set that is passed to a call: number or keyword of the argument."""
+    records_at_first: int = 0
+    """How many records the first run's recorder had made in this process before the first use of all."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class _Series:
     count: int = 0
 
 
+_Site = tuple[str, str, int, int]
 _Place = tuple[str, str, int, int, str]
 
 
@@ -97,6 +102,8 @@ class _ProcessNotes:
 def differing_sources(first: Path, second: Path) -> list[Source]:
     """The sources of which two runs noted different values, or values that cannot be told, in order of execution.
 
+    After them come those that were the same and depend on timing: in other runs they may differ.
+
     Args:
         first: Folder with the notes of the first run.
         second: That of the second.
@@ -105,18 +112,21 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
         Each source once for each place; by process, then in the order of the first run's first difference. Places
         that only one run came to are left out: that they did follows from something else.
     """
-    found: dict[tuple[str, str, int, int], Source] = {}
+    found: dict[_Site, Source] = {}
+    same: dict[_Site, Source] = {}
     for key in sorted(_keys(first) & _keys(second), key=lambda key: (key.count("."), len(key), key)):
         one, other = _read(first, key), _read(second, key)
         ordered = []
-        for place, series in one.series.items():
-            if place in other.series and (difference := _difference(place, series, other.series[place])):
-                index, differs = difference
-                ordered.append((series.notes[index]["number"], place, index, differs))
+        for place in [place for place in one.series if place in other.series]:
+            series = one.series[place]
+            if difference := _difference(place, series, other.series[place]):
+                ordered.append((series.notes[difference[0]]["number"], place, *difference))
+            elif place[0] in _TIMED:
+                same.setdefault(place[:4], _source(key, place, series, other.series[place], 0, False))
         for _, place, index, differs in sorted(ordered, key=lambda entry: entry[0]):
             source = _source(key, place, one.series[place], other.series[place], index, differs)
             found.setdefault(place[:4], source)
-    return list(found.values())
+    return [*found.values(), *(source for place, source in same.items() if place not in found)]
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
@@ -188,6 +198,7 @@ def _source(process: str, place: _Place, first: _Series, second: _Series, index:
         elements=note.get("elements"),
         key=note.get("key"),
         argument=note.get("argument"),
+        records_at_first=first.notes[0]["records"],
     )
 
 

@@ -40,6 +40,7 @@ def conditions_of(
         environment = factor_environment(environment, factors)
     if notes is not None:
         notes.mkdir(parents=True, exist_ok=True)
-    if notes is not None or intervention.sources:
-        environment |= ProbeRequest(notes, intervention.in_order, (), copied).to_environment()
+    request = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes, copied=copied)
+    if request.probes or request.changes:
+        environment |= request.to_environment()
     return Conditions(environment, before_start(factors))

@@ -56,7 +56,15 @@ def explain(
     run_seconds = max(run.seconds for run in comparison.runs)
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
     warn(f"The runs differ. Looking for the cause with further runs, for at most {budget:.0f} s (--budget).")
-    with Laboratory(request, output, standard_input, announce, budget=budget, run_seconds=run_seconds) as laboratory:
+    with Laboratory(
+        request,
+        output,
+        standard_input,
+        announce,
+        budget=budget,
+        run_seconds=run_seconds,
+        exit_statuses=frozenset(run.exit_status for run in comparison.runs),
+    ) as laboratory:
         try:
             plain = Intervention()
             if varied:

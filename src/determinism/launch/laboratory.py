@@ -50,6 +50,7 @@ class Laboratory:
         *,
         budget: float,
         run_seconds: float,
+        exit_statuses: frozenset[int | None],
     ) -> None:
         """Take what is run, and for how long.
 
@@ -60,7 +61,9 @@ class Laboratory:
             announce: Called with what comes next and the log of its output.
             budget: Seconds that all runs together may take.
             run_seconds: How long a plain run takes.
+            exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
         """
+        self._exit_statuses = exit_statuses
         self._request = request
         self._output = output
         self._standard_input = standard_input
@@ -68,6 +71,7 @@ class Laboratory:
         self._until = time.monotonic() + budget
         self._run_seconds = run_seconds
         self._number = 0
+        self._experiments = 0
         self._stack = ExitStack()
         self._copy: FreshCopy | None = None
 
@@ -109,7 +113,8 @@ class Laboratory:
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
         self._number += 1
-        title = _PROBING if probes else f"experiment {self._number}: {intervention.name} {intervention.action}"
+        self._experiments += not probes
+        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.name} {intervention.action}"
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None
@@ -165,6 +170,8 @@ class Laboratory:
         )
         if result.stopped_by == FAIL_FAST:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
+        if result.exit_status not in self._exit_statuses:
+            raise LaunchError("run-failed", f"the program ended with exit status {result.exit_status}.")
         return open_trace(self._output.trace(name))
 
     def _notes(self, name: str) -> Path:

@@ -32,11 +32,11 @@ def start() -> None:
     if request.copied is not None:
         relocation.set_copy(*request.copied)
     probing = Probing(request)
-    table = SourceTable(FUNCTIONS)
-    probes = Probes(probing, table)
-    loading = Loading(_started_as(), _not_probed(probing.notes))
-    probes.install()
-    table.start()
+    loading = Loading(_started_as(), _not_probed(probing.notes), rewrites=request.probes, changes=request.changes)
+    if request.probes:
+        table = SourceTable(FUNCTIONS)
+        Probes(probing, table).install()
+        table.start()
     loading.install()
     main_script.install(loading)
     after_import("runpy", lambda runpy: main_script.rewrite_spawned(runpy, loading), _ignore)

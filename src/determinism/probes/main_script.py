@@ -26,7 +26,11 @@ def install(loading: Loading) -> None:
         return
     with open(script, "rb") as file:
         begin = file.read(4)
-    if begin != _MAGIC_OF_ZIP and not script.endswith(".pyc") and loading.is_users("__main__", os.path.abspath(script)):
+    if (
+        begin != _MAGIC_OF_ZIP
+        and not script.endswith(".pyc")
+        and loading.is_wanted("__main__", os.path.abspath(script))
+    ):
         sys.path_hooks.insert(0, _Hook(loading, script))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from determinism.probes.code_change import CodeChange
+
 PROBES_VARIABLE = "DETERMINISM_PROBES"
 """Environment variable with the request, as JSON."""
 
@@ -30,8 +32,15 @@ class ProbeRequest:
     """Sources that get a fixed value where they are used at these lines."""
     fixed_sources: tuple[str, ...] = ()
     """Sources that get a fixed value wherever the user's code uses them."""
+    changes: tuple[CodeChange, ...] = ()
+    """Changes of the user's modules. With nothing noted and nothing fixed, their code is otherwise compiled as it stands."""
     copied: tuple[str, str] | None = None
     """The copy that the program runs in, and the folder that it is a copy of; sites are told as in the latter."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether code is to be rewritten, so that sources can be noted or fixed."""
+        return self.notes is not None or bool(self.fixed or self.fixed_sources)
 
     def to_environment(self) -> dict[str, str]:
         """The environment variable that carries the request."""
@@ -39,6 +48,7 @@ class ProbeRequest:
             "notes": None if self.notes is None else str(self.notes.absolute()),
             "fixed": [[one.file, one.line, one.source] for one in self.fixed],
             "fixed_sources": list(self.fixed_sources),
+            "changes": [one.to_document() for one in self.changes],
             "copied": None if self.copied is None else list(self.copied),
         }
         return {PROBES_VARIABLE: json.dumps(document)}
@@ -55,5 +65,6 @@ class ProbeRequest:
             notes=None if document["notes"] is None else Path(document["notes"]),
             fixed=tuple(FixedSource(*one) for one in document["fixed"]),
             fixed_sources=tuple(document["fixed_sources"]),
+            changes=tuple(CodeChange.from_document(one) for one in document["changes"]),
             copied=None if copied is None else (copied[0], copied[1]),
         )

@@ -37,18 +37,16 @@ _Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
 _Comprehension = TypeVar("_Comprehension", ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-def rewritten(source: bytes, file: str) -> ast.Module:
+def rewritten(tree: ast.Module, file: str) -> ast.Module:
     """The rewritten syntax tree of a module.
 
     Args:
-        source: The module's text.
+        tree: As it was parsed; it is changed in place.
         file: Where it came from.
 
     Raises:
-        SyntaxError: It is no Python.
         RecursionError: It is nested too deeply.
     """
-    tree = ast.parse(source, file)
     _Rewriter(file, frozenset(imported_names(tree.body))).visit(tree)
     return tree
 

@@ -63,7 +63,8 @@ def _experiment_sentence(experiment: Experiment) -> str:
 def _fix_entries(fix: Fix) -> Iterator[Entry]:
     yield Entry(f"{fix.title} ({_proof(fix)})", "fix", Weight.CORE)
     if fix.code is not None:
-        yield Entry(fix.code, weight=Weight.CORE, tone=Tone.CODE, lines=4, indent=4)
+        for line in fix.code.splitlines():
+            yield Entry(line, weight=Weight.CORE, tone=Tone.CODE, lines=4, indent=4)
     if fix.environment is not None:
         text = " ".join(f"{name}={value}" for name, value in fix.environment)
         yield Entry(text, weight=Weight.CORE, tone=Tone.CODE, indent=4)
@@ -71,6 +72,6 @@ def _fix_entries(fix: Fix) -> Iterator[Entry]:
 
 def _proof(fix: Fix) -> str:
     if not fix.verified:
-        return "not tried"
+        return "not verified"
     ratio = "" if fix.step_time_ratio is None else f", a step takes {fix.step_time_ratio:.2f} times as long"
     return f"verified: {counted(fix.runs, 'run')} were bit-identical{ratio}"

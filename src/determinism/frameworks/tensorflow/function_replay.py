@@ -10,6 +10,7 @@ from tensorflow.python.framework import tensor_util
 
 from determinism.digest import digest_many, digest_text
 from determinism.frameworks.tensorflow import op_traits
+from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_plan import FunctionPlan, Node, Sort
 from determinism.frameworks.tensorflow.function_probes import Execution, Probe
 from determinism.frameworks.tensorflow.op_call import graph_call
@@ -128,8 +129,7 @@ class Replay:
             if kind in op_traits.SHOWS or kind in op_traits.SAVES:
                 self._append(node, values, [])
             return
-        drawn = self._drawn(kind, given, made) if op_traits.is_random(kind) else ()
-        number = self._append(node, values, made, drawn)
+        number = self._append(node, values, made, drawn_from(kind, values, made))
         _put(node, slots, made, number)
 
     def _made(self, node: Node, values: list[Value], execution: Execution) -> list[tuple[int, bytes]]:
@@ -146,18 +146,6 @@ class Replay:
                 made.append((self._records.value_layout, digest_many(parts)))
         return made
 
-    def _drawn(self, kind: str, given: list[Held], made: list[tuple[int, bytes]]) -> Sequence[bytes]:
-        """What stands for the state of the generator: the seed that was given, else what the generator gave.
-
-        The kernels of other random ops keep their state where nobody can look. What they draw follows from it alone.
-        """
-        if op_traits.takes_its_seed(kind):
-            seeds = [held.digest for held in given if isinstance(held, Value)]
-            if seeds:
-                return [digest_many(seeds)]
-            return []
-        return [digest_many(digest for _, digest in made)]
-
     def _write(self, node: Node, kind: str, given: list[Held], slots: list[Held], execution: Execution) -> None:
         values = [held for held in given if isinstance(held, Value)]
         variables = [held for held in given if isinstance(held, Resource)]
@@ -170,7 +158,7 @@ class Replay:
         else:
             parts = [digest_text(node.name), *(value.digest for value in read)]
             digests = [digest_many([*parts, bytes([at % 256])]) for at in range(len(variables))]
-        drawn = self._drawn(kind, given, made) if op_traits.is_random(kind) and made else ()
+        drawn = drawn_from(kind, values, made)
         layouts = [values[0].layout if is_whole else self._records.content(one).layout for one in variables]
         outputs = [*made, *zip(layouts, digests, strict=True)]
         number = self._append(node, read, outputs, drawn)
@@ -203,15 +191,9 @@ class Replay:
         place = node.place
         assert place is not None
         phase = Phase.BACKWARD if self._is_backward else place.phase
-        kind = node.op.type
-        role = Role.OP
-        if op_traits.arrives(kind, has_inputs=bool(read)):
-            role = Role.BATCH
-            self.arrived = True
-        elif kind in op_traits.SHOWS:
-            role = Role.ESCAPE
-        elif kind in op_traits.SAVES:
-            role, phase = Role.CHECKPOINT, Phase.CHECKPOINT
+        role = op_traits.role_of(node.op.type, has_inputs=bool(read))
+        self.arrived |= role is Role.BATCH
+        phase = Phase.CHECKPOINT if role is Role.CHECKPOINT else phase
         call = None
         if self._records.keeps:
             contents = [self._records.kept.get((digest, layout)) for layout, digest in made]

@@ -91,7 +91,5 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
     if recorder.tracks_ops:
         recorder.emit(Role.STATE, name, values, arguments=json.dumps(names), drawn=generators, phase=Phase.OTHER)
         return
-    for (sort, path), value in zip(names, values, strict=True):
-        made = [(value.layout, value.digest)]
-        recorder.emit(Role.HELD, _HELD_OPS[sort], [], made, arguments=path, phase=Phase.OTHER)
+    recorder.hold((_HELD_OPS[sort], path, value) for (sort, path), value in zip(names, values, strict=True))
     recorder.emit(Role.STATE, name, [], drawn=generators, phase=Phase.OTHER)

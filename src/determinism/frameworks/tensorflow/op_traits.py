@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from determinism.types import Role
+
 PASSING = frozenset(
     {"Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "ReadVariableOp"}
 )
@@ -90,6 +92,20 @@ _LAYOUTS = frozenset(
         "Dequantize",
     }
 )  # fmt: skip
+
+
+def role_of(op_type: str, *, has_inputs: bool) -> Role:
+    """What a record of an op stands for.
+
+    Args:
+        op_type: Its type.
+        has_inputs: See `arrives`.
+    """
+    if arrives(op_type, has_inputs=has_inputs):
+        return Role.BATCH
+    if op_type in SHOWS:
+        return Role.ESCAPE
+    return Role.CHECKPOINT if op_type in SAVES else Role.OP
 
 
 def is_random(op_type: str) -> bool:

@@ -6,16 +6,17 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import dtypes
 
-from determinism.digest import digest_many
 from determinism.frameworks.attention import Attention
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.capture import Capture
+from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
 from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
 from determinism.frameworks.tensorflow.graph_places import Place
@@ -30,6 +31,8 @@ from determinism.types import Access, Phase, Role
 
 _READ = int(Access.READ)
 _NOWHERE = -1
+_Here = tuple[Phase, str, int, int]
+"""Phase, scope, and the numbers of the stacks of an op and of its forward op."""
 
 
 class Recorder(Attention):
@@ -131,10 +134,12 @@ class Recorder(Attention):
         made = [(self.layout(tensor), digest_tensor(tensor)) for tensor in valued]
         held_now = [self.read_variable(one) for one in written]
         made += [held for held in held_now if held is not None]
-        role = self._role(kind, has_inputs=bool(read))
+        role = op_traits.role_of(kind, has_inputs=bool(read))
+        if role is Role.BATCH:
+            self.arrived()
         if not made and role is Role.OP:
             return
-        drawn = _drawn(kind, read, made)
+        drawn = drawn_from(kind, read, made)
         text = self._stages_before(inputs) if role is Role.BATCH else eager_argument_text(attributes)
         call = partial(eager_call, kind, inputs, attributes, valued)
         number = self.emit(role, f"tf::{kind}", read, made, arguments=text, drawn=drawn, call=call)
@@ -149,14 +154,6 @@ class Recorder(Attention):
     def _stages_before(self, inputs: Sequence[Any]) -> str:
         handles = [tensor for tensor in inputs if tensor.dtype is dtypes.resource]
         return self.pipelines.stages_of(handles[0]._id) if handles else ""
-
-    def _role(self, kind: str, *, has_inputs: bool) -> Role:
-        if op_traits.arrives(kind, has_inputs=has_inputs):
-            self.arrived()
-            return Role.BATCH
-        if kind in op_traits.SHOWS:
-            return Role.ESCAPE
-        return Role.CHECKPOINT if kind in op_traits.SAVES else Role.OP
 
     def _read_variable(self, handle: Any, made: Any) -> None:
         resource = self.resource(handle)
@@ -227,10 +224,19 @@ class Recorder(Attention):
         call: Callable[[], OpCall] | None = None,
     ) -> int:
         """Add a record of what this thread does now; returns its number."""
-        stack = self.stream.sites.stack(sys._getframe(2))
-        scope = context.context().scope_name.rstrip("/")
-        place = (self.phase if phase is None else phase, scope, stack, NO_STACK)
+        place = self.here(phase, sys._getframe(2))
         return self._append(role, place, name, arguments, read, made, drawn, call)
+
+    def here(self, phase: Phase | None, frame: FrameType) -> _Here:
+        """Where the program is now: phase, scope and stack."""
+        scope = context.context().scope_name.rstrip("/")
+        return self.phase if phase is None else phase, scope, self.stream.sites.stack(frame), NO_STACK
+
+    def hold(self, held: Iterable[tuple[str, str, Value]]) -> None:
+        """Record what the program holds now, at one place; each with the names of the record's op and of the variable."""
+        place = self.here(Phase.OTHER, sys._getframe(1))
+        for name, path, value in held:
+            self._append(Role.HELD, place, name, path, (), [(value.layout, value.digest)], (), None)
 
     def write(
         self,
@@ -262,7 +268,7 @@ class Recorder(Attention):
     def _append(
         self,
         role: Role,
-        place: tuple[Phase, str, int, int],
+        place: _Here,
         name: str,
         arguments: str,
         read: Sequence[Value],
@@ -288,12 +294,3 @@ class Recorder(Attention):
             self.stream.arguments(arguments),
         )  # fmt: skip
         return self.writer.append(cells, inputs, digests, outputs, drawn)
-
-
-def _drawn(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes]]) -> Sequence[bytes]:
-    """What stands for the state of the generator that an op drew from; see `Replay`."""
-    if not op_traits.is_random(kind):
-        return ()
-    if op_traits.takes_its_seed(kind):
-        return [digest_many(value.digest for value in read)] if read else ()
-    return [digest_many(digest for _, digest in made)]
