@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from determinism.comparison.runs import compare_runs
 from determinism.types import Kind, Phase, Verdict
-from tests.tensorflow_runs import compared, program
+from tests.tensorflow_runs import compared, printed, program, recorded
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +18,20 @@ def no_seed_is_left_from_another_test() -> None:
 
 
 SAME = [
-    ("keras_fit", "seeded"), ("missing_seed", "seeded"), ("custom_loop",), ("nested_functions",), ("stateful_map", "stateless"),
-    ("parallel_map", "in-order"), ("set_order", "sorted"),
+    ("keras_fit", "seeded"), ("keras_fit", "seeded", "compiled"), ("missing_seed", "seeded"), ("custom_loop",), ("nested_functions",),
+    ("stateful_map", "stateless"), ("parallel_map", "in-order"), ("set_order", "sorted"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", SAME, ids=" ".join)
-def test_a_deterministic_program_is_the_same_in_three_runs(tmp_path: Path, words: tuple[str, ...]) -> None:
-    comparison = compared(tmp_path, program(*words), runs=3)
+def test_a_deterministic_program_is_the_same_and_prints_what_it_prints_unrecorded(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = program(*words)
+    first, second = (recorded(tmp_path, run) for _ in range(2))
+    comparison = compare_runs([first.trace, second.trace])
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence
+    assert first.output == second.output == printed(run)
 
 
 def test_a_draw_without_a_seed_is_the_first_divergence(tmp_path: Path) -> None:

@@ -12,18 +12,7 @@ import tensorflow as tf
 
 from determinism.digest import digest_bytes
 from determinism.types import Phase, Role
-from tests.tensorflow_runs import Recorded, printed, program, recorded
-
-SEEDED = [
-    ("keras_fit", "seeded"), ("keras_fit", "seeded", "compiled"), ("missing_seed", "seeded"), ("custom_loop",),
-    ("nested_functions",), ("stateful_map", "stateless"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("words", SEEDED, ids=" ".join)
-def test_a_recorded_program_prints_what_it_prints_unrecorded(tmp_path: Path, words: tuple[str, ...]) -> None:
-    run = program(*words)
-    assert recorded(tmp_path, run).output == printed(run)
+from tests.tensorflow_runs import Recorded, program, recorded
 
 
 def test_an_eager_op_is_a_record_with_the_digest_of_its_result(tmp_path: Path) -> None:
@@ -73,7 +62,7 @@ def test_of_a_condition_the_branch_that_ran_is_recorded(tmp_path: Path, value: f
 
 def test_gradients_are_backward_and_lead_to_the_layer(tmp_path: Path) -> None:
     found = recorded(tmp_path, program("keras_fit", "seeded"))
-    backward = [one for one in found.entries if one.phase is Phase.BACKWARD or one.phase == Phase.BACKWARD]
+    backward = [one for one in found.entries if one.phase == Phase.BACKWARD]
     assert {one.module for one in backward if one.op == "tf::BiasAddGrad"} == {"sequential_1/dense_1"}
     assert {Phase(one.phase) for one in found.entries} >= {Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorflow.python.eager import context
-from tensorflow.python.framework import dtypes
+from tensorflow.python.framework import config, dtypes
 
 from determinism.frameworks.tensorflow import op_traits
 from determinism.sites import innermost_user_frame
@@ -58,7 +58,7 @@ class Pipelines:
         order = order.decode() if isinstance(order, bytes) else order
         if order == "false":
             self._note_racy("unordered data pipeline")
-        elif name.startswith("Parallel") and _draws(attributes.get("f")):
+        elif name.startswith("Parallel") and not config.is_op_determinism_enabled() and _draws(attributes.get("f")):
             self._note_racy("random ops in a parallel data pipeline")
         frame = innermost_user_frame()
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
