@@ -41,6 +41,13 @@ def test_a_draw_without_a_seed_is_the_first_divergence(tmp_path: Path) -> None:
     assert "tf.random.normal" in first.site.code
 
 
+def test_a_layer_that_keras_seeds_by_itself_is_the_first_divergence(tmp_path: Path) -> None:
+    first = compared(tmp_path, program("keras_fit")).first_divergence
+    assert first is not None and first.site is not None
+    assert (first.kind, first.op, first.phase) == (Kind.RNG, "keras::make_default_seed", Phase.INIT.label)
+    assert first.site.code == 'keras.layers.Dense(16, activation="relu"),'
+
+
 def test_a_draw_in_a_function_without_a_seed_is_the_first_divergence(tmp_path: Path) -> None:
     def run() -> tf.Tensor:
         return tf.function(lambda: tf.cumsum(tf.random.uniform([3])))()

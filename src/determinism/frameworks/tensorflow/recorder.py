@@ -20,6 +20,7 @@ from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
 from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
 from determinism.frameworks.tensorflow.graph_places import Place
+from determinism.frameworks.tensorflow.keras_seeds import KerasSeeds
 from determinism.frameworks.tensorflow.op_call import OpCall, eager_call
 from determinism.frameworks.tensorflow.pipelines import Pipelines
 from determinism.frameworks.tensorflow.stream import Stream
@@ -67,6 +68,7 @@ class Recorder(Attention):
         self.values = Values()
         self.variables = Variables()
         self.calls = FunctionCalls(self)
+        self.keras_seeds = KerasSeeds(self)
         self.pipelines = Pipelines(self.note_racy)
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
         self.is_active = True
@@ -173,7 +175,8 @@ class Recorder(Attention):
         if known is not None:
             return known
         digest = digest_tensor(tensor)
-        value = self._held_by_variable(tensor, digest) or Value(EXTERNAL, 0, self.layout(tensor), digest)
+        value = self._held_by_variable(tensor, digest) or self.keras_seeds.behind(tensor)
+        value = value or Value(EXTERNAL, 0, self.layout(tensor), digest)
         self.values.made(tensor, value)
         return value
 

@@ -97,6 +97,7 @@ class Session:
             return
         self._undo.append(self._threads.install())
         self._undo += escapes.install(recorder)
+        self._undo += recorder.keras_seeds.install()
         callbacks = context.context()._thread_local_data.op_callbacks
         callbacks.append(recorder.op_ran)
         self._undo.append(lambda: callbacks.remove(recorder.op_ran) if recorder.op_ran in callbacks else None)
