@@ -69,10 +69,13 @@ class FunctionCalls:
     def _before(self, context: Any, name: str, inputs: list[Any]) -> tuple[Probe | None, list[Any] | None]:
         """The second version, and what the arguments hold; None where something went wrong."""
         recorder = self._recorder
-        try:
-            if name not in self._probes:
-                self._probes[name] = None
+        if name not in self._probes:
+            self._probes[name] = None
+            try:
                 self._probes[name] = self.library.probe(context, name)
+            except Exception as error:
+                recorder.failed(_plain_name(name), error)
+        try:
             return self._probes[name], [recorder.held_by(tensor) for tensor in inputs]
         except Exception as error:
             recorder.failed(_plain_name(name), error)

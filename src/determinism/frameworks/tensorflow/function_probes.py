@@ -31,6 +31,8 @@ _STATEFUL = {
 }
 
 _arrivals = itertools.count()
+_numbers = itertools.count(1)
+"""Of second versions: TensorFlow keeps them for as long as the process runs, so their names must not come again."""
 
 
 class Execution:
@@ -100,7 +102,6 @@ class Library:
         self.graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._inner: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._failed = failed
-        self._numbers = itertools.count(1)
         self.compiled: set[str] = set()
         """Names of functions that XLA compiles."""
 
@@ -134,7 +135,7 @@ class Library:
         probe.failed = lambda error: self._failed(name, error)
         clone = function_pb2.FunctionDef()
         clone.CopyFrom(definition)
-        clone.signature.name = probe.clone = f"{name}_watched_{next(self._numbers)}"
+        clone.signature.name = probe.clone = f"{name}_watched_{next(_numbers)}"
         nodes = {node.name: node for node in clone.node_def}
         for position, node in enumerate(plan.nodes):
             if node.functions and node.sort is not Sort.OPAQUE:
