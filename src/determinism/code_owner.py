@@ -17,6 +17,7 @@ _FRAMEWORKS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "tensorflow", "keras", "jax", "jaxlib", "numpy", "determinism"}
 )
 _LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
+_OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -55,6 +56,24 @@ def owner_of_module(module: str, file: str) -> Owner:
     if is_installed or is_console_script(file) or _holds_distributions(_import_folder(file, root)):
         return Owner.LIBRARY
     return Owner.USER
+
+
+def owner_of_file(file: str) -> Owner:
+    """Whose code a file holds, where nothing but its path is known.
+
+    Args:
+        file: Its absolute path.
+    """
+    if file.startswith(_OWN):
+        return Owner.FOREIGN
+    for part in _INSTALLED:
+        _, found, rest = file.rpartition(part)
+        if found:
+            return owner_of_module(rest.partition(os.sep)[0].removesuffix(".py"), file)
+    if file.startswith(_LIBRARY):
+        return Owner.FOREIGN
+    folder, name = os.path.split(file)
+    return owner_of_module(os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py"), file)
 
 
 def _import_folder(file: str, root: str) -> str:

@@ -10,10 +10,11 @@ import json
 import linecache
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
+from typing import Any
 
-from determinism.code_owner import Owner, owner_of
+from determinism.code_owner import Owner, owner_of, owner_of_file
 from determinism.relocation import original_path
 
 _MAX_FRAMES = 48
@@ -36,11 +37,21 @@ def frame_text(frame: FrameType | None) -> str:
     if frame is None:
         return ""
     code = frame.f_code
-    line = frame.f_lineno or code.co_firstlineno
-    file = code.co_filename
-    file = file if file.startswith("<") else original_path(os.path.abspath(file))
-    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()[:_MAX_CODE]
-    return json.dumps([file, line, code.co_qualname, source])
+    return place_text(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname, frame.f_globals)
+
+
+def place_text(path: str, line: int, function: str, module_globals: dict[str, Any] | None) -> str:
+    """A place in a program as JSON text: file, line, function and code.
+
+    Args:
+        path: As the code object has it.
+        line: From 1.
+        function: Its qualified name.
+        module_globals: Of its module, through which a loader may give the text; None if there are none.
+    """
+    file = path if path.startswith("<") else original_path(os.path.abspath(path))
+    source = linecache.getline(path, line, module_globals).strip()[:_MAX_CODE]
+    return json.dumps([file, line, function, source])
 
 
 class Waiting:
@@ -136,11 +147,31 @@ class SiteTable:
         self._by_instruction[key] = number
         return number
 
+    def stack_of_places(self, places: Iterable[tuple[str, int, str]]) -> int:
+        """Number of a stack that is known by its places in files only, such as where a graph's op was made.
+
+        Args:
+            places: File, line and function of each frame, innermost first.
+        """
+        found: dict[Owner, list[int]] = {Owner.USER: [], Owner.LIBRARY: []}
+        for file, line, function in places:
+            of_owner = found.get(owner_of_file(file))
+            if of_owner is not None and len(of_owner) < _MAX_FRAMES:
+                of_owner.append(self._place_number(file, line, function, None))
+        frames = tuple(found[Owner.USER] or found[Owner.LIBRARY])
+        number = self._by_frames.get(frames)
+        if number is None:
+            number = self._by_frames[frames] = self._add_stack(json.dumps(frames))
+        return number
+
     def _frame_number(self, frame: FrameType) -> int:
         code = frame.f_code
         line = frame.f_lineno or code.co_firstlineno
-        key = (code.co_filename, line, code.co_qualname)
+        return self._place_number(code.co_filename, line, code.co_qualname, frame.f_globals)
+
+    def _place_number(self, path: str, line: int, function: str, module_globals: dict[str, Any] | None) -> int:
+        key = (path, line, function)
         number = self._frames.get(key)
         if number is None:
-            number = self._frames[key] = self._add_frame(frame_text(frame))
+            number = self._frames[key] = self._add_frame(place_text(path, line, function, module_globals))
         return number

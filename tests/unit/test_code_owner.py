@@ -11,7 +11,8 @@ from types import FrameType
 
 import pytest
 
-from determinism.code_owner import Owner, owner_of
+import determinism
+from determinism.code_owner import Owner, owner_of, owner_of_file
 
 STDLIB = sysconfig.get_path("stdlib")
 
@@ -44,6 +45,21 @@ def frame_of(file: str, module: str) -> FrameType:
 )
 def test_owner(file: str, module: str, owner: Owner) -> None:
     assert owner_of(frame_of(file, module)) is owner
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/home/ada/train.py", Owner.USER),
+        ("/home/ada/random.py", Owner.USER),
+        (f"{STDLIB}/random.py", Owner.FOREIGN),
+        ("/home/ada/venv/lib/python3.11/site-packages/keras/src/layers/core/dense.py", Owner.FOREIGN),
+        ("/home/ada/venv/lib/python3.11/site-packages/tqdm/std.py", Owner.LIBRARY),
+        (f"{Path(determinism.__file__).parent}/frameworks/wrapping.py", Owner.FOREIGN),
+    ],
+)
+def test_owner_where_only_the_file_is_known(file: str, owner: Owner) -> None:
+    assert owner_of_file(file) is owner
 
 
 def test_folder_that_packages_were_installed_to_holds_libraries(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     if kind is Kind.DATA and root.came_in:
         return "What arrived from another process differs."
     if kind is Kind.DATA:
-        return "The values that came in from outside the framework differ."
+        text = "The values that came in from outside the framework differ."
+        # For a batch the arguments say through which stages of a pipeline it came.
+        return f"{text} They came through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
     if kind is Kind.ORDER:
         return "The op took its inputs in another order: both runs hold the same tensors."
     if kind is Kind.STRUCTURE:

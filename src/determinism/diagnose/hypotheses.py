@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from determinism.comparison.result import Divergence, Leftover
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.sources import Source
+from determinism.factors.catalog import FACTORS
 from determinism.probes.request import FixedSource
 from determinism.trace.names import Frame
 from determinism.types import Kind
@@ -50,6 +51,9 @@ _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "que
 """Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
 
 _SHOWN = 60
+_TENSORFLOW = "tf::"
+_PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
+"""Ops by which an element of a data pipeline comes in."""
 
 _STARTS_BACKWARD = re.compile(r"\b(backward|grad)\(")
 
@@ -59,13 +63,18 @@ _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id")
 _FACTOR_CAUSES = (
     ("hash-seed", "hash-order"),
     ("torch-seed", "seed-missing-torch"),
+    ("tensorflow-seed", "seed-missing-tensorflow"),
     ("python-seed", "seed-missing-python"),
     ("numpy-seed", "seed-missing-numpy"),
     ("entropy", "outside-entropy"),
     ("memory", "uninitialized-memory"),
     ("thread-schedule", "thread-race"),
     ("workers", "worker-order"),
+    ("pipeline-order", "pipeline-order"),
+    ("pipeline-parallel", "pipeline-race"),
     ("deterministic-algorithms", "nondeterministic-op"),
+    ("deterministic-ops", "varying-op-tensorflow"),
+    ("tensorflow-threads", "varying-op-tensorflow"),
     ("threads", "nondeterministic-op"),
     ("listings", "listing-order"),
     ("addresses", "address-order"),
@@ -73,21 +82,28 @@ _FACTOR_CAUSES = (
 """What is tried where nothing that was noted explains a divergence, cheapest and most frequent first."""
 
 _FIRST_BY_KIND = {
-    Kind.RNG: ("torch-seed",),
+    Kind.RNG: ("torch-seed", "tensorflow-seed"),
     Kind.UNINITIALIZED: ("memory",),
-    Kind.OP: ("deterministic-algorithms", "threads", "addresses", "memory"),
+    Kind.OP: ("deterministic-algorithms", "deterministic-ops", "threads", "tensorflow-threads", "addresses", "memory"),
     Kind.MUTATION: ("thread-schedule", "addresses"),
 }
 """The factors that a kind of divergence points to."""
 
 
-def hypotheses(divergence: Divergence, sources: Sequence[Source], *, leftovers: Sequence[Leftover]) -> list[Hypothesis]:
+def hypotheses(
+    divergence: Divergence,
+    sources: Sequence[Source],
+    *,
+    leftovers: Sequence[Leftover],
+    frameworks: Collection[str] = ("torch",),
+) -> list[Hypothesis]:
     """Everything that may explain a divergence, the most telling first.
 
     Args:
         divergence: The first one.
         sources: What the program took from outside with other values in each run, in the order of the program.
         leftovers: Files that a run read and an earlier one had changed.
+        frameworks: Those that the program was recorded with.
     """
     found = [
         *_leftover(divergence, leftovers),
@@ -95,10 +111,19 @@ def hypotheses(divergence: Divergence, sources: Sequence[Source], *, leftovers: 
         *_by_sources(divergence, sources),
         *_by_factors(divergence),
     ]
+    found = [one for one in found if _takes_part(one, frameworks)]
     unique: dict[Intervention, Hypothesis] = {}
     for one in found:
         unique.setdefault(one.intervention, one)
     return list(unique.values())
+
+
+def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
+    """Whether what is held still is there at all: a factor of another framework changes nothing."""
+    return all(
+        not FACTORS[name].frameworks or not set(FACTORS[name].frameworks).isdisjoint(frameworks)
+        for name, _ in hypothesis.intervention.factors
+    )
 
 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
@@ -108,9 +133,13 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     cause = {
         Kind.MUTATION: "changed-behind",
         Kind.UNINITIALIZED: "uninitialized-memory",
-        Kind.OP: "nondeterministic-op" if varies else None,
+        Kind.OP: _varying(divergence) if varies else None,
     }.get(divergence.kind or Kind.DATA)
     return [] if cause is None else [Hypothesis(cause, Intervention(), _sites(divergence), evidence)]
+
+
+def _varying(divergence: Divergence) -> str:
+    return "varying-op-tensorflow" if divergence.op.startswith(_TENSORFLOW) else "nondeterministic-op"
 
 
 def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
@@ -126,6 +155,8 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
     """What the kind points to; a generator that the program itself makes or seeds comes before the missing seed."""
     names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
+    if divergence.op.startswith(_PIPELINES):
+        names = ("pipeline-order", "pipeline-parallel")
     if divergence.kind is Kind.RNG and any(s.source in ("seed-value", "unseeded-generator") for s in sources):
         return
     if divergence.kind is Kind.UNINITIALIZED and divergence.allocated_at is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from determinism.comparison.findings import Cause, Experiment, Status
@@ -34,6 +34,8 @@ class Investigation:
     """How long a step takes in a plain run; None if that was not measured."""
     can_try_fixes: bool = True
     """Whether a whole program may be run with fixes beyond those that an experiment needs."""
+    frameworks: Collection[str] = ("torch",)
+    """Those that the program was recorded with."""
 
     def __post_init__(self) -> None:
         self._held = self.plain
@@ -78,7 +80,7 @@ class Investigation:
         if probed is not None and probed.is_equal and self.comparison.environment and not self._found:
             self._blame_surroundings()
             return None
-        candidates = hypotheses(divergence, sources, leftovers=leftovers)
+        candidates = hypotheses(divergence, sources, leftovers=leftovers, frameworks=self.frameworks)
         candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
         found = self._needed(candidates, divergence)
         if not found:

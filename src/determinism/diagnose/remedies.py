@@ -22,6 +22,32 @@ _BY_FACTOR: dict[str, _Remedy] = {
     "python-seed": ("Seed Python's generator at the start of the program", "random.seed(0)", None),
     "numpy-seed": ("Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)", None),
     "torch-seed": ("Seed PyTorch at the start of the program", "torch.manual_seed(0)", None),
+    "tensorflow-seed": (
+        "Seed Python, NumPy and TensorFlow at the start of the program",
+        "tf.keras.utils.set_random_seed(0)",
+        None,
+    ),
+    "pipeline-order": (
+        "Take the elements of parallel stages in the order of the data",
+        "dataset.map(..., num_parallel_calls=..., deterministic=True)",
+        None,
+    ),
+    "pipeline-parallel": (
+        "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
+        "dataset.map(..., num_parallel_calls=None)",
+        None,
+    ),
+    "deterministic-ops": (
+        "Use TensorFlow's deterministic ops, throughout the program",
+        "tf.config.experimental.enable_op_determinism()",
+        None,
+    ),
+    "tensorflow-threads": (
+        "Compute with one thread",
+        "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
+        "tf.config.threading.set_inter_op_parallelism_threads(1)",
+        None,
+    ),
     "threads": ("Compute with one thread", "torch.set_num_threads(1)", None),
     "deterministic-algorithms": (
         "Use PyTorch's deterministic algorithms, throughout the program",

@@ -13,7 +13,12 @@ from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.types import Verdict
 
-SEEDED_LIBRARIES = {"random": "seed-missing-python", "numpy": "seed-missing-numpy", "torch": "seed-missing-torch"}
+SEEDED_LIBRARIES = {
+    "random": "seed-missing-python",
+    "numpy": "seed-missing-numpy",
+    "torch": "seed-missing-torch",
+    "tensorflow": "seed-missing-tensorflow",
+}
 """Libraries with a global generator, and what it is called if that was not seeded."""
 
 _DOUBT = 0.1

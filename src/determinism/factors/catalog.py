@@ -33,6 +33,12 @@ _ALL = (
     Factor("python-seed", "random.seed(0) when Python starts", None),
     Factor("numpy-seed", "numpy.random.seed(0) when NumPy is imported", None),
     Factor("torch-seed", "torch.manual_seed(0) when PyTorch is imported", None, ("torch",)),
+    Factor(
+        "tensorflow-seed",
+        "tf.keras.utils.set_random_seed(0) when TensorFlow is imported",
+        None,
+        ("tensorflow",),
+    ),
     Factor("entropy", "os.urandom, uuid and secrets give the same bytes in each run", None),
     Factor("listings", "directory listings are sorted", "directory listings come in another order in each run"),
     Factor(
@@ -51,6 +57,27 @@ _ALL = (
     ),
     Factor(
         "deterministic-algorithms", "torch.use_deterministic_algorithms(True, warn_only=True)", None, ("torch",)
+    ),
+    Factor(
+        "pipeline-order",
+        "parallel stages of tf.data pipelines give their elements in the order of the data",
+        None,
+        ("tensorflow",),
+    ),
+    Factor(
+        "pipeline-parallel",
+        "tf.data pipelines make one element after the other",
+        None,
+        ("tensorflow",),
+    ),
+    Factor(
+        "deterministic-ops", "tf.config.experimental.enable_op_determinism()", None, ("tensorflow",)
+    ),
+    Factor(
+        "tensorflow-threads",
+        "one thread of TensorFlow computes (tf.config.threading)",
+        None,
+        ("tensorflow",),
     ),
     Factor("memory", "fresh memory holds zeros", "fresh memory holds other bytes in each run"),
     Factor(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-RECORDERS = {"torch": "determinism.frameworks.torch.recording"}
+RECORDERS = {
+    "torch": "determinism.frameworks.torch.recording",
+    "tensorflow": "determinism.frameworks.tensorflow.recording",
+}
 """Per framework the module with `start(folder, options)`, which returns a session."""
+
+ROW_RECORDERS = ("torch",)
+"""Frameworks whose recorder can look at the rows of batches."""
 
 ENABLERS = {
     "torch": "determinism.frameworks.torch.controls",
@@ -50,5 +56,8 @@ STATE_KEEPERS = {
 }
 """Per framework the module that gives its tensors and generator states the forms that a saved state has."""
 
-FACTORS = {"torch": "determinism.frameworks.torch.factors"}
+FACTORS = {
+    "torch": "determinism.frameworks.torch.factors",
+    "tensorflow": "determinism.frameworks.tensorflow.factors",
+}
 """Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""

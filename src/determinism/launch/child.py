@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
-_SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {"torch": ((2, 6), (3, 0))}
+_SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "torch": ((2, 6), (3, 0)),
+    "tensorflow": ((2, 16), (3, 0)),
+}
 
 _HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _HELPER_SCRIPTS = ("/bin/torchrun", "/torch/_inductor/compile_worker/__main__.py")

@@ -71,7 +71,10 @@ def explain(
                 comparison.varied = responsible_factors(comparison, varied, laboratory)
                 plain = Intervention.stir(*comparison.varied)
             seconds = least_step_seconds(traces)
-            Investigation(comparison, laboratory, plain, seconds, can_try_fixes=request.fix).run()
+            frameworks = {str(p.description.get("framework")) for trace in traces for p in trace.processes}
+            Investigation(
+                comparison, laboratory, plain, seconds, can_try_fixes=request.fix, frameworks=frameworks
+            ).run()
         except (DeterminismError, KeyboardInterrupt) as error:
             # What is known stands.
             comparison.diagnosis = "The search for causes was broken off; what was known until then stands here."

@@ -9,7 +9,7 @@ from pathlib import Path
 from determinism.launch.child_environment import BOOTSTRAP_FOLDER
 from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
 
-_LIBRARIES = (b"/libtorch_",)
+_LIBRARIES = (b"/libtorch_", b"/libtensorflow_framework.so")
 """Part of the path of a library that a framework maps into the memory of the process."""
 
 _SETTLED_SECONDS = 1.0

@@ -101,8 +101,8 @@ def unrecorded_reason(folder: Path) -> str | None:
     if reasons:
         return "No process of the program recorded anything. " + " ".join(reasons)
     return (
-        "No process of the program recorded anything: none that recording could reach imported torch. If the program "
-        "uses torch, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
+        "No process of the program recorded anything: none that recording could reach imported torch or "
+        "tensorflow. If the program uses one of them, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
     )
 
 

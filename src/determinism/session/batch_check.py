@@ -14,7 +14,7 @@ from determinism.comparison.result import Comparison
 from determinism.comparison.row_places import Place, PlacedCall, by_shapes
 from determinism.diagnose.batch_trials import Trial, causes_of, is_cured, trials_for, with_outcome
 from determinism.errors import UsageError
-from determinism.frameworks.registry import RECORDERS, STATE_KEEPERS
+from determinism.frameworks.registry import ROW_RECORDERS, STATE_KEEPERS
 from determinism.session import seeding
 from determinism.session.recording import Options, recording
 from determinism.session.row_arrays import portions, rows_of, seen_arrays
@@ -71,7 +71,7 @@ class _Check:
         self._function = function
         self._batch = batch
         self._sizes = sizes
-        self._has_recorder = any(name in sys.modules for name in RECORDERS)
+        self._has_recorder = any(name in sys.modules for name in ROW_RECORDERS)
         put_back = seeding.capture_states()
         self._restore = Snapshot.take(function, (batch,), {}).restore if self._has_recorder else put_back
 
@@ -125,10 +125,10 @@ class _Check:
 
 
 def _others() -> str:
-    return " and ".join(name for name in STATE_KEEPERS if name in sys.modules and name not in RECORDERS) or "NumPy"
+    return " and ".join(name for name in STATE_KEEPERS if name in sys.modules and name not in ROW_RECORDERS) or "NumPy"
 
 
 _NOT_TOLD = (
-    "Which op makes the first difference cannot be told: ops of {} are not recorded, so the results of the function were compared and nothing "
+    "Which op makes the first difference cannot be told: rows of the ops of {} are not recorded, so the results of the function were compared and nothing "
     "in between. Check parts of the model one by one."
 )

@@ -81,7 +81,9 @@ def contents_of(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Conten
     own = _own_contents(thing, frameworks)
     if own is None:
         return None
-    return [*own, *_attributes(thing)]
+    # What a framework keeps in the attributes of its own objects may be no state of the program's.
+    is_whole = any(getattr(part, "is_whole", False) for part in own)
+    return own if is_whole else [*own, *_attributes(thing)]
 
 
 def _own_contents(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:

@@ -12,7 +12,7 @@ from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.storages import StorageState
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 
 MODULE = "torch._inductor.output_code"

@@ -12,7 +12,7 @@ from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.types import Phase, Role
 
 

@@ -13,7 +13,7 @@ import torch.distributed
 
 from determinism.frameworks.torch.data_loading import record_contents
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 
 _FUNCTIONS = (
     "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list", "scatter_object_list",

@@ -20,7 +20,7 @@ from determinism.frameworks.torch.formulas import formulas_of
 from determinism.frameworks.torch.forward_links import sequence_number
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits
 from determinism.frameworks.torch.storages import EXTERNAL
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.types import Role
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from determinism import rng
 from determinism.frameworks.torch.state import GeneratorStates, capture_generators, restore_generators, undisturbed
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.trace.files import write_json
 from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER
 

@@ -13,7 +13,7 @@ from determinism.frameworks.torch.compiler import leave_alone
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, replace
+from determinism.frameworks.wrapping import Undo, replace
 from determinism.types import Phase
 
 _frame = sys._getframe

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 

@@ -12,8 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from determinism.digest import digest_bytes, digest_text
+from determinism.frameworks.attention import Attention
+from determinism.frameworks.progress import Progress
 from determinism.frameworks.torch.arguments import value_text
-from determinism.frameworks.torch.attention import Attention
 from determinism.frameworks.torch.compiler import unwrap_handler
 from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
 from determinism.frameworks.torch.formula_nodes import FormulaNodes
@@ -23,7 +24,6 @@ from determinism.frameworks.torch.held import HeldTensors
 from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
-from determinism.frameworks.torch.progress import Progress
 from determinism.frameworks.torch.settings_inside import run_with_settings
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts

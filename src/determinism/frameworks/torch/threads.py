@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-from determinism.frameworks.torch.progress import ThreadProgress
+from determinism.frameworks.progress import ThreadProgress
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.thread_edges import ThreadEdges
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 from determinism.sites import frame_text, innermost_user_frame
 
 _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from determinism.frameworks.torch.threads import Threads
-from determinism.frameworks.torch.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, wrap
 
 _MOST_BYTES = 64 << 20
 """Larger files are not looked into: reading them would take longer than the program may wait at its end."""

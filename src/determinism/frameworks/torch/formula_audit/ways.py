@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 import determinism
 from determinism.frameworks.torch.formula_nodes import nodes_below
 from determinism.frameworks.torch.settings_inside import AUTOCAST, CONJUGATION, run_restoring
-from determinism.frameworks.torch.wrapping import wrap
+from determinism.frameworks.wrapping import wrap
 from determinism.trace.writer import ProcessWriter
 
 

@@ -1,0 +1,158 @@
+"""Looks closely at one record in a further run: does the op repeat, and what are the values?
+
+Tensors of TensorFlow do not change once they are made, so an input holds what its producer left, and need not be looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from determinism.diagnose.value_difference import ValueDifference, difference
+from determinism.frameworks.tensorflow.op_call import OpCall, as_array
+from determinism.frameworks.tensorflow.tensor_bytes import digest_array
+from determinism.trace.files import write_json
+from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
+from determinism.trace.tensor_file import StoredTensor, write_tensors
+from determinism.types import Phase
+
+_STORED = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32", "uint64": "U64",
+    "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+_NO_SCRIPT = "scripts are written for ops of PyTorch only"
+
+
+class Capture:
+    """Waits for one record, examines it, and ends the program."""
+
+    def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
+        """Take what to look for.
+
+        Args:
+            request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
+                `seconds`, of which the first may be 0 if only values are wanted.
+            folder: Of the process; the result is written there.
+            finish: Ends the program.
+        """
+        self._request = request
+        self._folder = folder
+        self._finish = finish
+        self._seen = 0
+        self._left = int(request["most_bytes"])
+
+    def look(self, name: str, step: int, phase: Phase, module: str, call: Callable[[], OpCall] | None) -> None:
+        """A record is about to be made.
+
+        Args:
+            name: Of its op.
+            step: Its step.
+            phase: Its phase.
+            module: Its layer's path; empty if there is none.
+            call: Gives the op with its tensors; None where there are none.
+        """
+        wanted = self._request
+        place = (wanted["op"], wanted["step"], wanted["phase"], wanted["module"] or "")
+        if (name, step, phase.label, module) != place:
+            return
+        self._seen += 1
+        if self._seen <= wanted["occurrence"]:
+            return
+        result: dict[str, Any] = {"changed_inputs": [], "repeats": 0, "outputs": []}
+        try:
+            result |= self._examine(call() if call is not None else OpCall("", [], {}, [], "it is no op"))
+        except Exception as error:
+            result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
+        write_json(self._folder / CAPTURE_FILE, result)
+        self._finish("captured")
+
+    def _examine(self, call: OpCall) -> dict[str, Any]:
+        outputs = [as_array(one) for one in call.outputs]
+        if self._request["repeats"] and call.problem is None:
+            return self._repeat(call, outputs)
+        left_out = self._keep(CAPTURED_INPUTS_FILE, {f"input_{at}": one for at, one in enumerate(call.inputs)})
+        left_out = (
+            self._keep(CAPTURED_OUTPUTS_FILE, {f"output_{at}": one for at, one in enumerate(outputs)}) or left_out
+        )
+        return {"saved": _saved(left_out or (call.problem if self._request["repeats"] else None), left_out)}
+
+    def _repeat(self, call: OpCall, outputs: list[Any]) -> dict[str, Any]:
+        """Run the op again and again, and keep its inputs with up to two results of each output."""
+        series = [_Output(one) for one in outputs]
+        until, done = time.monotonic() + self._request["seconds"], 0
+        while done < self._request["repeats"] and (not done or time.monotonic() < until):
+            for output, made in zip(series, call.run(), strict=True):
+                output.add(as_array(made))
+            done += 1
+        left_out = self._keep(CAPTURED_INPUTS_FILE, {f"input_{at}": one for at, one in enumerate(call.inputs)})
+        kept = {f"output_{at}": one.first for at, one in enumerate(series)}
+        kept |= {f"output_{at}_other": one.other for at, one in enumerate(series) if one.other is not None}
+        left_out = self._keep(CAPTURED_OUTPUTS_FILE, kept) or left_out
+        facts = [{"position": at, "distinct": len(one.digests), **one.facts()} for at, one in enumerate(series)]
+        return {"repeats": done, "outputs": facts, "saved": _saved(left_out or _NO_SCRIPT, left_out)}
+
+    def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:
+        """Keep values as a file; says why if they are too large for what is left."""
+        arrays = {name: as_array(value) for name, value in values.items() if value is not None}
+        arrays = {name: array for name, array in arrays.items() if not array.dtype.hasobject}
+        needed = sum(array.nbytes for array in arrays.values())
+        if needed > self._left:
+            return f"its tensors take {needed / (1 << 20):,.1f} MiB, and {self._left / (1 << 20):,.1f} MiB may be kept"
+        self._left -= needed
+        about = {"about": f"tensors of {self._request['op']}"}
+        write_tensors(self._folder / file, {name: stored(array) for name, array in arrays.items()}, about=about)
+        return None
+
+
+class _Output:
+    """What one output of the op was, over a series of repeats."""
+
+    def __init__(self, first: Any) -> None:
+        self.first = first
+        self.other: Any = None
+        self.digests: set[bytes] = set()
+        self._found: ValueDifference | None = None
+
+    def add(self, result: Any) -> None:
+        """One more result."""
+        digest = digest_array(result)
+        if digest in self.digests:
+            return
+        self.digests.add(digest)
+        found = difference(stored(self.first), stored(result), tuple(self.first.shape))
+        if found is None or not found.elements_different:
+            return
+        if self._found is None or found.elements_different > self._found.elements_different:
+            self.other, self._found = np.array(result), found
+
+    def facts(self) -> dict[str, Any]:
+        """How far the results are apart."""
+        found = self._found
+        if found is None:
+            return {"elements_different": None, "max_ulp": None, "max_abs": None}
+        examples = [
+            {"index": list(one.index), "first": one.first, "second": one.second} for one in found.examples or ()
+        ]
+        extent = None if found.extent is None else [list(ends) for ends in found.extent]
+        return {**found._asdict(), "examples": examples, "extent": extent}
+
+
+def stored(array: Any) -> StoredTensor:
+    """An array as a file keeps it: of complex numbers the two parts, of other types the bytes of each element."""
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    shape = tuple(array.shape)
+    kind = _STORED.get(array.dtype.name)
+    if array.dtype.kind == "c":
+        kind, shape = ("F32" if array.dtype.itemsize == 8 else "F64"), (*shape, 2)
+    elif kind is None:
+        kind, shape = "U8", (*shape, array.dtype.itemsize)
+    return StoredTensor(kind, shape, array.tobytes())
+
+
+def _saved(reason: str | None, left_out: str | None = None) -> dict[str, Any]:
+    """What is said of what was kept: why there is no call that a script could make, and why tensors are missing."""
+    return {"call": None, "reason": reason, "left_out": left_out}

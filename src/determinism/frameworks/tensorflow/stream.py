@@ -1,0 +1,58 @@
+"""One stream of records of a TensorFlow process, with the numbers of the names in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from determinism.sites import SiteTable
+from determinism.trace.schema import Table
+from determinism.trace.writer import ProcessWriter
+
+_MOST_TEXTS = 20_000
+
+
+class Stream:
+    """A writer, and the names that were given to it."""
+
+    def __init__(self, writer: ProcessWriter) -> None:
+        """Take what writes the records."""
+        self.writer = writer
+        self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
+        self._numbers: dict[tuple[Table, str], int] = {}
+        self._layouts: dict[tuple[str, tuple[int, ...], str], int] = {}
+        self.value_layout = self._number(Table.LAYOUT, json.dumps(["value"]))
+        """Stands for a value that is no tensor: a string, or what a resource holds."""
+
+    def _number(self, table: Table, text: str) -> int:
+        number = self._numbers.get((table, text))
+        if number is None:
+            if len(self._numbers) >= _MOST_TEXTS:
+                # Forgetting keeps memory bounded; the same text may then get a second number.
+                self._numbers.clear()
+            number = self._numbers[table, text] = self.writer.name(table, text)
+        return number
+
+    def op(self, name: str) -> int:
+        """The number of an op's name."""
+        return self._number(Table.OP, name)
+
+    def module(self, path: str) -> int:
+        """The number of a layer's path; -1 if there is none."""
+        return self._number(Table.MODULE, path) if path else -1
+
+    def arguments(self, text: str) -> int:
+        """The number of the text of some arguments; -1 if there are none."""
+        return self._number(Table.ARGUMENTS, text) if text else -1
+
+    def layout(self, dtype: str, shape: Sequence[int], device: str) -> int:
+        """The number of a tensor's dtype, shape and device; TensorFlow has no strides, and nobody sees its memory."""
+        key = (dtype, tuple(shape), device)
+        number = self._layouts.get(key)
+        if number is None:
+            strides = [1] * len(shape)
+            for at in range(len(shape) - 2, -1, -1):
+                strides[at] = strides[at + 1] * max(shape[at + 1], 1)
+            text = json.dumps([dtype, list(shape), strides, 0, device, 0])
+            number = self._layouts[key] = self.writer.name(Table.LAYOUT, text)
+        return number

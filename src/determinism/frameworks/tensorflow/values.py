@@ -1,0 +1,89 @@
+"""Which record made a value: for eager tensors by their identity, for variables by their handle."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import islice
+from typing import Any, NamedTuple
+
+_MOST_TENSORS = 200_000
+
+EXTERNAL = -1
+"""Number of the record of a value that nobody recorded making."""
+
+
+class Value(NamedTuple):
+    """What a tensor of the program holds, and who made it."""
+
+    record: int
+    output: int
+    layout: int
+    digest: bytes
+
+
+class Resource(NamedTuple):
+    """A handle of something that lives outside of tensors, such as a variable."""
+
+    key: int
+    handle: Any
+
+
+class Values:
+    """The records that made the eager tensors, by the numbers that TensorFlow gives these."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Value] = {}
+        self._unread: dict[tuple[int, int], Value] = {}
+
+    def get(self, tensor: Any) -> Value | None:
+        """Who made an eager tensor; None if nobody is known to have."""
+        return self._made.get(tensor._id)
+
+    def made(self, tensor: Any, value: Value) -> None:
+        """A record made an eager tensor."""
+        if len(self._made) >= _MOST_TENSORS:
+            # The numbers only rise, so the oldest tensors come first; a value forgotten is digested when it is read.
+            for key in list(islice(self._made, _MOST_TENSORS // 2)):
+                del self._made[key]
+        self._made[tensor._id] = value
+        if value.record != EXTERNAL:
+            self._unread[value.record, value.output] = value
+
+    def was_read(self, value: Value) -> None:
+        """A record took a value in."""
+        self._unread.pop((value.record, value.output), None)
+
+    def take_unread(self) -> list[Value]:
+        """What the program was given since the last time, and no record read; oldest first.
+
+        NumPy reads the memory of a tensor without any method of it being called, so these may have left the framework.
+        """
+        found = sorted(self._unread.values())
+        self._unread.clear()
+        return found
+
+
+class Variables:
+    """What every variable holds, as far as records wrote it."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Value] = {}
+        self._by_digest: dict[bytes, weakref.ref[Any]] = {}
+
+    def get(self, key: int) -> Value | None:
+        """What a variable holds; None if that is not known."""
+        return self._held.get(key)
+
+    def holding(self, digest: bytes) -> Any:
+        """The handle of a variable that holds this; None if none is known to."""
+        reference = self._by_digest.get(digest)
+        return None if reference is None else reference()
+
+    def wrote(self, resource: Resource, value: Value) -> None:
+        """From now on a variable holds what a record wrote."""
+        earlier = self._held.get(resource.key)
+        if earlier is not None:
+            self._by_digest.pop(earlier.digest, None)
+        self._held[resource.key] = value
+        # A handle keeps its variable alive.
+        self._by_digest[value.digest] = weakref.ref(resource.handle)

@@ -1,0 +1,179 @@
+"""What is recorded of a TensorFlow program: every op with its line, its inputs and its result, in the order of the program."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from determinism.digest import digest_bytes
+from determinism.types import Phase, Role
+from tests.tensorflow_runs import Recorded, program, recorded
+
+
+def test_an_eager_op_is_a_record_with_the_digest_of_its_result(tmp_path: Path) -> None:
+    found = recorded(tmp_path, lambda: tf.sort(tf.constant([3.0, 1.0, 2.0])))
+    made = found.ops("tf::TopKV2")[0].outputs[0]
+    assert made.digest == digest_bytes(np.float32([-1.0, -2.0, -3.0]))
+
+
+def test_ops_of_a_function_come_in_the_order_of_the_program_with_its_lines(tmp_path: Path) -> None:
+    @tf.function
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        ordered = tf.cumsum(x)
+        return tf.reduce_sum(tf.scatter_nd([[0], [2], [2]], ordered, [4])) + tf.linalg.det(tf.eye(2))
+
+    found = recorded(tmp_path, lambda: compute(tf.constant([1.0, 2.0, 3.0])))
+    order = [one.op for one in found.entries if one.op in ("tf::Cumsum", "tf::ScatterNd", "tf::MatrixDeterminant")]
+    assert order == ["tf::Cumsum", "tf::ScatterNd", "tf::MatrixDeterminant"]
+    first = compute.python_function.__code__.co_firstlineno
+    assert found.lines("tf::Cumsum") == [first + 2]
+    assert found.lines("tf::ScatterNd") == [first + 3]
+    (scattered,) = found.ops("tf::ScatterNd")
+    assert scattered.inputs[-1].producer == found.ops("tf::Cumsum")[0].number
+
+
+def test_each_round_of_a_loop_is_recorded_with_what_the_round_before_left(tmp_path: Path) -> None:
+    @tf.function
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = tf.cumsum(x)
+        return x
+
+    found = recorded(tmp_path, lambda: compute(tf.ones([4])))
+    sums = found.ops("tf::Cumsum")
+    assert [one.inputs[0].producer for one in sums[1:]] == [one.number for one in sums[:-1]]
+    assert sums[-1].outputs[0].digest == digest_bytes(np.cumsum(np.cumsum(np.cumsum(np.ones(4, np.float32)))))
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0])
+def test_of_a_condition_the_branch_that_ran_is_recorded(tmp_path: Path, value: float) -> None:
+    @tf.function
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        return tf.cumsum(x) if tf.reduce_sum(x) > 0.0 else tf.math.cumprod(x)
+
+    found = recorded(tmp_path, lambda: compute(tf.fill([2], value)))
+    assert (len(found.ops("tf::Cumsum")), len(found.ops("tf::Cumprod"))) == ((1, 0) if value > 0.0 else (0, 1))
+
+
+def test_gradients_are_backward_and_lead_to_the_layer(tmp_path: Path) -> None:
+    found = recorded(tmp_path, program("keras_fit", "seeded"))
+    backward = [one for one in found.entries if one.phase == Phase.BACKWARD]
+    assert {one.module for one in backward if one.op == "tf::BiasAddGrad"} == {"sequential_1/dense_1"}
+    assert {Phase(one.phase) for one in found.entries} >= {Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+
+
+def test_a_step_ends_with_the_optimizer_and_names_what_is_held(tmp_path: Path) -> None:
+    found = recorded(tmp_path, program("keras_fit", "seeded"))
+    ends = found.ops("determinism::step")
+    assert [one.step for one in ends] == [0, 1, 2, 3, 4, 5]
+    assert '["parameter", "sequential/dense/kernel"]' in ends[0].arguments
+    assert '["optimizer state", "adam/' in ends[0].arguments
+    written = {one.number for one in found.entries if "Assign" in one.op}
+    assert {value.producer for value in ends[-1].inputs} <= written
+
+
+def test_a_variable_is_known_by_its_last_write(tmp_path: Path) -> None:
+    def run() -> None:
+        variable = tf.Variable([1.0, 2.0])
+        variable.assign_add([1.0, 1.0])
+        tf.cumsum(variable)
+
+    found = recorded(tmp_path, run)
+    (added,) = found.ops("tf::AssignAddVariableOp")
+    assert added.outputs[0].digest == digest_bytes(np.float32([2.0, 3.0]))
+    assert found.ops("tf::Cumsum")[0].inputs[0].producer == added.number
+
+
+def test_batches_say_through_which_stages_they_came(tmp_path: Path) -> None:
+    def run() -> None:
+        for batch in tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=2).batch(2):
+            batch.numpy()
+
+    batches = [one for one in recorded(tmp_path, run).entries if one.role is Role.BATCH]
+    assert len(batches) == 2
+    assert batches[0].arguments.startswith("Range(test_tensorflow_recording.py:")
+    assert "ParallelMap(deterministic=default" in batches[0].arguments
+
+
+def test_what_xla_compiles_is_one_record_and_a_blind_spot(tmp_path: Path) -> None:
+    @tf.function(jit_compile=True)
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        return tf.cumsum(x)
+
+    found = recorded(tmp_path, lambda: compute(tf.ones([3])))
+    assert [spot["id"] for spot in found.blind_spots] == ["xla"]
+    assert found.ops("tf::compute")[0].outputs[0].digest == digest_bytes(np.float32([1.0, 2.0, 3.0]))
+    assert not found.ops("tf::Cumsum")
+
+
+def test_what_nobody_reads_does_not_run_because_it_is_recorded(tmp_path: Path) -> None:
+    @tf.function
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        tf.linalg.inv(tf.zeros([2, 2]) * x)
+        return x + 1.0
+
+    assert float(compute(tf.constant(1.0))) == 2.0
+    assert not recorded(tmp_path, lambda: compute(tf.constant(1.0))).ops("tf::MatrixInverse")
+
+
+def test_an_error_within_a_function_reads_as_it_does_unrecorded(tmp_path: Path) -> None:
+    @tf.function
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.inv(x)
+
+    def message() -> str:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            compute(tf.zeros([2, 2]))
+        return str(caught.value)
+
+    expected = message()
+    found: list[str] = []
+    recorded(tmp_path, lambda: found.append(message()))
+    assert found == [expected]
+
+
+def test_a_failure_of_the_recorder_is_a_blind_spot_and_not_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("determinism.frameworks.tensorflow.recorder.eager_argument_text", fail)
+    found: Recorded = recorded(tmp_path, lambda: tf.cumsum(tf.ones([2])))
+    assert found.blind_spots[0]["reason"] == "RuntimeError: planted"
+
+
+def test_what_was_traced_before_is_recorded_with_its_lines_and_steps(tmp_path: Path) -> None:
+    """The recording begins in the middle of the program."""
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cumsum(weight))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        return loss
+
+    step()
+    found = recorded(tmp_path, step)
+    first = step.python_function.__code__.co_firstlineno
+    assert set(found.lines("tf::Cumsum")) == {first + 3, first + 4}
+    assert len(found.ops("determinism::step")) == 1
+
+
+def test_ops_of_other_threads_are_a_blind_spot(tmp_path: Path) -> None:
+    def run() -> None:
+        thread = threading.Thread(target=lambda: tf.cumsum(tf.ones([2])), name="beside")
+        thread.start()
+        thread.join()
+
+    found = recorded(tmp_path, run)
+    assert [(spot["id"], spot["what"]) for spot in found.blind_spots] == [("thread", "beside")]
+    assert not found.ops("tf::Cumsum")

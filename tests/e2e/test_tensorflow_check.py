@@ -1,0 +1,51 @@
+"""`determinism check` on TensorFlow and Keras programs: the verdict, the first divergence, and its cause."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.checking import PROGRAMS, check_command
+from tests.e2e.running import ENVIRONMENT
+
+
+def checked(folder: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The report on a program of `programs/tensorflow`."""
+    command = [sys.executable, str(PROGRAMS / "tensorflow" / f"{program}.py"), *words]
+    return check_command(folder, command, options=options, environment=ENVIRONMENT).report
+
+
+def test_a_seeded_keras_fit_is_the_same(tmp_path: Path) -> None:
+    report = checked(tmp_path, "keras_fit", "seeded")
+    assert report["verdict"] == "same"
+    assert report["recorded"]["blind_spots"] == []
+    assert report["recorded"]["steps"] == 6
+
+
+def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
+    report = checked(tmp_path, "op_determinism")
+    assert report["verdict"] == "same"
+    assert report["recorded"]["blind_spots"] == []
+
+
+def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
+    report = checked(tmp_path, "missing_seed", options=("--budget", "60"))
+    first = report["first_divergence"]
+    assert (first["kind"], first["op"], first["step"]) == ("rng", "tf::RandomStandardNormal", 0)
+    assert first["site"]["code"] == "weights = tf.Variable(tf.random.normal([4, 1]))"
+    assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-missing-tensorflow", "confirmed")]
+    assert report["fixes"][0]["verified"]
+
+
+def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
+    first = checked(tmp_path, "varying_ops", "crop")["first_divergence"]
+    assert (first["kind"], first["op"], first["phase"]) == ("op", "tf::CropAndResizeGradImage", "backward")
+    assert first["inputs_equal"] is True
+    assert first["outputs"][0]["distinct"] > 1
+
+
+def test_the_order_of_a_set_is_found(tmp_path: Path) -> None:
+    first = checked(tmp_path, "set_order")["first_divergence"]
+    assert first["kind"] == "order"
+    assert first["site"]["line"] == 13

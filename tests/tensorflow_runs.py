@@ -1,0 +1,88 @@
+"""Records TensorFlow programs twice within this process, and compares what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+
+import determinism
+from determinism.comparison.origins import Entry, entry
+from determinism.comparison.result import Comparison
+from determinism.comparison.runs import compare_runs
+from determinism.trace.reader import Trace, open_trace
+
+PROGRAMS = Path(__file__).parent / "e2e" / "programs" / "tensorflow"
+
+
+class Recorded(NamedTuple):
+    """What one recording gave."""
+
+    trace: Trace
+    output: str
+    """What the program printed."""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All records of the main process."""
+        process = self.trace.processes[0]
+        return [entry(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+
+    @property
+    def blind_spots(self) -> list[dict[str, Any]]:
+        """What could not be recorded."""
+        return list(self.trace.processes[0].description["blind_spots"])
+
+    def ops(self, name: str) -> list[Entry]:
+        """The records of one op."""
+        return [one for one in self.entries if one.op == name]
+
+    def lines(self, name: str) -> list[int]:
+        """The lines of the program that ran an op."""
+        process = self.trace.processes[0]
+        places = [(chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+        found = [(chunk, row) for chunk, row in places if entry(process, chunk, row).op == name]
+        return [process.names.stack(int(chunk.columns["stack"][row]))[0].line for chunk, row in found]
+
+
+def recorded(folder: Path, function: Callable[[], Any]) -> Recorded:
+    """Record a function."""
+    path = folder / f"trace-{len(list(folder.iterdir()))}"
+    keras.backend.clear_session()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), determinism.record(path) as session:
+        session.returned(function())
+    return Recorded(open_trace(path), output.getvalue())
+
+
+def program(name: str, *arguments: str) -> Callable[[], None]:
+    """A program of `e2e/programs/tensorflow`, as a function."""
+
+    def run() -> None:
+        given, sys.argv = sys.argv, [name, *arguments]
+        try:
+            runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
+        finally:
+            sys.argv = given
+
+    return run
+
+
+def printed(function: Callable[[], Any]) -> str:
+    """What a program prints without being recorded."""
+    keras.backend.clear_session()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        function()
+    return output.getvalue()
+
+
+def compared(folder: Path, function: Callable[[], Any], runs: int = 2) -> Comparison:
+    """Record a function several times, and compare the recordings."""
+    return compare_runs([recorded(folder, function).trace for _ in range(runs)])

@@ -1,0 +1,47 @@
+"""What is tried to explain a divergence."""
+
+from __future__ import annotations
+
+import pytest
+
+from determinism.comparison.result import Divergence, OutputDifference
+from determinism.diagnose.hypotheses import hypotheses, told_by_kind
+from determinism.trace.names import Frame
+from determinism.types import Kind
+
+
+def divergence(op: str, kind: Kind, distinct: int | None = None) -> Divergence:
+    site = Frame("/p/train.py", 3, "main", "code()")
+    output = OutputDifference("float32", (4,), "CPU:0", 4, repeats=None if distinct is None else 100, distinct=distinct)
+    return Divergence(kind, "0", 1, 0, 0, "forward", op, None, site, None, (site,), None, (output,), "")
+
+
+def causes(found: Divergence, framework: str) -> list[str]:
+    return [one.cause for one in hypotheses(found, (), leftovers=(), frameworks=(framework,))]
+
+
+@pytest.mark.parametrize(
+    ("framework", "tried", "untried"),
+    [
+        ("torch", "seed-missing-torch", {"seed-missing-tensorflow", "pipeline-order", "varying-op-tensorflow"}),
+        ("tensorflow", "seed-missing-tensorflow", {"seed-missing-torch", "worker-order", "nondeterministic-op"}),
+    ],
+)
+def test_only_what_the_framework_of_the_program_has_is_tried(framework: str, tried: str, untried: set[str]) -> None:
+    found = causes(divergence("an::op", Kind.RNG), framework)
+    assert found[0] == tried
+    assert untried.isdisjoint(found)
+    assert "seed-missing-python" in found
+
+
+def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements_share() -> None:
+    found = causes(divergence("tf::IteratorGetNext", Kind.DATA), "tensorflow")
+    assert found[:2] == ["pipeline-order", "pipeline-race"]
+
+
+@pytest.mark.parametrize(
+    ("op", "cause"), [("tf::DenseBincount", "varying-op-tensorflow"), ("aten::index_put", "nondeterministic-op")]
+)
+def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: str) -> None:
+    assert [one.cause for one in told_by_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
+    assert told_by_kind(divergence(op, Kind.OP, distinct=1)) == []
