@@ -31,6 +31,18 @@ def innermost_user_frame() -> FrameType | None:
     return at
 
 
+def frame_text(frame: FrameType | None) -> str:
+    """A frame as JSON text: file, line, function and code; empty for none."""
+    if frame is None:
+        return ""
+    code = frame.f_code
+    line = frame.f_lineno or code.co_firstlineno
+    file = code.co_filename
+    file = file if file.startswith("<") else original_path(os.path.abspath(file))
+    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()[:_MAX_CODE]
+    return json.dumps([file, line, code.co_qualname, source])
+
+
 class Waiting:
     """A frame that waits for what it called: while it does, nothing outside of it moves."""
 
@@ -130,8 +142,5 @@ class SiteTable:
         key = (code.co_filename, line, code.co_qualname)
         number = self._frames.get(key)
         if number is None:
-            file = code.co_filename
-            file = file if file.startswith("<") else original_path(os.path.abspath(file))
-            source = linecache.getline(code.co_filename, line, frame.f_globals).strip()[:_MAX_CODE]
-            number = self._frames[key] = self._add_frame(json.dumps([file, line, code.co_qualname, source]))
+            number = self._frames[key] = self._add_frame(frame_text(frame))
         return number
