@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once.
 WORKERS ?= 2
 
-.PHONY: help install lint types layers tests test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
+.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -39,6 +39,9 @@ layers: $(INSTALLED)  ## Check who imports whom.
 
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
+
+thorough: $(INSTALLED)  ## Run the tests with PyTorch, those that take long too (about two hours).
+	DETERMINISM_TEST_FRAMEWORKS=torch DETERMINISM_TEST_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
 
@@ -83,6 +86,7 @@ docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages un
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py
+	$(BIN)/python tests/architecture/patches_page.py
 
 site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
 	$(BIN)/python -m tests.architecture.op_pages

@@ -20,6 +20,8 @@ from tests.browser import chromium
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 FRAMEWORK_FOLDERS = ("adapters", "e2e")
+THOROUGH = "DETERMINISM_TEST_THOROUGH"
+"""The variable that asks for the tests that take long and of which others like them are always run."""
 NO_GPU = "no GPU was found"
 NO_BROWSER = "no Chromium or Chrome was found"
 _BROWSER_NEEDED = f"a browser; {NO_BROWSER}, neither on PATH nor in {chromium.VARIABLE}"
@@ -56,7 +58,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for marker, is_there, reason in (("gpu", _has_gpu, NO_GPU), ("browser", _has_browser, NO_BROWSER)):
+    needs = (
+        ("gpu", _has_gpu, NO_GPU),
+        ("browser", _has_browser, NO_BROWSER),
+        ("thorough", _is_thorough, f"{THOROUGH}=1 runs it"),
+    )
+    for marker, is_there, reason in needs:
         marked = [item for item in items if item.get_closest_marker(marker) is not None]
         if marked and not is_there():
             for item in marked:
@@ -65,6 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _has_gpu() -> bool:
     return "torch" in requested_frameworks() and bool(import_module("torch").cuda.is_available())
+
+
+def _is_thorough() -> bool:
+    return bool(os.environ.get(THOROUGH))
 
 
 def _has_browser() -> bool:
@@ -91,7 +102,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(
                 f"NOT RUN: {functions} test functions in {files} files, which need {name}; {VARIABLE}={name} runs them."
             )
-    for marker, needed in (("gpu", f"a GPU; {NO_GPU}"), ("browser", _BROWSER_NEEDED)):
+    needs = (
+        ("gpu", f"need a GPU; {NO_GPU}"),
+        ("browser", f"need {_BROWSER_NEEDED}"),
+        ("thorough", f"take long; {THOROUGH}=1 (make thorough) runs them"),
+    )
+    for marker, needed in needs:
         skipped = [report for report in terminalreporter.stats.get("skipped", []) if marker in report.keywords]
         if skipped:
-            terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that need {needed}.")
+            terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that {needed}.")

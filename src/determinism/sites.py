@@ -32,6 +32,28 @@ def innermost_user_frame() -> FrameType | None:
     return at
 
 
+def frame_text(frame: FrameType | None) -> str:
+    """A frame as JSON text: file, line, function and code; empty for none."""
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return place_text(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_qualname, frame.f_globals)
+
+
+def place_text(path: str, line: int, function: str, module_globals: dict[str, Any] | None) -> str:
+    """A place in a program as JSON text: file, line, function and code.
+
+    Args:
+        path: As the code object has it.
+        line: From 1.
+        function: Its qualified name.
+        module_globals: Of its module, through which a loader may give the text; None if there are none.
+    """
+    file = path if path.startswith("<") else original_path(os.path.abspath(path))
+    source = linecache.getline(path, line, module_globals).strip()[:_MAX_CODE]
+    return json.dumps([file, line, function, source])
+
+
 class Waiting:
     """A frame that waits for what it called: while it does, nothing outside of it moves."""
 
@@ -151,7 +173,5 @@ class SiteTable:
         key = (path, line, function)
         number = self._frames.get(key)
         if number is None:
-            file = path if path.startswith("<") else original_path(os.path.abspath(path))
-            source = linecache.getline(path, line, module_globals).strip()[:_MAX_CODE]
-            number = self._frames[key] = self._add_frame(json.dumps([file, line, function, source]))
+            number = self._frames[key] = self._add_frame(place_text(path, line, function, module_globals))
         return number

@@ -14,6 +14,7 @@ from time import monotonic
 import pytest
 import torch
 
+from determinism.frameworks.torch.patches.catalogue import PATCHES
 from determinism.knowledge.query import OpStatus, status
 from tests.documented_ops import Documented, entries_of
 
@@ -237,3 +238,9 @@ def test_code_of_the_pages_runs(page: str, tmp_path: Path) -> None:
             [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert finished.returncode == 0, finished.stderr
+
+
+def test_every_patch_is_named_beside_its_op_and_every_name_is_a_patch() -> None:
+    named = {patch for answer in status(framework="torch") for patch in answer.op.patches}
+
+    assert named == {patch.identity for patch in PATCHES}

@@ -89,6 +89,8 @@ def op_section(op: Op) -> Iterator[str]:
     yield f"{cell(op.summary)}\n"
     if op.names:
         yield f"Also: {', '.join(map(code, op.names))}.\n"
+    if op.patches:
+        yield f"[`determinism.patch()`](patches.md) replaces it: {', '.join(map(code, op.patches))}.\n"
     if op.kernels or op.alerts:
         yield f"Known in messages as: {', '.join(map(code, (*op.kernels, *op.alerts)))}.\n"
     yield from table(COLUMNS, [status_row(status, op.framework) for status in op.statuses])

@@ -16,7 +16,7 @@ from determinism.factors.catalog import FACTORS
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
-from tests.architecture import command_line_page, formulas_page, knowledge_pages, settings_page
+from tests.architecture import command_line_page, formulas_page, knowledge_pages, patches_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -78,6 +78,12 @@ def test_formulas_page_is_current() -> None:
     page = text_of("formulas.md")
 
     assert formulas_page.written(page) == page, "make docs"
+
+
+def test_patches_page_is_current() -> None:
+    page = text_of(patches_page.PAGE.name)
+    assert patches_page.MARK in page
+    assert patches_page.written(page) == page, "make docs"
 
 
 def test_settings_page_is_current() -> None:

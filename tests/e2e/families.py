@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.e2e.checking import check_command, line, run_command, site_of
 from tests.e2e.clean_programs import Program
@@ -50,6 +53,20 @@ def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | No
     assert site_of(report) == (program, line(program, re.escape(mark))), first
     assert (first["thread"] is not None) == fault.is_in_thread, first
     return report
+
+
+def only(always: Collection[str], faults: Iterable[Fault]) -> list[ParameterSet]:
+    """Faults as parameters, called by their names; those that are not always looked for are left to thorough runs."""
+    return [pytest.param(one, id=one.name, marks=_unless(one.name in always)) for one in faults]
+
+
+def only_named(always: Collection[str], names: Iterable[str]) -> list[ParameterSet]:
+    """Names as parameters; those that are not always tried are left to thorough runs."""
+    return [pytest.param(name, id=name, marks=_unless(name in always)) for name in names]
+
+
+def _unless(is_always: bool) -> tuple[pytest.MarkDecorator, ...]:
+    return () if is_always else (pytest.mark.thorough,)
 
 
 def by_name(fault: Fault) -> str:

@@ -26,32 +26,18 @@ OFTEN_MORE_THAN_A_LINE = {"clock", "entropy", "process-id"}
 TRIES = 3
 """What varies only with some probability is checked again until it did."""
 
-EVERY = "DETERMINISM_TEST_EVERY_CAUSE_PROGRAM"
-"""The variable that asks for all programs: each takes ten runs and more, so that by default a few that differ most are enough."""
 ALWAYS = {
-    *(
-        "seeding/missing_torch",
-        "seeding/late_seed",
-        "seeding/fresh_generator",
-        "ordering/vocabulary",
-        "memory/padded_batch",
-    ),
-    *("kernels/message_passing", "clock/time_budget", "files/last_checkpoint", "several/labels_and_noise"),
-    *("controls/everything_seeded", "controls/logged_time", "controls/reordered_futures", "controls/filled_buffers"),
+    *("seeding/late_seed", "ordering/vocabulary", "kernels/message_passing", "files/last_checkpoint"),
+    *("several/labels_and_noise", "controls/reordered_futures", "controls/filled_buffers"),
 }
 
 needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: threads cannot race")
 
 
 def some(programs: Iterable[CauseProgram]) -> list[Any]:
-    """Programs as parameters; those that are not always checked are skipped unless all are asked for."""
-    reason = f"{EVERY}=1 checks every program"
+    """Programs as parameters. Each takes ten runs and more, so that by default a few that differ most are enough."""
     return [
-        pytest.param(
-            program,
-            id=program.path,
-            marks=pytest.mark.skipif(program.path not in ALWAYS and EVERY not in os.environ, reason=reason),
-        )
+        pytest.param(program, id=program.path, marks=() if program.path in ALWAYS else pytest.mark.thorough)
         for program in programs
     ]
 

@@ -77,7 +77,9 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
         assert report["causes"][0]["status"] == "confirmed"
 
 
-@pytest.mark.parametrize(("model", "kind"), [("normed", "mixing"), ("dropping", "rng")])
+@pytest.mark.parametrize(
+    ("model", "kind"), [("normed", "mixing"), pytest.param("dropping", "rng", marks=pytest.mark.thorough)]
+)
 def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model: str, kind: str) -> None:
     finished = check_batch(tmp_path, "--model", model, "--train")
     report, batch = finished.report, batch_of(finished)
@@ -90,7 +92,7 @@ def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model:
     assert "model.eval()" in finished.text and "In training mode" in finished.text
 
 
-@pytest.mark.parametrize("model", ["normed", "dropping"])
+@pytest.mark.parametrize("model", ["normed", pytest.param("dropping", marks=pytest.mark.thorough)])
 def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: str) -> None:
     assert check_batch(tmp_path, "--model", model).status == 0
 

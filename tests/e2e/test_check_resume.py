@@ -41,7 +41,9 @@ def test_a_complete_checkpoint_is_the_same(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
 
 
-@pytest.mark.parametrize(("part", "identifier"), [("optimizer", "optimizer"), ("rng", "rng-torch")])
+@pytest.mark.parametrize(
+    ("part", "identifier"), [("optimizer", "optimizer"), pytest.param("rng", "rng-torch", marks=pytest.mark.thorough)]
+)
 def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, identifier: str) -> None:
     finished = one_command(tmp_path, "--without", part)
     report = finished.report
@@ -65,7 +67,7 @@ def epochs(*without: str) -> list[str]:
     return [word for run, arguments in runs.items() for word in (f"--{run}", shlex.join([*program, *arguments]))]
 
 
-@pytest.mark.parametrize("without", [("python",), ("torch", "numpy")])
+@pytest.mark.parametrize("without", [pytest.param(("python",), marks=pytest.mark.thorough), ("torch", "numpy")])
 def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
     tmp_path: Path, without: tuple[str, ...]
 ) -> None:
@@ -108,6 +110,7 @@ def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
     assert finished.report is not None and finished.report["recorded"]["processes"] == 2
 
 
+@pytest.mark.thorough
 def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> None:
     finished = one_command(tmp_path, "--unseeded")
 

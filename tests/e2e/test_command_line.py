@@ -72,7 +72,7 @@ def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("level", ["step", "module"])
+@pytest.mark.parametrize("level", ["module", pytest.param("step", marks=pytest.mark.thorough)])
 def test_coarser_levels(level: str, traces: Path, tmp_path: Path) -> None:
     same = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *program())
     assert same.status == 0

@@ -92,14 +92,16 @@ def test_what_is_stirred_depends_on_the_number_of_the_run_alone(folder: Path) ->
         assert once == again
 
 
-def test_threads_that_are_held_still_run_one_after_the_other(folder: Path) -> None:
+def test_threads_that_take_turns_go_on_in_the_order_in_which_they_want_to_wake(folder: Path) -> None:
     program = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor
-seen = []
+seen, lock = [], threading.Lock()
 def work(name):
-    time.sleep(0.02 if name % 2 else 0.0)
+    time.sleep((8 - name) * 0.005)
     seen.append(name)
+    with lock:
+        time.sleep(0.001)
 threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
@@ -107,8 +109,80 @@ with ThreadPoolExecutor(4) as pool:
     [future.result() for future in [pool.submit(work, name) for name in range(4, 8)]]
 print(seen)
 """
-    assert printed(program, {"thread-schedule": "fixed"}, 1, folder) == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
-    assert printed(program, {}, 1, folder) != "[0, 1, 2, 3, 4, 5, 6, 7]\n"
+    assert printed(program, {"thread-schedule": "fixed"}, 1, folder) == "[3, 2, 1, 0, 4, 5, 6, 7]\n"
+
+
+QUEUES = """
+import queue, random, threading, time
+def make(name):
+    for number in range(20):
+        sum(range(random.randrange(20000)))
+        made.put((name, number), timeout=30)
+        if number % 5 == 0:
+            time.sleep(random.random() / 500)
+def add():
+    while True:
+        item = made.get()
+        if item is None:
+            return
+        with changed:
+            done.append(item)
+            changed.notify_all()
+made, done, changed = queue.Queue(3), [], threading.Condition()
+threads = [threading.Thread(target=make, args=(name,)) for name in "abc"] + [threading.Thread(target=add) for _ in range(2)]
+for thread in threads: thread.start()
+with changed:
+    changed.wait_for(lambda: len(done) >= 30, timeout=30)
+for thread in threads[:3]: thread.join()
+made.put(None); made.put(None)
+for thread in threads[3:]: thread.join(timeout=30)
+print(done, [thread.is_alive() for thread in threads])
+"""
+
+
+def test_threads_that_take_turns_fill_and_empty_queues_in_one_order(folder: Path) -> None:
+    program = QUEUES.replace("random.random() / 500", "0.001")
+    found = {printed(program, {"thread-schedule": "fixed"}, number, folder) for number in range(4)}
+    assert len(found) == 1
+    assert len({printed(program, {}, number, folder) for number in range(4)}) > 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import threading, os\nt = threading.Thread(target=os._exit, args=(7,))\nt.start()\nt.join()",
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join(); print(t.is_alive()); exit(7)",
+        "import threading, os\nthreading.Thread(target=lambda: os._exit(7)).start()",
+        "import threading, time\nt = threading.Thread(target=time.sleep, args=(99,), daemon=True)\nt.start(); exit(7)",
+        "import threading\ne = threading.Event()\nprint(e.wait(0.01)); l = threading.RLock()\nwith l, l: exit(7)",
+        "import threading\nb = threading.Barrier(3)\nts = [threading.Thread(target=b.wait) for _ in range(2)]\n"
+        "[t.start() for t in ts]; b.wait(); [t.join() for t in ts]; exit(7)",
+        "import threading, os\nt = threading.Thread(target=lambda: None); t.start()\n"
+        "p = os.fork()\nif p == 0:\n    t = threading.Thread(target=lambda: None); t.start(); t.join(); os._exit(7)\n"
+        "t.join(); exit(os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]))",
+        "import threading, asyncio\nasync def f(): return await asyncio.to_thread(lambda: 7)\nexit(asyncio.run(f()))",
+        "import threading, queue\nq = queue.SimpleQueue(); t = threading.Thread(target=lambda: q.put(7)); t.start(); exit(q.get())",
+        "import threading, multiprocessing as m\nif __name__ == '__main__':\n    q = m.get_context('fork').Queue(); q.put(7)\n"
+        "    t = threading.Thread(target=lambda: None); t.start(); exit(q.get())",
+    ],
+)  # fmt: skip
+def test_programs_with_threads_that_take_turns_end_as_they_do(program: str, folder: Path) -> None:
+    request = FactorRequest({"thread-schedule": "fixed"}, 1)
+    environment = with_bootstrap(factor_environment(dict(os.environ), request))
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=folder, timeout=60, check=False)
+    assert ended.returncode == 7
+
+
+def test_thread_that_waits_for_what_nobody_sees_lets_the_others_go_on(folder: Path) -> None:
+    program = """
+import os, threading
+reading, writing = os.pipe()
+thread = threading.Thread(target=lambda: os.write(writing, b"on"))
+thread.start()
+print(os.read(reading, 9).decode())
+thread.join()
+"""
+    assert printed(program, {"thread-schedule": "fixed"}, 1, folder) == "on\n"
 
 
 def test_a_thread_that_waits_for_its_starter_does_not_hang_it(folder: Path) -> None:

@@ -15,7 +15,7 @@ DRIFTING = [sys.executable, str(PROGRAMS / "drifting.py")]
 
 @pytest.mark.parametrize("how", ["argument", "structure"])
 def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
-    finished = check(tmp_path, "--fail-fast", "-n", "4", "--output", "out", "--", *DRIFTING, how, "1500")
+    finished = check(tmp_path, "--fail-fast", "-n", "4", "--output", "out", "--", *DRIFTING, how, "500")
 
     assert finished.status == 1
     first, second = finished.report["runs"]

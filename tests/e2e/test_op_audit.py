@@ -43,6 +43,7 @@ def test_news_are_told(tmp_path: Path) -> None:
     assert "it gave 2 results in 2 runs, declared deterministic" in " ".join(finished.text.split())
 
 
+@pytest.mark.thorough
 def test_the_samples_of_pytorch(tmp_path: Path) -> None:
     finished = run(
         tmp_path, "audit", "--database", "--ops", "torch.nn.functional.max_unpool2d,torch.jiterator_unary", "--runs", "2",

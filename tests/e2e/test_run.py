@@ -165,8 +165,17 @@ def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(model: str,
     assert goes_on_from_the_middle(tmp_path, "middle.py", model)
 
 
-def test_patch_says_once_where_there_is_nothing_to_replace(tmp_path: Path) -> None:
-    finished = run(tmp_path, "run", "--patch", "--", sys.executable, "-c", "import torch; print(torch.ones(1).item())")
-    assert finished.status == 0
-    assert finished.stdout == b"1.0\n"
-    assert finished.text.count("determinism: --patch: PyTorch refuses the ops that have none") == 1
+UNPOOLED = """
+import torch
+indices = torch.tensor([[[[0, 5], [5, 15]]]])
+print(torch.nn.functional.max_unpool2d(torch.ones(1, 1, 2, 2), indices, 2).sum().item())
+"""
+
+
+def test_a_program_whose_op_raises_in_deterministic_mode_runs_with_patch(tmp_path: Path) -> None:
+    refused = run(tmp_path, "run", "--", sys.executable, "-c", UNPOOLED)
+    assert refused.status != 0
+    assert "max_unpooling2d_forward_out does not have a deterministic implementation" in refused.text
+    patched = run(tmp_path, "run", "--patch", "--", sys.executable, "-c", UNPOOLED)
+    assert (patched.status, patched.stdout) == (0, b"3.0\n")
+    assert "--patch" not in patched.text  # nothing could not be replaced

@@ -73,6 +73,21 @@ def test_another_result_that_nothing_reads(tmp_path: Path) -> None:
     assert first_of(compared(tmp_path / "2", write, strict=True)).kind is Kind.OP
 
 
+def test_what_a_thread_holds_at_the_end_of_a_step_differs(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        own = threads(b)
+        own.add("aten::mul", [Ref(-1, digest="unused")], [f"unused {run}"])
+        for name in "abc" if run else "cab":
+            task(own, name)
+        made = own.add("aten::add_", [Ref(-1, digest="weight")], [f"trained {run}"], site=("/work/task.py", 9))
+        held = '[["parameter", "weight"]]'
+        own.add("determinism::state", [made], [], role=Role.STATE, arguments=held)
+
+    comparison = compared(tmp_path, write)
+    assert first_of(comparison).site == ("/work/task.py", 9, *first_of(comparison).site[2:])  # type: ignore[index]
+    assert comparison.first_visible is not None and comparison.first_visible.what == "parameter weight"
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 def test_a_difference_that_vanishes_before_it_is_looked_at(tmp_path: Path, is_read: bool) -> None:
     def write(b: TraceBuilder, run: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,21 @@ def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -
     assert found(behind) == [("changed-behind", "likely")]
     op = investigated(Pretended([(divergence(kind=Kind.OP, distinct=7), never)]))
     assert found(op) == [("nondeterministic-op", "likely")]
+
+
+def test_an_op_that_nothing_calms_is_to_be_replaced_if_there_is_a_patch_for_it() -> None:
+    def fixes(op: str) -> list[str | None]:
+        varying = replace(divergence(kind=Kind.OP, distinct=7), op=op)
+        return [fix.code for fix in investigated(Pretended([(varying, ["nothing that can be held still"])])).fixes]
+
+    assert fixes("aten::grid_sampler_2d_backward.default") == ["determinism run --patch -- COMMAND"]
+    assert fixes("aten::add.Tensor") == []
+
+
+def test_no_patch_is_offered_where_a_fix_was_shown_to_help() -> None:
+    varying = replace(divergence(kind=Kind.OP, distinct=7), op="aten::_index_put_impl_.default")
+    found_fixes = investigated(Pretended([(varying, ["deterministic-algorithms"])])).fixes
+    assert [fix.verified for fix in found_fixes] == [True]
 
 
 def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surroundings() -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import determinism
+from determinism.frameworks.replaced_ops import ReplacedOps
 from determinism.session import patching
 
 FRAMEWORK, PATCHER = "a_framework_for_patching", "a_patcher_of_it"
@@ -23,11 +24,11 @@ class Patcher(ModuleType):
         self.calls: list[str] = []
         self.reason, self.error = reason, error
 
-    def apply(self) -> tuple[list[str], str | None, Callable[[], None]]:
+    def apply(self) -> ReplacedOps:
         self.calls.append("apply")
         if self.error is not None:
             raise self.error
-        return ["one", "two"], self.reason, lambda: self.calls.append("restore")
+        return ReplacedOps(["one", "two"], [], self.reason, lambda: self.calls.append("restore"))
 
 
 @pytest.fixture
@@ -96,5 +97,5 @@ def test_frameworks_without_patches_are_told_of(
     install: Callable[..., Patcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install()
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    assert "no patches for it yet" in determinism.patch().skipped["torch"]
+    monkeypatch.setitem(sys.modules, "jax", ModuleType("jax"))
+    assert "no patches for it yet" in determinism.patch().skipped["jax"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,19 @@ def test_two_runs_cut_at_different_places_are_not_different(tmp_path: Path) -> N
     comparison = compare(tmp_path / "one", tmp_path / "two")
     assert [trouble.identifier for trouble in comparison.trouble] == ["max-disk"]
     assert comparison.first_divergence is None
+
+
+def test_threads_that_describe_at_once_do_not_stop_the_writer(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "trace")
+
+    def describe(number: int) -> None:
+        for time in range(60):
+            writer.describe(**{f"thread {number}": time})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(describe, range(4)))
+    assert writer.stopped_by is None
+    add(writer, 3)
+    finish(writer)
+    described = open_trace(tmp_path / "trace").processes[0].description
+    assert [described[f"thread {number}"] for number in range(4)] == [59] * 4

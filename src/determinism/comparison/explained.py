@@ -186,13 +186,21 @@ class Explained:
 
 
 def _is_later_in_the_process(sender: Found, receiver: Found) -> bool:
-    """Whether a thread would have received something before it was there; other processes have steps of their own."""
+    """Whether a thread would have received something before it was there; other processes have steps of their own.
+
+    So have threads that train by themselves, while the others of their process make no steps.
+    """
     is_same = sender.result.part_of == receiver.result.part_of
     return (
         is_same
         and {sender.result.stream, receiver.result.stream} <= set(_THREADS)
+        and _steps_by(sender) == _steps_by(receiver)
         and (sender.divergence.step > receiver.divergence.step)
     )
+
+
+def _steps_by(found: Found) -> str | None:
+    return None if found.result.traces is None else found.result.traces[0].steps_by
 
 
 def _rank(found: Found) -> int:

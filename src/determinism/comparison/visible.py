@@ -136,7 +136,7 @@ def _digest_of_input(process: ProcessTrace, chunk: Chunk, row: int, at: int) -> 
     entry = int(inputs.starts[row]) + at
     if entry >= int(inputs.starts[row + 1]) or not inputs.columns["producer"][entry]:
         return NO_DIGEST
-    producer = chunk.first + row - int(inputs.columns["producer"][entry])
+    producer = chunk.number(row) - int(inputs.columns["producer"][entry])
     made_in, made_at = process.record(producer)
     outputs = made_in.children["outputs"]
     index = int(outputs.starts[made_at]) + int(inputs.columns["output"][entry])

@@ -9,6 +9,9 @@ from determinism.factors.catalog import FACTORS, Action
 from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
+_ENTROPY = "entropy"
+"""The factor, and the source, that random bytes of the operating system are."""
+
 
 @dataclass(frozen=True)
 class Intervention:
@@ -55,6 +58,11 @@ class Intervention:
     def in_order(self) -> tuple[FixedSource, ...]:
         """The sources, by file and line."""
         return tuple(sorted(self.sources, key=lambda source: (source.file, source.line, source.source)))
+
+    @property
+    def fixes_entropy(self) -> bool:
+        """Whether random bytes of the operating system are held still, and with them the names of temporary files."""
+        return (_ENTROPY, Action.FIXED) in self.factors or any(source.source == _ENTROPY for source in self.sources)
 
     @property
     def name(self) -> str:

@@ -46,7 +46,7 @@ _ALL = (
     ),
     Factor(
         "thread-schedule",
-        "threads that the program starts run one after the other",
+        "threads that the program starts take turns, in a fixed order",
         "threads are delayed and interrupted in another way in each run",
     ),
     Factor(

@@ -1,4 +1,4 @@
-"""Lets the program's threads run one after the other, or gets in their way."""
+"""Lets the program's threads take turns, or gets in their way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from determinism.code_owner import Owner, owner_of
+from determinism.factors.thread_turns import take_turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,34 +15,20 @@ if TYPE_CHECKING:
 
     from determinism.factors.request import FactorRequest
 
-_PATIENCE_SECONDS = 2.0
-"""A thread that takes longer waits for another one, or works for the whole time of the program."""
 _DELAYS = (0.0, 0.004, 0.001, 0.009, 0.0, 0.002, 0.016)
 
 
 def start(request: FactorRequest) -> None:
     """Replace how threads start."""
     if request.is_fixed("thread-schedule"):
-        _one_after_the_other()
+        _in_turns()
     else:
         _stir(request.number)
 
 
-def _one_after_the_other() -> None:
+def _in_turns() -> None:
     from concurrent.futures import ThreadPoolExecutor
     from multiprocessing.pool import ThreadPool
-
-    begin = threading.Thread.start
-    impatient: set[Any] = set()
-
-    def start_and_wait(self: threading.Thread) -> None:
-        begin(self)
-        work = getattr(self, "_target", None) or type(self)
-        if work in impatient or owner_of(sys._getframe(1)) is not Owner.USER:
-            return
-        self.join(_PATIENCE_SECONDS)
-        if self.is_alive():
-            impatient.add(work)
 
     def submit(self: ThreadPoolExecutor, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return _done(fn, args, kwargs)
@@ -52,7 +38,7 @@ def _one_after_the_other() -> None:
     def make_pool_of_one(self: ThreadPool, processes: Any = None, *args: Any, **kwargs: Any) -> None:
         make_pool(self, 1, *args, **kwargs)
 
-    threading.Thread.start = start_and_wait  # type: ignore[method-assign]
+    take_turns()
     ThreadPoolExecutor.submit = submit  # type: ignore[method-assign, assignment]
     ThreadPool.__init__ = make_pool_of_one  # type: ignore[method-assign]
 

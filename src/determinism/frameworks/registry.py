@@ -18,8 +18,11 @@ ENABLERS = {
 }
 """Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
 
-PATCHERS = {"tensorflow": "determinism.frameworks.tensorflow.patches"}
-"""Per framework the module with `apply()`, which replaces ops and returns their names, a reason if there are none, and the undoing."""
+PATCHERS = {
+    "torch": "determinism.frameworks.torch.patches",
+    "tensorflow": "determinism.frameworks.tensorflow.patches",
+}
+"""Per framework the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
 
 SEEDERS = {
     "torch": "determinism.frameworks.torch.seeding",

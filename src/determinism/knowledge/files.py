@@ -60,6 +60,7 @@ def _op(entry: dict[str, Any], framework: str) -> Op:
         names=tuple(entry.get("names", ())),
         kernels=tuple(entry.get("kernels", ())),
         alerts=tuple(entry.get("alerts", ())),
+        patches=tuple(entry.get("patches", ())),
         summary=entry["summary"],
         statuses=tuple(_status(status, framework) for status in entry["status"]),
     )

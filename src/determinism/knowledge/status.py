@@ -131,6 +131,7 @@ class Op:
         names: Other public names: functions, methods, layers that are built on it, overloads.
         kernels: Names that alerts and stack traces show.
         alerts: Texts of error messages about it.
+        patches: Identities of the replacements of `determinism.patch` that make it deterministic.
         summary: One sentence on what makes it vary.
         statuses: All statuses, of all versions.
     """
@@ -140,5 +141,6 @@ class Op:
     names: tuple[str, ...]
     kernels: tuple[str, ...]
     alerts: tuple[str, ...]
+    patches: tuple[str, ...]
     summary: str
     statuses: tuple[Status, ...]

@@ -24,7 +24,12 @@ class Conditions:
 
 
 def conditions_of(
-    intervention: Intervention, number: int, *, notes: Path | None = None, copied: tuple[str, str] | None = None
+    intervention: Intervention,
+    number: int,
+    *,
+    notes: Path | None = None,
+    copied: tuple[str, str] | None = None,
+    temporary: Path | None = None,
 ) -> Conditions:
     """Give a run the surroundings that an experiment asks for.
 
@@ -32,12 +37,15 @@ def conditions_of(
         intervention: What is held still or stirred. That it may need a fresh copy is not seen to here.
         number: Which run of the experiment it is, from 1; what is stirred depends on it.
         notes: Folder for notes of what the program takes from outside; None if none are wanted.
+        temporary: Folder for temporary files, which exists; None for the usual one.
         copied: The copy that the program runs in, and the folder that it is a copy of.
     """
     environment: dict[str, str] = dict(os.environ)
     factors = FactorRequest({factor: action.value for factor, action in intervention.factors}, number)
     if factors.actions:
         environment = factor_environment(environment, factors)
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
     if notes is not None:
         notes.mkdir(parents=True, exist_ok=True)
     request = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes, copied=copied)

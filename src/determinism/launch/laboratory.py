@@ -161,7 +161,9 @@ class Laboratory:
         copy = self._copy_for(intervention)
         copied = None if copy is None else (str(copy.folder), str(copy.original))
         notes = self._notes(name) if probes else None
-        conditions = conditions_of(intervention, number, notes=notes, copied=copied)
+        conditions = conditions_of(
+            intervention, number, notes=notes, copied=copied, temporary=self._temporary_for(intervention)
+        )
         series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1)
         most_seconds = _LEAST_PATIENCE + _PATIENCE * self._run_seconds
         last = time.monotonic() + most_seconds
@@ -173,6 +175,16 @@ class Laboratory:
         if result.exit_status not in self._exit_statuses:
             raise LaunchError("run-failed", f"the program ended with exit status {result.exit_status}.")
         return open_trace(self._output.trace(name))
+
+    def _temporary_for(self, intervention: Intervention) -> Path | None:
+        """An empty folder where names of temporary files come out alike, since no earlier run has taken them."""
+        if not intervention.fixes_entropy:
+            return None
+        folder = (self._output.path / "temporary").absolute()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def _notes(self, name: str) -> Path:
         return self._output.trace(name).with_name(f"{name}.{_NOTES}")

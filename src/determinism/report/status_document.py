@@ -35,6 +35,7 @@ def _answer(answer: OpStatus) -> dict[str, Any]:
         "names": list(op.names),
         "kernels": list(op.kernels),
         "alerts": list(op.alerts),
+        "patches": list(op.patches),
         "summary": op.summary,
         "framework": answer.framework.identifier,
         "version": answer.version,

@@ -65,6 +65,9 @@ def _answer(answer: OpStatus, width: int, colors: bool) -> Iterator[str]:
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         yield from paragraph(f"Also: {', '.join(names[:_MOST_NAMES])}{more}.", width, _MARGIN)
+    if op.patches:
+        text = f"Replaced by determinism.patch(), where it has a kernel for CUDA or varies on the CPU: {', '.join(op.patches)}."
+        yield from paragraph(text, width, _MARGIN)
     if answer.is_beyond_what_is_known:
         known = f"{answer.framework.first} to {answer.framework.last}"
         yield from paragraph(

@@ -142,6 +142,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "stream": lambda value: value is None or value in set(Stream),
     "part_of": _is_text,
     "threads": _is_text_list,
+    "threads_made_at": _is_text_list,
     "framework": _is_text,
     "steps_by": _is_text,
     "records": _is_count,

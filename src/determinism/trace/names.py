@@ -101,6 +101,14 @@ class Names:
             return ()
         return tuple(self.frames[frame] for frame in self.stack_frames[number])
 
+    def frame(self, text: str) -> Frame:
+        """A frame that stands elsewhere in the trace, as JSON.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._parsed(_parse_frame, text)
+
     def layout(self, number: int) -> Layout | None:
         """One layout; None for `NONE` and for values that are no tensors.
 

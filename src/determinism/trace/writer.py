@@ -198,8 +198,9 @@ class ProcessWriter:
 
     def describe(self, **facts: Any) -> None:
         """Add facts to `process.json`."""
-        self._process_file.facts.update(facts)
-        self._write_description(ended=False)
+        with self._lock:
+            self._process_file.facts.update(facts)
+            self._write_description(ended=False)
 
     def _stop_at_limit(self) -> None:
         self._stop("max-disk", f"the trace of this process takes {self._bytes_on_disk()} bytes of {self._max_bytes}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
@@ -13,10 +14,12 @@ from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.thread_edges import ThreadEdges
 from determinism.frameworks.wrapping import Undo, wrap
+from determinism.sites import frame_text, innermost_user_frame
 
 _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
 """Modules whose threads only carry tensors from one process to another."""
 _MOST_NAMES = 256
+_MADE_AT = "_determinism_made_at"
 
 
 class Threads:
@@ -29,6 +32,7 @@ class Threads:
         self._open_stream = open_stream
         self._stream: Stream | None = None
         self._names: list[str] = []
+        self._made_at: list[str] = []
         self._by_thread: dict[int, Recorder] = {main.thread: main}
         self._lock = threading.Lock()
 
@@ -56,7 +60,7 @@ class Threads:
             if getattr(target, "__module__", None) in _SERVING:
                 return original(thread)
             recorder = Recorder(tracks_ops=self.main.tracks_ops, paranoid=self.main.paranoid)
-            recorder.wake = self._begin(thread.name)
+            recorder.wake = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
             self._by_thread[get_ident()] = recorder
             if recorder.tracks_ops:
                 _push_mode(recorder)
@@ -67,9 +71,22 @@ class Threads:
                     _pop_mode()
                 self._by_thread.pop(get_ident(), None)
 
-        return wrap(threading.Thread, "_bootstrap_inner", around)
+        def made(original: Callable[..., None], thread: threading.Thread, *args: Any, **kwargs: Any) -> None:
+            original(thread, *args, **kwargs)
+            vars(thread)[_MADE_AT] = frame_text(innermost_user_frame())
 
-    def _begin(self, name: str) -> Callable[[Recorder], None]:
+        undo_start, undo_making = (
+            wrap(threading.Thread, name, wrapper)
+            for name, wrapper in (("_bootstrap_inner", around), ("__init__", made))
+        )
+
+        def undo() -> None:
+            undo_making()
+            undo_start()
+
+        return undo
+
+    def _begin(self, name: str, made_at: str) -> Callable[[Recorder], None]:
         def begin(recorder: Recorder) -> None:
             if not self.main.is_ready():
                 return
@@ -82,8 +99,11 @@ class Threads:
                     return
                 number = len(self._names) + 1
                 self._names.append(name)
+                self._made_at.append(made_at)
                 if number <= _MOST_NAMES:
-                    stream.writer.describe(threads=self._names[:_MOST_NAMES])
+                    stream.writer.describe(
+                        threads=self._names[:_MOST_NAMES], threads_made_at=self._made_at[:_MOST_NAMES]
+                    )
             self._attach(recorder, stream, number)
 
         return begin

@@ -1,0 +1,228 @@
+"""What `determinism.patch` changes for PyTorch, op by op: whether it raises or varies, how far it is from float64, time and memory.
+
+    python benchmarks/patches.py --json benchmarks/results/patches-cuda.json
+
+Each op is called as stock, and with the replacement in PyTorch's deterministic mode. On a GPU sizes are those of real models. Without one the
+code for GPUs is bound to the CPU's kernels, in small sizes: that shows whether it is right and varies, and its times say nothing of a GPU.
+Only what is replaced on the CPU too is timed there, as it is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import determinism
+from determinism.frameworks.torch.patches.alerts import ALERTS
+from determinism.frameworks.torch.patches.binding import bind
+from determinism.frameworks.torch.patches.catalogue import PATCHES
+from determinism.frameworks.torch.patches.probing import alerts_on_cpu
+from measured import markdown, surroundings, write
+from patched_kernels import capturing, error, in_float64, patched_cpu
+from patched_ops import CASES, Call, OpCase
+
+ALERT = "does not have a deterministic implementation"
+ALSO_ON_CPU = [one.identity for one in PATCHES if one.varies_on_cpu or alerts_on_cpu(one)]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--small", action="store_true", help="small sizes on a GPU too")
+    parser.add_argument("--ops", default="", help="only cases whose title contains this")
+    parser.add_argument("--repeats", type=int, default=200, help="how many results of each are compared")
+    parser.add_argument("--json", type=Path, help="keep the results in a file")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    device = torch.device(asked.device)
+    small = asked.small or device.type == "cpu"
+    results = []
+    for case in [one for one in CASES if asked.ops in one.title]:
+        sizes = case.crowded or case.small if device.type == "cpu" else case.small if small else case.model
+        print(case.title, sizes, file=sys.stderr, flush=True)
+        results.append(measured_case(case, sizes, device, asked.repeats))
+    if device.type == "cpu":
+        print(
+            "Measured on a CPU: the code for GPUs was bound to its kernels. Times are those of what is replaced on the CPU.\n"
+        )
+    print(markdown([row(one) for one in results]))
+    if asked.json:
+        name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+        around = surroundings("torch", "triton") | {
+            "device": device.type,
+            "device_name": name,
+            "threads": torch.get_num_threads(),
+        }
+        write(asked.json, around, results)
+
+
+def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, repeats: int) -> dict[str, Any]:
+    """What came out for one case."""
+    call = case.call(sizes, torch.float32, device)
+    found: dict[str, Any] = {"op": case.title, "patch": case.patch, "sizes": sizes, "repeats": repeats}
+    found["alert"] = ALERTS.get(case.patch)
+    found["stock_distinct"] = distinct(call, repeats)
+    found["raises"] = raised_in_deterministic_mode(case, sizes, device)
+    stock_ms, stock_bytes = cost(call, device)
+    mode_ms = None if found["raises"] else deterministic_cost(call, device)
+    calls: list[Any] = []
+    with bound(device, calls), deterministic_mode():
+        patched = case.call(sizes, torch.float32, device)
+        patched()
+        ran = [one for one in calls if one[0].identity == case.patch]
+        calls.clear()
+        found["runs"] = bool(ran)
+        found["distinct"] = distinct(patched, repeats)
+        calls.clear()
+    found |= errors(ran)
+    if device.type == "cuda" or case.patch in ALSO_ON_CPU:
+        with determinism.patch():
+            patched_ms, patched_bytes = cost(case.call(sizes, torch.float32, device), device)
+        found |= {"stock_ms": stock_ms, "deterministic_ms": mode_ms, "patched_ms": patched_ms}
+        found |= {"stock_bytes": stock_bytes, "patched_bytes": patched_bytes}
+    return found
+
+
+def errors(ran: list[Any]) -> dict[str, float | None]:
+    """How far the replacement, and the stock op on the same arguments, are from the stock op in float64."""
+    ours, stock = [], []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what stock leaves open between threads, one thread decides
+    for patch, (given, named), left in ran:
+        try:
+            reference = in_float64(patch, given, named)
+            again = in_float64(patch, given, named, wider=False)
+        except (RuntimeError, torch.cuda.OutOfMemoryError):
+            continue
+        ours.append(error(left, reference))
+        stock.append(error(again, reference))
+    torch.set_num_threads(threads)
+    return {"error": max(ours, default=None), "stock_error": max(stock, default=None)}
+
+
+@contextmanager
+def bound(device: torch.device, calls: list[Any]) -> Iterator[None]:
+    """Replacements that note their calls."""
+    noting = capturing(PATCHES, calls)
+    if device.type == "cpu":
+        with patched_cpu([one for one in noting if not one.identity.endswith("cudnn")]):
+            yield
+        return
+    _, restore = bind(noting, "gpu")
+    try:
+        yield
+    finally:
+        restore()
+
+
+@contextmanager
+def deterministic_mode() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def raised_in_deterministic_mode(case: OpCase, sizes: tuple[int, ...], device: torch.device) -> bool:
+    """Whether stock refuses the op, forward or backward."""
+    with deterministic_mode():
+        try:
+            case.call(sizes, torch.float32, device)()
+        except RuntimeError as refusal:
+            return ALERT in str(refusal)
+    return False
+
+
+def deterministic_cost(call: Call, device: torch.device) -> float:
+    with deterministic_mode():
+        return cost(call, device)[0]
+
+
+def distinct(call: Call, repeats: int) -> int:
+    """How many different results the repeats gave, to the last bit."""
+    digests = set()
+    for _ in range(repeats):
+        digest = hashlib.sha256()
+        for result in call():
+            digest.update(result.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digests.add(digest.digest())
+    return len(digests)
+
+
+def cost(call: Call, device: torch.device, blocks: int = 7) -> tuple[float, int | None]:
+    """Milliseconds of one call, the fastest of several blocks, since others may use the machine; and on a GPU the largest memory that it took beyond what was there."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # with more, the time is that of waiting for threads that others keep from running
+    call()
+    _wait(device)
+    began = time.perf_counter()
+    call()
+    _wait(device)
+    per_block = max(1, int(0.05 / max(time.perf_counter() - began, 1e-6)))
+    seconds = [_seconds(call, per_block, device) for _ in range(blocks)]
+    torch.set_num_threads(threads)
+    return min(seconds) * 1000, _memory(call, device)
+
+
+def _seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    _wait(device)
+    return (time.perf_counter() - began) / times
+
+
+def _memory(call: Callable[[], Any], device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    _wait(device)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def row(found: dict[str, Any]) -> dict[str, str]:
+    """A line of the table."""
+
+    def ratio(over: str, under: str) -> str:
+        return f"{found[over] / found[under]:.2f}" if found.get(over) and found.get(under) else "–"
+
+    def small(value: float | None) -> str:
+        return "–" if value is None else f"{value:.1e}"
+
+    of = f" of {found['repeats']}"
+    return {
+        "op": found["op"],
+        "sizes": " × ".join(map(str, found["sizes"])),
+        "stock in deterministic mode": "raises" if found["raises"] else "runs",
+        "stock, distinct": f"{found['stock_distinct']}{of}",
+        "patched": "runs" if found["runs"] else "not called",
+        "patched, distinct": f"{found['distinct']}{of}",
+        "stock, error": small(found["stock_error"]),
+        "patched, error": small(found["error"]),
+        "time": ratio("patched_ms", "stock_ms"),
+        "time to deterministic stock": ratio("patched_ms", "deterministic_ms"),
+        "memory": ratio("patched_bytes", "stock_bytes"),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What PyTorch calls the replaced ops where it refuses them in deterministic mode.
+
+Sources: the documentation of `torch.use_deterministic_algorithms` of 2.11 to 2.15; and which functions call `alertNotDeterministic` in the
+libraries of PyTorch 2.13.0 for CUDA 13.0 (disassembled 2026-11-22). The latter lack `reflection_pad2d_backward_cuda`, which
+is documented; and `scatter_reduce_cuda_kernel` and `index_reduce_cuda` are there, which are not.
+"""
+
+from __future__ import annotations
+
+ALERTS = {
+    "adaptive-avg-pool2d": "adaptive_avg_pool2d_backward_cuda",
+    "adaptive-avg-pool3d": "adaptive_avg_pool3d_backward_cuda",
+    "avg-pool3d": "avg_pool3d_backward_cuda",
+    "adaptive-max-pool2d": "adaptive_max_pool2d_backward_cuda",
+    "fractional-max-pool2d": "fractional_max_pool2d_backward_cuda",
+    "fractional-max-pool3d": "fractional_max_pool3d_backward_cuda",
+    "max-pool3d": "max_pool3d_with_indices_backward_cuda",
+    "max-unpool2d": "max_unpooling2d_forward_out",
+    "max-unpool3d": "max_unpooling3d_forward_out",
+    "interpolate-linear": "upsample_linear1d_backward_out_cuda",
+    "interpolate-bilinear": "upsample_bilinear2d_backward_out_cuda",
+    "interpolate-trilinear": "upsample_trilinear3d_backward_out_cuda",
+    "interpolate-bicubic": "upsample_bicubic2d_backward_out_cuda",
+    "interpolate-bilinear-antialias": "upsample_bilinear2d_aa_backward_out_cuda",
+    "interpolate-bicubic-antialias": "upsample_bicubic2d_aa_backward_out_cuda",
+    "reflection-pad1d": "reflection_pad1d_backward_out_cuda",
+    "reflection-pad2d": "reflection_pad2d_backward_cuda",
+    "reflection-pad3d": "reflection_pad3d_backward_out_cuda",
+    "replication-pad1d": "replication_pad1d_backward_cuda",
+    "replication-pad2d": "replication_pad2d_backward_cuda",
+    "replication-pad3d": "replication_pad3d_backward_cuda",
+    "grid-sample2d": "grid_sampler_2d_backward_cuda",
+    "grid-sample3d": "grid_sampler_3d_backward_cuda",
+    "grid-sample-cudnn": "cudnn_grid_sampler_backward",
+    "nll-loss2d": "nll_loss2d_forward_out_cuda_template",
+    "ctc-loss": "ctc_loss_backward_gpu",
+    "embedding-bag-max": "embedding_bag_backward_cuda_max",
+    "put": "put_",
+    "scatter-reduce": "scatter_reduce_cuda_prod_",
+    "scatter-with-reduce": "scatter_reduce_cuda_kernel",
+    "index-reduce": "index_reduce_cuda",
+    "histc": "_histc_cuda with floating point input",
+    "bincount": "_bincount_cuda",
+    "median": "median CUDA with indices output",
+    "nanmedian": "median CUDA with indices output",
+    "quantized-resize": "quantized_resize_cpu_",
+}
+"""Per identity of a patch the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""

@@ -1,0 +1,80 @@
+"""`histc`, and `bincount` with weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.patches.patch import Patch
+from determinism.frameworks.torch.patches.segments import sum_by_key
+from determinism.frameworks.torch.patches.tensors import plain
+
+
+def histc(given: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """Counts per bin. They are counted as integers, which gives the same in any order, and cast."""
+    low, high = _range(given, min, max)
+    values = given.reshape(-1)
+    inside = (values >= low) & (values <= high)
+    steps = (values - low) * bins / (high - low)
+    numbers = torch.where(inside, steps, torch.zeros_like(steps)).to(torch.int64).clamp(max=bins - 1)
+    numbers = torch.where(inside, numbers, torch.full_like(numbers, bins))
+    return torch.bincount(numbers, minlength=bins + 1)[:bins].to(given.dtype)
+
+
+def _range(given: torch.Tensor, low: float, high: float) -> tuple[float, float]:
+    if low == high and given.numel() > 0:
+        low, high = given.min().item(), given.max().item()
+    return (low - 1, high + 1) if low == high else (low, high)
+
+
+def _histc_supports(given: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> bool:
+    if not plain(given) or bins <= 0 or isinstance(min, complex) or isinstance(max, complex) or min > max:
+        return False
+    return all(math.isfinite(bound) for bound in _range(given, min, max))
+
+
+def bincount(given: torch.Tensor, weights: torch.Tensor, minlength: int = 0) -> torch.Tensor:
+    """The sum of the weights of each number."""
+    if given.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=given.device)
+    values = weights if weights.dtype == torch.float32 else weights.to(torch.float64)
+    size = max(int(given.max()) + 1, minlength)
+    return sum_by_key(given.to(torch.int64), values.unsqueeze(1), size).squeeze(1)
+
+
+def _bincount_supports(given: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> bool:
+    if weights is None or given.dim() != 1 or weights.shape != given.shape or weights.device != given.device:
+        return False
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool or weights.is_complex():
+        return False
+    return minlength >= 0 and (given.numel() == 0 or int(given.min()) >= 0)
+
+
+def _histc_example(device: Any) -> tuple[Any, ...]:
+    return torch.arange(4.0, device=device), 2, 0, 3
+
+
+def _bincount_example(device: Any) -> tuple[Any, ...]:
+    return torch.zeros(2, dtype=torch.int64, device=device), torch.ones(2, device=device)
+
+
+PATCHES = (
+    Patch(
+        identity="histc",
+        what="histc",
+        overloads=("histc", "histc.out"),
+        run=histc,
+        supports=_histc_supports,
+        example=_histc_example,
+    ),
+    Patch(
+        identity="bincount",
+        what="bincount with weights",
+        overloads=("bincount",),
+        run=bincount,
+        supports=_bincount_supports,
+        example=_bincount_example,
+    ),
+)

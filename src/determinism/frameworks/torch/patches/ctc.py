@@ -1,0 +1,141 @@
+"""The gradient of `CTCLoss`.
+
+How likely it is to be at a place of the extended target (with blanks between the labels) at some time is the product of what the forward op
+left (alpha) and what is computed here from the end (beta). For each label these are added up over its places, in their order; the
+stock kernel for GPUs adds with atomics where the alphabet or the batch is large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.patches.patch import Patch
+from determinism.frameworks.torch.patches.segments import sum_by_key
+from determinism.frameworks.torch.patches.tensors import plain
+
+_REAL = frozenset({torch.float32, torch.float64})
+_NEVER = float("-inf")
+
+
+def ctc_gradient(
+    grad: torch.Tensor,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """The gradient by the logarithms of the probabilities, of shape (times, batch, alphabet)."""
+    device = log_probs.device
+    inputs, lengths = (_on(device, one) for one in (input_lengths, target_lengths))
+    extended = _extended(targets.to(device), lengths, (log_alpha.shape[2] - 1) // 2, blank)
+    log_beta = _log_beta(log_probs, extended, inputs, lengths)
+    times, batch, alphabet = log_probs.shape
+    # Beyond the end of a target or an input nobody wrote to alpha.
+    together = torch.where(log_beta == _NEVER, log_beta, log_alpha.transpose(0, 1)[:times] + log_beta)
+    largest = together.amax(2, keepdim=True)
+    largest = torch.where(largest == _NEVER, torch.zeros_like(largest), largest)
+    keys = extended + torch.arange(batch, device=device).unsqueeze(1) * alphabet
+    likely = (together - largest).exp().permute(1, 2, 0).reshape(-1, times)
+    by_label = sum_by_key(keys.reshape(-1), likely, batch * alphabet)
+    by_label = by_label.view(batch, alphabet, times).permute(2, 0, 1).log() + largest
+    loss = neg_log_likelihood.view(1, batch, 1)
+    result = (log_probs.exp() - (by_label + loss - log_probs).exp()) * grad.view(1, batch, 1)
+    counts = torch.arange(times, device=device).unsqueeze(1) < inputs
+    if zero_infinity:
+        counts = counts & (neg_log_likelihood != float("inf"))
+    return torch.where(counts.unsqueeze(2), result, torch.zeros_like(result)).contiguous()
+
+
+def _on(device: torch.device, lengths: Any) -> torch.Tensor:
+    values = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(list(lengths), dtype=torch.int64)
+    return values.to(device, torch.int64)
+
+
+def _extended(targets: torch.Tensor, lengths: torch.Tensor, longest: int, blank: int) -> torch.Tensor:
+    """The labels with a blank before, between and after them; blanks fill what is beyond. Of shape (batch, 2 * longest + 1)."""
+    batch = len(lengths)
+    extended = torch.full((batch, 2 * longest + 1), blank, dtype=torch.int64, device=targets.device)
+    if longest == 0 or targets.numel() == 0:
+        return extended
+    steps = torch.arange(longest, device=targets.device)
+    if targets.dim() == 1:
+        starts = torch.cumsum(lengths, 0) - lengths
+        labels = targets[(starts.unsqueeze(1) + steps).clamp(max=len(targets) - 1)]
+    else:
+        labels = targets[:, steps.clamp(max=targets.shape[1] - 1)]
+    extended[:, 1::2] = torch.where(steps < lengths.unsqueeze(1), labels.to(torch.int64), blank)
+    return extended
+
+
+def _log_beta(
+    log_probs: torch.Tensor, extended: torch.Tensor, inputs: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """The logarithm of how likely the rest is, from each place at each time on. Of shape (times, batch, places)."""
+    times, batch, _ = log_probs.shape
+    places = extended.shape[1]
+    place = torch.arange(places, device=extended.device)
+    last = 2 * lengths.unsqueeze(1)
+    ends = (place == last) | (place == last - 1)
+    exists = place <= last
+    # A label may be followed by the next one without a blank if they differ.
+    skips = torch.zeros_like(exists)
+    skips[:, :-2] = (extended[:, :-2] != extended[:, 2:]) & (place[:-2] < last - 1)
+    emitted = log_probs.gather(2, extended.expand(times, batch, places))
+    never = torch.full((batch, places), _NEVER, dtype=log_probs.dtype, device=log_probs.device)
+    result = torch.empty_like(emitted)
+    later = never
+    for time in range(times - 1, -1, -1):
+        one = torch.cat([later[:, 1:], never[:, :1]], 1)
+        two = torch.where(skips, torch.cat([later[:, 2:], never[:, : min(2, places)]], 1), never)
+        onward = torch.stack([later, one, two]).logsumexp(0)
+        begins = (inputs == time + 1).unsqueeze(1)
+        reached = torch.where(begins, torch.where(ends, torch.zeros_like(never), never), onward)
+        later = torch.where(exists & (inputs > time).unsqueeze(1), reached + emitted[time], never)
+        result[time] = later
+    return result
+
+
+def _supports(
+    grad: torch.Tensor,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> bool:
+    return (
+        plain(log_probs, log_alpha, neg_log_likelihood, dtypes=_REAL)
+        and grad.dtype == log_probs.dtype
+        and log_probs.dim() == 3
+        and log_probs.numel() > 0
+        and grad.numel() == log_probs.shape[1]
+        and targets.dtype in (torch.int32, torch.int64)
+    )
+
+
+def _example(device: Any) -> tuple[Any, ...]:
+    log_probs = torch.full((2, 1, 2), -0.7, device=device)
+    targets = torch.ones(1, 1, dtype=torch.int64, device=device)
+    alpha = torch.full((1, 2, 3), -0.7, device=device)
+    return torch.ones(1, device=device), log_probs, targets, [2], [1], torch.ones(1, device=device), alpha, 0
+
+
+PATCHES = (
+    Patch(
+        identity="ctc-loss",
+        what="ctc_loss (gradient)",
+        overloads=("_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
+        run=ctc_gradient,
+        supports=_supports,
+        example=_example,
+    ),
+)
