@@ -16,17 +16,12 @@ def checked(folder: Path, program: str, *words: str, options: tuple[str, ...] = 
     return check_command(folder, command, options=options, environment=ENVIRONMENT).report
 
 
-def test_a_seeded_keras_fit_is_the_same(tmp_path: Path) -> None:
-    report = checked(tmp_path, "keras_fit", "seeded")
-    assert report["verdict"] == "same"
-    assert report["recorded"]["blind_spots"] == []
-    assert report["recorded"]["steps"] == 6
-
-
 def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
     report = checked(tmp_path, "op_determinism")
     assert report["verdict"] == "same"
     assert report["recorded"]["blind_spots"] == []
+    assert report["recorded"]["steps"] == 8
+    assert len(report["runs"]) == 2
 
 
 def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
