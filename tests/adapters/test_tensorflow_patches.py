@@ -309,3 +309,19 @@ def test_before_the_import_of_tensorflow() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "'DynamicStitch'" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(("columns", "device"), [(1, "/device:CPU:0"), (3, "")])
+def test_svd_of_one_column_runs_on_the_cpu(columns: int, device: str, patched: determinism.Patches) -> None:
+    matrix = RANDOM.randn(5, columns).astype(np.float32)
+    assert ops_of(tf.linalg.svd, matrix)["Svd"] == device
+    ours = tf.linalg.svd(matrix)
+    patched.restore()
+    assert all(same_bits(mine, stock) for mine, stock in zip(ours, tf.linalg.svd(matrix), strict=True))
+
+
+def test_svd_of_a_list_and_of_what_is_no_matrix(patched: determinism.Patches) -> None:
+    values, _, _ = tf.linalg.svd([[3.0], [4.0]])
+    assert values.numpy().tolist() == [5.0]
+    with pytest.raises(Exception, match="rank"):
+        tf.linalg.svd([1.0])

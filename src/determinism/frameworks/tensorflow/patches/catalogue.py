@@ -13,7 +13,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from determinism.frameworks.tensorflow.patches import batch_norm, bincount, crop_and_resize, dynamic_stitch
+from determinism.frameworks.tensorflow.patches import batch_norm, bincount, crop_and_resize, dynamic_stitch, svd
 from determinism.frameworks.tensorflow.patches.placement import on_cpu
 
 Function = Callable[..., Any]
@@ -82,6 +82,7 @@ PATCHES = (
     Patch("resize, nearest neighbor (gradient)", _IMAGE, "resize_nearest_neighbor_grad", "ResizeNearestNeighborGrad"),
     Patch("adjust_contrast", _IMAGE, "adjust_contrastv2", "AdjustContrastv2"),
     Patch("sparse_dense_matmul", "gen_sparse_ops", "sparse_tensor_dense_mat_mul", "SparseTensorDenseMatMul"),
+    Patch("svd of one column", "gen_linalg_ops", "svd", "Svd", svd.svd),
     Patch("max_pool_with_argmax (gradient)", _NN, "max_pool_grad_with_argmax", "MaxPoolGradWithArgmax"),
     Patch("dilation2d (gradient)", _NN, "dilation2d_backprop_input", "Dilation2DBackpropInput"),
     Patch("dilation2d (gradient)", _NN, "dilation2d_backprop_filter", "Dilation2DBackpropFilter"),
