@@ -134,3 +134,8 @@ def test_audit_runs_as_a_command() -> None:
 
     assert done.stdout.startswith(f"PyTorch {torch.__version__}, CPU: 1 cases")
     assert done.stdout.rstrip().endswith("varying:")
+
+
+def test_what_the_samples_need_does_not_forbid_setting_flags() -> None:
+    assert database()
+    assert not torch.backends.flags_frozen()

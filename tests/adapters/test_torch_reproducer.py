@@ -17,13 +17,6 @@ from determinism.trace.tensor_file import read_tensors
 from tests.torch_captures import capture
 
 
-@pytest.fixture(autouse=True)
-def _flags_may_be_set() -> Iterator[None]:
-    """PyTorch's own tests, which others here import, forbid for the whole process what the script does at its start."""
-    with getattr(torch.backends, "__allow_nonbracketed_mutation")():  # a name that classes would mangle
-        yield
-
-
 aten = torch.ops.aten
 COUNT = 524_288
 PLACES = torch.arange(COUNT) * 7919 % 61

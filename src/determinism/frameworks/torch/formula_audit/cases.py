@@ -26,7 +26,9 @@ def database() -> list[Any]:
     Raises:
         ImportError: A package that PyTorch's test suite needs is missing.
     """
-    with warnings.catch_warnings():
+    # What PyTorch's own tests import forbids setting flags for the rest of the process; nobody here asked for that.
+    allowing_flags = getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)
+    with warnings.catch_warnings(), allowing_flags():
         # It misses packages that only other parts of the test suite need.
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
