@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ import torch
 from determinism.diagnose.reproducer import write_reproducer
 from determinism.trace.tensor_file import read_tensors
 from tests.torch_captures import capture
-
 
 aten = torch.ops.aten
 COUNT = 524_288
