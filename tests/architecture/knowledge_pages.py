@@ -83,14 +83,14 @@ def status_row(status: Status, framework: str) -> list[str]:
     ]
 
 
-def op_section(op: Op) -> Iterator[str]:
-    """What is known of one op."""
+def op_section(op: Op, docs: str = "") -> Iterator[str]:
+    """What is known of one op, for a page from which `docs` leads to the folder of the other pages."""
     yield f"### {code(op.name)}\n"
     yield f"{cell(op.summary)}\n"
     if op.names:
         yield f"Also: {', '.join(map(code, op.names))}.\n"
     if op.patches:
-        yield f"[`determinism.patch()`](patches.md) replaces it: {', '.join(map(code, op.patches))}.\n"
+        yield f"[`determinism.patch()`]({docs}patches.md) replaces it: {', '.join(map(code, op.patches))}.\n"
     if op.kernels or op.alerts:
         yield f"Known in messages as: {', '.join(map(code, (*op.kernels, *op.alerts)))}.\n"
     yield from table(COLUMNS, [status_row(status, op.framework) for status in op.statuses])

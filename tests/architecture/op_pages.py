@@ -23,7 +23,7 @@ def file_of(op: Op) -> str:
 
 def page_of(op: Op) -> str:
     """The page of an op."""
-    _, *section = op_section(op)
+    _, *section = op_section(op, "../")
     title = framework_named(op.framework).title
     lines = [f"# {code(op.name)}\n", f"{title}. What the words mean: [what is known of ops](../knowledge.md).\n"]
     return finished([*lines, *section, *modes(framework_named(op.framework))])
