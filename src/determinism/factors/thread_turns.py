@@ -106,15 +106,22 @@ class Turns:
             turn.wakes = None
             self._idle = 0
 
-    @staticmethod
-    def without(turns: Turns, work: Callable[[], None]) -> None:
+    def takes_turns(self, turn: Turn) -> bool:
+        """Whether the thread with this turn is still among those that take turns."""
+        return turn in self._order
+
+    def withdraw(self, turn: Turn) -> None:
+        """Take back the place of a thread that could not be started."""
+        self._order.remove(turn)
+
+    def without_turn(self, work: Callable[[], None]) -> None:
         """Do something that waits for a thread which takes no part yet."""
-        turn = turns.mine
-        turns._mine.turn = None
+        turn = self.mine
+        self._mine.turn = None
         try:
             work()
         finally:
-            turns._mine.turn = turn
+            self._mine.turn = turn
 
     def _after(self, turn: Turn) -> Turn:
         return self._order[(self._order.index(turn) + 1) % len(self._order)]
@@ -221,7 +228,7 @@ def _replace_waiting(turns: Turns) -> None:
     def join_by_turns(self: threading.Thread, timeout: float | None = None) -> None:
         turn = getattr(self, "_determinism_turn", None)
         if turn is not None and turns.mine is not None and self is not threading.current_thread():
-            if not turns.wait(lambda: turn not in turns._order, None if timeout is None else max(timeout, 0.0)):
+            if not turns.wait(lambda: not turns.takes_turns(turn), None if timeout is None else max(timeout, 0.0)):
                 return
             timeout = None
         join(self, timeout)
@@ -257,9 +264,9 @@ def _replace_starting(turns: Turns, is_own: Callable[[FrameType], bool]) -> None
 
         vars(self).update(run=run_by_turns, _determinism_turn=turn)
         try:
-            Turns.without(turns, lambda: start(self))
+            turns.without_turn(lambda: start(self))
         except BaseException:
-            turns._order.remove(turn)
+            turns.withdraw(turn)
             raise
 
     threading.Thread.start = start_by_turns  # type: ignore[method-assign]
