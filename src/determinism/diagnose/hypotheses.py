@@ -234,20 +234,20 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
     cause = dict(_FACTOR_CAUSES)[name]
     if name == "addresses" and divergence.kind is Kind.OP:
         cause = "memory-alignment"
-    if name == "thread-schedule" and divergence.phase == "checkpoint":
+    if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):
         cause = "torn-checkpoint"
     return Hypothesis(cause, Intervention.fix(name), _sites(divergence), _evidence(divergence))
 
 
 def _sites(divergence: Divergence) -> tuple[Frame, ...]:
-    """The lines that a divergence points to: where memory was allocated, where the op was called, its forward.
+    """The lines that a divergence points to: where memory was allocated or saved, the call, its forward.
 
     The line that only starts the backward pass says less than the one whose gradient it is.
     """
     called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
     if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
         called = (divergence.forward_site, divergence.site)
-    found = (divergence.allocated_at, *called)
+    found = (divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
 
 
