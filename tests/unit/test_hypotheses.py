@@ -63,3 +63,10 @@ def test_what_a_thread_saved_and_was_read_back_torn_points_to_the_line_that_save
     )
     assert (plain.cause, plain.sites) == ("thread-race", (read.site,))
     assert (torn.cause, torn.sites) == ("torn-checkpoint", (saver, read.site))
+
+
+def test_processes_take_turns_only_where_they_share_memory() -> None:
+    read = divergence("aten::mm", Kind.MUTATION)
+    turns = Intervention.fix("process-schedule")
+    assert hypotheses(replace(read, shares_memory=True), (), leftovers=())[0].intervention == turns
+    assert turns not in [one.intervention for one in hypotheses(read, (), leftovers=())]

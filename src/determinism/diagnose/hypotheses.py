@@ -69,6 +69,7 @@ _FACTOR_CAUSES = (
     ("entropy", "outside-entropy"),
     ("memory", "uninitialized-memory"),
     ("thread-schedule", "thread-race"),
+    ("process-schedule", "thread-race"),
     ("workers", "worker-order"),
     ("pipeline-order", "pipeline-order"),
     ("pipeline-parallel", "pipeline-race"),
@@ -165,7 +166,7 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
         yield Hypothesis(
             "uninitialized-memory", Intervention(sources=frozenset({held})), _sites(divergence), _evidence(divergence)
         )
-    for name in names:
+    for name in ("process-schedule", *names) if divergence.shares_memory else names:
         yield _by_factor(name, divergence)
 
 
@@ -227,7 +228,8 @@ def _use(source: Source) -> str:
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
     for name, _ in _FACTOR_CAUSES:
-        yield _by_factor(name, divergence)
+        if name != "process-schedule":  # It takes long, and only helps where processes share memory.
+            yield _by_factor(name, divergence)
 
 
 def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
