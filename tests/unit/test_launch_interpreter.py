@@ -102,7 +102,7 @@ def test_something_called_python_that_is_none(tmp_path: Path) -> None:
 
 
 def test_interpreter_that_is_too_old(tmp_path: Path) -> None:
-    old = script(tmp_path / "python3", "#!/bin/sh\necho 3.8 pyarrow\n")
+    old = script(tmp_path / "python3", '#!/bin/sh\necho \'["3.8", ["pyarrow"], []]\'\n')
     with pytest.raises(LaunchError, match=r"is Python 3\.8.*needs 3\.11 or newer") as caught:
         check_interpreter([str(old), "train.py"], ENVIRON)
     assert caught.value.identifier == "interpreter-too-old"
