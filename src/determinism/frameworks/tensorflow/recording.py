@@ -75,6 +75,8 @@ class Session:
             },
             max_bytes=self._options.max_disk,
         )
+        if self._options.values is not None:
+            self.writer.blind_spot("values", "values of tensors", "they are kept of PyTorch's tensors only")
         self.recorder.step_ended = self._step_ended
         self.recorder.arrived = self._batch_arrived
         self.recorder.note_racy = self.note_racy
