@@ -49,6 +49,16 @@ _BY_START = (
     ("tf.", Part.SETTINGS),
     ("TF_", Part.SETTINGS),
 )
+_TELLING = (
+    "processor",
+    "package torch",
+    "package tensorflow",
+    "package jax",
+    "package numpy",
+    "library CUDA",
+    "library cuDNN",
+)
+"""How those names begin that say most of their part."""
 _MAY_LACK = ("variable ", "package ", "gpu ")
 """What one run may have and another lack. Other facts are always recorded, if not by every version."""
 _THREADS = (
@@ -82,7 +92,7 @@ def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDiffere
         for name in first.keys() | second.keys()
         if first.get(name) != second.get(name) and (name.startswith(_MAY_LACK) or (name in first and name in second))
     ]
-    names.sort(key=lambda name: (_ORDER.index(part_of(name)), name))
+    names.sort(key=lambda name: (_ORDER.index(part_of(name)), not name.startswith(_TELLING), name))
     return [(name, first.get(name, "not set"), second.get(name, "not set")) for name in names]
 
 

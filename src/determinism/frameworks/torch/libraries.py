@@ -23,7 +23,7 @@ def libraries() -> dict[str, str]:
     return {
         "library instruction set": str(torch.backends.cpu.get_cpu_capability()),
         **{name: "none" if match is None else match[1].strip() for name, match in found.items()},
-        "library commit of torch": str(torch.version.git_version),
+        "library source of torch": str(torch.version.git_version)[:12],
         "library CUDA": str(torch.version.cuda or "none"),
         "library ROCm": str(torch.version.hip or "none"),
     }
