@@ -9,6 +9,7 @@ import pytest
 from determinism.comparison.values_result import Likeness, Parting, ValuesApart, ValueStep
 from determinism.report.document import document
 from determinism.report.html.page import page
+from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_frame, make_output
 from tests.rendered import text_of
 
@@ -52,9 +53,14 @@ def test_what_is_more_than_rounding(likeness: Likeness, text: str) -> None:
 
 
 def test_values_that_part_elsewhere_have_their_place() -> None:
-    text = told(make_apart(alone=(12, 1300)), record=7)
+    text = told(make_apart(alone=(12, 1300)), record=7, kind=Kind.STRUCTURE)
     assert "values part of records that both runs have, first in aten::mul at step 3, backward," in text
     assert "records 12 only in run 1, 1,300 only in run 2; the others were compared" in text
+
+
+def test_a_sample_that_missed_the_difference_says_so() -> None:
+    text = told(make_apart(), record=7)
+    assert "none of the elements that were kept of this record differ; of later ones, first in aten::mul" in text
 
 
 def test_how_it_grows() -> None:

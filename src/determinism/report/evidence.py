@@ -11,7 +11,8 @@ from determinism.report.places import path_text
 from determinism.report.wording import counted, prose
 
 MOST_OUTPUTS = 3
-_FAR_APART = 1 << 24
+FAR_APART = 1 << 24
+"""So many numbers between say nothing any more: the values have other signs, or nothing to do with each other."""
 _EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
 """By whether these are runs."""
 
@@ -73,7 +74,7 @@ def _size(output: OutputDifference, is_of_runs: bool) -> str:
             text += f", within [{', '.join(ranges)}]"
     sizes = []
     # Of values that have nothing to do with each other the distance in value says all.
-    if output.max_ulp is not None and (output.max_ulp < _FAR_APART or output.max_abs is None):
+    if output.max_ulp is not None and (output.max_ulp < FAR_APART or output.max_abs is None):
         sizes.append(f"{output.max_ulp:,} ulp")
     if output.max_abs is not None and not math.isnan(output.max_abs):
         sizes.append(f"{output.max_abs:.3g} in value")

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from determinism.comparison.result import Comparison
 from determinism.comparison.values_result import Likeness, Parting, ValuesApart
 from determinism.report.entry import Entry, Weight
-from determinism.report.evidence import output_entries
+from determinism.report.evidence import FAR_APART, output_entries
 from determinism.report.places import line_text
 from determinism.report.wording import prose
+from determinism.types import Kind
 
 _LOOKS = {
     Likeness.ROUNDING: (
@@ -18,7 +19,7 @@ _LOOKS = {
         "evidence, no proof"
     ),
     Likeness.COARSER: (
-        "more than rounding, though the leading digits agree: a lower precision such as TF32, another formula, or a sum "
+        "more than rounding, though the leading digits agree: a lower precision such as TF32 or bfloat16, another formula, or a sum "
         "whose terms cancel each other"
     ),
     Likeness.OTHER: (
@@ -38,7 +39,10 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
     if parting is None:
         return
     if first is None or (first.records_of, first.record) != (0, parting.record):
-        yield Entry(f"of records that both runs have, first in {_place(parting)}", "values part", Weight.MAIN)
+        which = "of records that both runs have"
+        if first is not None and first.kind is not Kind.STRUCTURE:
+            which = "none of the elements that were kept of this record differ; of later ones"
+        yield Entry(f"{which}, first in {_place(parting)}", "values part", Weight.MAIN)
         yield from output_entries(parting.outputs, None)
     if parting.looks_like is not None:
         yield Entry(_LOOKS[parting.looks_like], "looks like", Weight.MAIN)
@@ -83,7 +87,7 @@ class _Size(NamedTuple):
     whole: str
 
     def __str__(self) -> str:
-        units = "" if self.ulp is None else f"{self.ulp:,} ulp, "
+        units = "" if self.ulp is None or self.ulp >= FAR_APART else f"{self.ulp:,} ulp, "
         return f"{units}{self.relative:.2g} of {self.whole}"
 
 
