@@ -75,7 +75,7 @@ def _distance(
     # Of numbers of either sign the distance may need all 64 bits.
     max_ulp = int((np.maximum(*ordered).astype("u8") - np.minimum(*ordered).astype("u8")).max())
     largest = max(float(np.abs(one[np.isfinite(one)]).max()) for one in values)
-    return max_ulp, max_abs, apart / largest if largest else None
+    return max_ulp, max_abs, apart / largest if largest and max_abs is not None else None
 
 
 def _ordered(tensor: StoredTensor, where: _Array) -> _Array:
