@@ -146,6 +146,26 @@ def test_traces_without_values_say_how_to_record_them(
     assert (values.first, values.steps) == (None, ())
 
 
+def test_what_was_kept_of_outputs_that_are_not_there_is_passed_over(tmp_path: Path) -> None:
+    traces = []
+    for name in ("first", "second"):
+        trace = TraceBuilder(tmp_path / name, values=4)
+        made = trace.add("aten::mul", (), [name])
+        trace.values(made, 1, 2, 3, output=9)
+        trace.values(made, 1, 2, 3)
+        trace.step({"weight": made})
+        traces.append(trace.close())
+    values = found_in(compare(*traces))
+    assert (values.first, [step.parameter for step in values.steps]) == (None, [])
+    assert "none of the values that were kept differ" in values.note
+
+
+def test_of_tensorflow_there_are_no_values(tmp_path: Path) -> None:
+    weights = [[(1, 2, 3, 4)], [(5, 2, 3, 4)]]
+    first, second = ({"weights": one, "kept": None, "framework": "tensorflow"} for one in weights)
+    assert "of PyTorch's tensors only" in found_in(compared(tmp_path, first, second)).note
+
+
 def test_equal_runs_have_nothing_to_measure(tmp_path: Path) -> None:
     assert compared(tmp_path, {"weights": [(1, 2, 3, 4)]}, {"weights": [(1, 2, 3, 4)]}).values is None
 

@@ -47,7 +47,6 @@ _BY_START = (
     ("variable ", Part.SETTINGS),
     ("torch.", Part.SETTINGS),
     ("tf.", Part.SETTINGS),
-    ("TF_", Part.SETTINGS),
 )
 _TELLING = (
     "processor",

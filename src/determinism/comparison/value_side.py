@@ -32,7 +32,11 @@ class ValueSide:
         if elements is None or self._chunk is None:
             return self._held.get(place)
         outputs = self._chunk.children["outputs"]
-        at = int(outputs.starts[place[0] - self._chunk.first]) + place[1]
+        row = place[0] - self._chunk.first
+        at = int(outputs.starts[row]) + place[1]
+        if at >= int(outputs.starts[row + 1]):
+            # No such output was recorded: the file was damaged.
+            return None
         layout = self.names.layout(int(outputs.columns["layout"][at]))
         return None if layout is None else Sample(layout, elements)
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from determinism.comparison.result import Comparison, Divergence
 from determinism.comparison.value_scan import ValueScan
 from determinism.comparison.values_result import ValuesApart
-from determinism.trace.reader import Trace
+from determinism.trace.reader import ProcessTrace, Trace
 from determinism.types import Verdict
 
+_ONLY_TORCH = "How far the values are apart is not known: values are kept of PyTorch's tensors only."
 _AGAIN = "Record both with `determinism record --values 64`"
 
 
@@ -34,15 +35,20 @@ def add_values(comparison: Comparison, traces: Sequence[Trace]) -> None:
     ]
     if first.stream is not None or found[0] is None or found[1] is None:
         return
-    one, other = (
-        None if p is None or p.description.get("values") is None else int(p.description["values"]) for p in found
-    )
+    one, other = (_kept(process) for process in found if process is not None)
     if one is None or one != other:
-        comparison.values = ValuesApart((one, other), _nothing_to_compare(one, other, number))
+        frameworks = {process.description.get("framework", "torch") for process in found if process is not None}
+        note = _ONLY_TORCH if "torch" not in frameworks else _nothing_to_compare(one, other, number)
+        comparison.values = ValuesApart((one, other), note)
         return
     comparison.values = values = ValueScan(found[0], found[1], first, one).result()
     if values.first is not None and (first.records_of, first.record) == (0, values.first.record):
         comparison.first_divergence = _with_values(first, values)
+
+
+def _kept(process: ProcessTrace) -> int | None:
+    """How many elements of a tensor were kept at most; None where none were."""
+    return int(process.description.get("values") or 0) or None
 
 
 def _nothing_to_compare(one: int | None, other: int | None, number: int) -> str:
