@@ -28,6 +28,8 @@ from determinism.frameworks.torch.besides import Besides
 from determinism.frameworks.torch.capture import Capture
 from determinism.frameworks.torch.children import Part, is_being_made, part_of_program
 from determinism.frameworks.torch.held_records import generator_states, record_held
+from determinism.frameworks.torch.kept_values import KeptValues
+from determinism.frameworks.torch.libraries import gpu_facts, libraries
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
 from determinism.frameworks.torch.stream import Stream
@@ -93,6 +95,7 @@ class Session:
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
         self._part = part_of_program()
+        self._environment = {**environment.describe(), **libraries()}
         folder = self._folders.claim(self._part.name)
         self.writer = self._open_writer(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
@@ -101,6 +104,8 @@ class Session:
             self.note_racy("pool")
         elif self._part.stream == "worker":
             recorder.progress.phase = Phase.DATA
+        kept = self._options.values if self._part.stream == "process" else None
+        recorder.kept_values = None if kept is None else KeptValues(kept)
         request = self._options.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
             recorder.capture = Capture(request, folder, self.finish_program)
@@ -115,10 +120,12 @@ class Session:
             "steps_by": None,
             "argv": sys.argv,
             "started": time.time(),
-            "environment": environment.describe(),
+            "environment": self._environment,
             "settings": settings(),
         }
-        if stream in ("worker", "pool"):
+        if stream == "process":
+            facts["values"] = self._options.values
+        elif stream in ("worker", "pool"):
             facts["part_of"] = folder.name.rpartition(".")[0]
         return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
 
@@ -175,7 +182,8 @@ class Session:
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
         if recorder.progress.step == 0:
-            recorder.writer.describe(steps_by=counted_by)
+            # What the program has set by now is what it computes with.
+            recorder.writer.describe(steps_by=counted_by, settings=settings())
         # Where a thread stands when another one draws from a shared generator may vary.
         record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
         if recorder is self.recorder:
@@ -246,6 +254,8 @@ class Session:
                 steps_by=progress.steps_by,
                 step_seconds=progress.step_seconds,
                 open_settings=left_open.facts(),
+                environment={**self._environment, **(recorder.quietly(gpu_facts) or {})},
+                **({} if progress.step else {"settings": settings()}),
             )
             recorder.quietly(self._besides.close)
             recorder.sites.outermost = None
