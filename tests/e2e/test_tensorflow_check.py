@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,14 @@ def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
 
 
 def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
-    first = checked(tmp_path, "varying_ops", "crop")["first_divergence"]
+    report = checked(tmp_path, "varying_ops", "crop", options=("--budget", "1"))
+    first = report["first_divergence"]
     assert (first["kind"], first["op"], first["phase"]) == ("op", "tf::CropAndResizeGradImage", "backward")
     assert first["inputs_equal"] is True
     assert first["outputs"][0]["distinct"] > 1
+    script = subprocess.run([sys.executable, report["reproducer"], "10"], capture_output=True, text=True)
+    assert script.returncode == 1
+    assert "distinct results in 10 repeats on equal inputs" in script.stdout
 
 
 def test_a_scatter_with_duplicate_indices_is_found_where_the_variable_is_written(tmp_path: Path) -> None:

@@ -170,3 +170,44 @@ def test_the_inputs_lie_beside_the_script(tmp_path: Path) -> None:
     assert path.parent == tmp_path / "reproducer"
     assert (path.parent / "inputs.safetensors").read_bytes() == b"elements"
     assert path.read_text() == written(repeats=7, moves=True)
+
+
+TENSORFLOW_CALL: dict[str, Any] = {
+    "framework": "tensorflow",
+    "op": "ConcatV2",
+    "arguments": {"values": ["input_0", "input_1"], "axis": "input_2"},
+    "attributes": {"N": 2, "T": {"dtype": "bfloat16"}, "scale": {"float": (0.5).hex()}, "shape": {"shape": [2, None]}},
+    "tensors": {f"input_{at}": {"dtype": "int32", "shape": []} for at in range(3)},
+    "settings": {"intra_op_threads": 2, "inter_op_threads": 0, "op_determinism": True, "tensor_float_32": True},
+}
+
+
+def test_a_call_of_tensorflow_is_written_as_one_would_write_it() -> None:
+    assert returned(written(TENSORFLOW_CALL)) == (
+        "tf.raw_ops.ConcatV2(values=[tensor['input_0'], tensor['input_1']], axis=tensor['input_2'], N=2, "
+        "T=tf.dtypes.as_dtype('bfloat16'), scale=0.5, shape=tf.TensorShape([2, None]))"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": HOSTILE},
+        {"arguments": {HOSTILE: "input_0"}},
+        {"arguments": {"values": HOSTILE}},
+        {"attributes": {HOSTILE: 1}},
+        {"attributes": {"T": {"dtype": HOSTILE}}},
+        {"attributes": {"T": {"float": HOSTILE}}},
+        {"attributes": {"T": {"shape": [HOSTILE]}}},
+        {"tensors": {HOSTILE: {"dtype": "int32", "shape": []}}},
+        {"settings": {**TENSORFLOW_CALL["settings"], "intra_op_threads": HOSTILE}},
+    ],
+)
+def test_nothing_but_names_and_numbers_gets_into_a_script_of_tensorflow(change: dict[str, Any]) -> None:
+    with pytest.raises(NotReproducible):
+        written({**TENSORFLOW_CALL, **change})
+
+
+def test_a_text_gets_into_a_script_of_tensorflow_as_a_literal() -> None:
+    source = written({**TENSORFLOW_CALL, "attributes": {"mode": HOSTILE}})
+    assert shape_of(source) == shape_of(written({**TENSORFLOW_CALL, "attributes": {"mode": "plain"}}))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from determinism.comparison.value_difference import ValueDifference, difference
+from determinism.frameworks.tensorflow.captured_call import NotWritable, call_document
 from determinism.frameworks.tensorflow.op_call import OpCall, as_array
 from determinism.frameworks.tensorflow.tensor_bytes import digest_array
 from determinism.trace.files import write_json
@@ -24,7 +25,6 @@ _STORED = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32", "uint64": "U64",
     "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
-_NO_SCRIPT = "scripts are written for ops of PyTorch only"
 
 
 class Capture:
@@ -88,12 +88,13 @@ class Capture:
             for output, made in zip(series, call.run(), strict=True):
                 output.add(as_array(made))
             done += 1
-        left_out = self._keep(CAPTURED_INPUTS_FILE, {f"input_{at}": one for at, one in enumerate(call.inputs)})
+        inputs = {f"input_{at}": as_array(one) for at, one in enumerate(call.inputs)}
+        left_out = self._keep(CAPTURED_INPUTS_FILE, inputs)
         kept = {f"output_{at}": one.first for at, one in enumerate(series)}
         kept |= {f"output_{at}_other": one.other for at, one in enumerate(series) if one.other is not None}
         left_out = self._keep(CAPTURED_OUTPUTS_FILE, kept) or left_out
         facts = [{"position": at, "distinct": len(one.digests), **one.facts()} for at, one in enumerate(series)]
-        return {"repeats": done, "outputs": facts, "saved": _saved(left_out or _NO_SCRIPT, left_out)}
+        return {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
 
     def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:
         """Keep values as a file; says why if they are too large for what is left."""
@@ -151,6 +152,16 @@ def stored(array: Any) -> StoredTensor:
     elif kind is None:
         kind, shape = "U8", (*shape, array.dtype.itemsize)
     return StoredTensor(kind, shape, array.tobytes())
+
+
+def _with_call(call: OpCall, inputs: Mapping[str, Any], left_out: str | None) -> dict[str, Any]:
+    """What is said of what was kept, with the call, if a script can make it."""
+    if left_out is not None:
+        return _saved(left_out, left_out)
+    try:
+        return {**_saved(None), "call": call_document(call, inputs)}
+    except (NotWritable, UnicodeDecodeError) as error:
+        return _saved(str(error))
 
 
 def _saved(reason: str | None, left_out: str | None = None) -> dict[str, Any]:

@@ -27,36 +27,41 @@ class OpCall(NamedTuple):
         Raises:
             Exception: Whatever TensorFlow says of it.
         """
-        definition = op_def_registry.get(self.kind)
-        given = _by_argument(definition, self.inputs, self.attributes)
-        inferred = {one.number_attr or one.type_list_attr or one.type_attr for one in definition.input_arg}
-        inferred |= {one.number_attr for one in definition.input_arg} | {one.type_attr for one in definition.input_arg}
-        named = {
-            one.name: self.attributes[one.name]
-            for one in definition.attr
-            if one.name not in inferred and one.name in self.attributes
+        given: dict[str, Any] = {
+            name: [tf.convert_to_tensor(self.inputs[one]) for one in at]
+            if isinstance(at, list)
+            else tf.convert_to_tensor(self.inputs[at])
+            for name, at in self.input_positions().items()
         }
-        made = getattr(tf.raw_ops, self.kind)(**given, **named)
+        made = getattr(tf.raw_ops, self.kind)(**given, **self.named_attributes())
         made = list(made) if isinstance(made, (list, tuple)) else [made]
         return [part for one in made for part in (one if isinstance(one, list) else [one])]
 
+    def input_positions(self) -> dict[str, int | list[int]]:
+        """By the names of the op's arguments: which of the inputs each takes."""
+        arguments = op_def_registry.get(self.kind).input_arg
+        found: dict[str, int | list[int]] = {}
+        at = 0
+        lists = [one for one in arguments if one.number_attr or one.type_list_attr]
+        singles = len(arguments) - len(lists)
+        for one in arguments:
+            if one in lists:
+                count = self.attributes.get(one.number_attr) or len(self.attributes.get(one.type_list_attr, ()))
+                # An eager op does not tell how long its lists are; lists of one length share what is left.
+                count = count or (len(self.inputs) - singles) // len(lists)
+                found[one.name] = list(range(at, at + count))
+                at += count
+            else:
+                found[one.name] = at
+                at += 1
+        return found
 
-def _by_argument(definition: Any, inputs: Sequence[Any], attributes: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    at = 0
-    lists = [one for one in definition.input_arg if one.number_attr or one.type_list_attr]
-    singles = len(definition.input_arg) - len(lists)
-    for one in definition.input_arg:
-        if one.number_attr or one.type_list_attr:
-            count = attributes.get(one.number_attr) if one.number_attr else len(attributes.get(one.type_list_attr, ()))
-            # An eager op does not tell how long its lists are; lists of one length share what is left.
-            count = count or (len(inputs) - singles) // len(lists)
-            given[one.name] = [tf.convert_to_tensor(value) for value in inputs[at : at + count]]
-            at += count
-        else:
-            given[one.name] = tf.convert_to_tensor(inputs[at])
-            at += 1
-    return given
+    def named_attributes(self) -> dict[str, Any]:
+        """The attributes that the inputs do not tell."""
+        definition = op_def_registry.get(self.kind)
+        told = {name for one in definition.input_arg for name in (one.number_attr, one.type_list_attr, one.type_attr)}
+        names = [one.name for one in definition.attr if one.name not in told]
+        return {name: self.attributes[name] for name in names if name in self.attributes}
 
 
 def eager_call(kind: str, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any]) -> OpCall:
