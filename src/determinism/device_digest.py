@@ -66,7 +66,8 @@ def mix(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`mix_number` of each of an array of uint64."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
-    return numbers ^ (numbers >> np.uint64(31))
+    mixed: np.ndarray[Any, Any] = numbers ^ (numbers >> np.uint64(31))
+    return mixed
 
 
 def lane_sums(halves: np.ndarray[Any, Any], shift: int) -> np.ndarray[Any, Any]:
@@ -81,7 +82,8 @@ def lane_sums(halves: np.ndarray[Any, Any], shift: int) -> np.ndarray[Any, Any]:
     """
     keys = KEYS[shift : shift + 32].reshape(16, 2)
     keyed = (halves + keys).astype(np.int64)
-    return (keyed[..., 0] * keyed[..., 1]).sum(-1).view(np.uint64)
+    sums: np.ndarray[Any, Any] = (keyed[..., 0] * keyed[..., 1]).sum(-1).view(np.uint64)
+    return sums
 
 
 def scattered(sums: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any], step: int) -> np.ndarray[Any, Any]:

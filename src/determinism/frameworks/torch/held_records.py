@@ -43,12 +43,14 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
         return
     recorder.hold(
-        (
-            recorder.stream.op_number(_HELD_OPS[one.kind]),
-            recorder.arguments.text_number(one.name) if one.name else -1,
-            one.tensor,
-        )
-        for one in held
+        [
+            (
+                recorder.stream.op_number(_HELD_OPS[one.kind]),
+                recorder.arguments.text_number(one.name) if one.name else -1,
+                one.tensor,
+            )
+            for one in held
+        ]
     )
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -26,7 +26,7 @@ from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
 from determinism.frameworks.torch.settings_inside import run_with_settings
 from determinism.frameworks.torch.stream import Stream
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts
+from determinism.frameworks.torch.tensor_bytes import plain_parts
 from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 
@@ -252,9 +252,9 @@ class Recorder(Attention, TorchDispatchMode):
             self.edges.look_at_value(part, looked)
         for tensor in tensors if self.tracks_ops else ():
             self.edges.look_at(tensor, looked)
-        outputs: list[int | bytes] = []
-        for tensor in tensors if values else ():
-            outputs += (self.layouts.number_without_storage(tensor), digest_tensor(tensor))
+        outputs: list[Any] = []
+        for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
+            outputs += (self.layouts.number_without_storage(tensor), digest)
         for value in plain_values:
             outputs += (self.layouts.value_number, digest_bytes(value))
         arguments = self.arguments.text_number(text) if text else -1
@@ -263,14 +263,15 @@ class Recorder(Attention, TorchDispatchMode):
                 self.capture.event(self, name, tensors)
             return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
 
-    def hold(self, held: Iterable[tuple[int, int, torch.Tensor]]) -> None:
+    def hold(self, held: Sequence[tuple[int, int, torch.Tensor]]) -> None:
         """Record what the program holds now, at one place; each with the numbers of the record's and the tensor's name."""
         stack = self.sites.stack(_frame(1), self._calls)
         before = (self._number, self.progress.step, Phase.OTHER, Role.HELD)
         behind = (NO_MODULE, stack, NOWHERE.record, NOWHERE.stack)
-        for name, number, tensor in held:
-            output = (self.layouts.number_without_storage(tensor), digest_tensor(tensor))
-            self.writer.append((*before, name, *behind, number), (), (), output)
+        digests = self.stream.digests.of_each([tensor for *_, tensor in held])
+        for (name, number, tensor), digest in zip(held, digests, strict=True):
+            layout = self.layouts.number_without_storage(tensor)
+            self.writer.append((*before, name, *behind, number), (), (), (layout, digest))
 
     def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
         """What some tensors hold, before something that is no op reads or writes them."""
@@ -282,8 +283,8 @@ class Recorder(Attention, TorchDispatchMode):
     def made(self, name: str, looked: Looked, tensors: list[torch.Tensor], *, text: str) -> None:
         """Record that something that is no op read what was looked at, and left these tensors."""
         outputs, states = self.edges.outputs(OPAQUE, tensors)
-        arguments = self.arguments.text_number(text)
-        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, ())
+        number, arguments = self.stream.op_number(name), self.arguments.text_number(text)
+        record = self.append(_OP, number, arguments, looked, outputs, ())
         self.edges.wrote(states, record)
 
     @contextmanager

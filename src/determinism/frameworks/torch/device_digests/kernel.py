@@ -11,8 +11,9 @@ import triton.language as tl
 
 from determinism import device_digest
 
-COLUMNS = 5
-"""Numbers of a row of the table of blocks: address, bytes, number of its first tile, slot, bytes of the whole tensor."""
+COLUMNS = 6
+"""Numbers of a row of the table of blocks: address, bytes, number of its first tile, slot, bytes of the whole tensor, and one
+that is left over, so that each row begins at a multiple of 16 bytes and one compiled kernel serves all."""
 
 _COLUMNS = tl.constexpr(COLUMNS)
 _FIRST_STEP = tl.constexpr(device_digest.FIRST_STEP)
@@ -85,7 +86,7 @@ def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: t
         length: Of the block, in bytes.
         tile: Number of the tile within the block.
         first_tile: Number of the block's first tile within the tensor.
-        keys: See `digest_blocks`.
+        keys: See `determinism_digest`.
         WIDTH: See `_words`.
         WHOLE: Whether the tile has all its bytes, and begins at a multiple of 16.
     """
@@ -96,15 +97,15 @@ def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: t
     if WHOLE:
         pointer = tl.multiple_of(address.to(tl.pointer_type(tl.int64)) + tile * (_TILE // 8), 16)
         for row in tl.static_range(_ROWS):
-            words = tl.load(pointer + (row * (_LANES * 2) + in_tile))
+            words = tl.load(pointer + (in_tile + row * (_LANES * 2)))
             first += _products(words, keys, row, 0)
             second += _products(words, keys, row, 2)
     else:
         for row in range(_ROWS):
-            words = _words(address, tile * (_TILE // 8) + row * (_LANES * 2) + in_tile, length, WIDTH)
+            words = _words(address, in_tile + row * (_LANES * 2) + tile * (_TILE // 8), length, WIDTH)
             first += _products(words, keys, row, 0)
             second += _products(words, keys, row, 2)
-    number = ((first_tile + tile) * _LANES + lane + 1).to(tl.uint64)
+    number = (lane + 1 + (first_tile + tile) * _LANES).to(tl.uint64)
     return (
         _mix(tl.sum(first, 1).to(tl.uint64) + number * _FIRST_STEP),
         _mix(tl.sum(second, 1).to(tl.uint64) + number * _SECOND_STEP),
@@ -112,7 +113,7 @@ def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: t
 
 
 @triton.jit
-def digest_blocks(table, keys, slots):
+def determinism_digest(table, keys, slots):
     """Add the digests of blocks of memory to slots that hold zeros, or what other parts of the same tensor added.
 
     The first axis of the grid counts the blocks; the programs along the second one share the tiles of a block.
