@@ -10,6 +10,9 @@ import torch
 from determinism.device_digest import TILE_BYTES
 from determinism.frameworks.torch.tensor_bytes import is_block
 
+# That of the class is watched: the program's own calls of it are recorded.
+_data_pointer = torch._C.TensorBase.data_ptr
+
 MOST_COPIED = 32 << 20
 """Of tensors with gaps, or in another order than their memory, so many bytes are copied at once, on their own device."""
 MOST_BLOCKS = 160
@@ -36,7 +39,7 @@ def whole_block(tensor: torch.Tensor) -> Block | None:
         if length > MOST_COPIED:
             return None
         tensor = tensor.contiguous()
-    return Block(tensor, tensor.data_ptr(), length, 0, length)
+    return Block(tensor, _data_pointer(tensor), length, 0, length)
 
 
 def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
@@ -54,12 +57,12 @@ def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
         filled = end
         if filled >= part_bytes:
             whole = filled // TILE_BYTES * TILE_BYTES
-            yield Block(stage, stage.data_ptr(), whole, first_tile, total)
+            yield Block(stage, _data_pointer(stage), whole, first_tile, total)
             first_tile += whole // TILE_BYTES
             filled -= whole
             stage[:filled].copy_(stage[whole:end].clone())
     if filled:
-        yield Block(stage, stage.data_ptr(), filled, first_tile, total)
+        yield Block(stage, _data_pointer(stage), filled, first_tile, total)
 
 
 def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:

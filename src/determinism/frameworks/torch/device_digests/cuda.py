@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
@@ -15,6 +16,22 @@ _PROGRAMS_PER_PROCESSOR = 8
 _FEWEST_PROGRAMS = 32
 """For each block of a group, where there are so many blocks that they fill the device anyhow."""
 _PROBE_BYTES = 2 * TILE_BYTES + 1237
+
+
+# Those of the class are watched: the program's own calls of them are recorded.
+_data_pointer = torch._C.TensorBase.data_ptr
+_numpy = torch._C.TensorBase.numpy
+
+
+class _Address:
+    """What Triton needs to know of a tensor that is an argument of a kernel."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._address = _data_pointer(tensor)
+
+    def data_ptr(self) -> int:
+        return self._address
 
 
 class CudaDigests:
@@ -42,7 +59,10 @@ class CudaDigests:
             self._launched: dict[int, torch.cuda.Event] = {}
             # From now on every stream may use them.
             torch.cuda.current_stream(device).synchronize()
-        self._rows = self._host_table.numpy()
+        self._rows = _numpy(self._host_table)
+        self._digests = _numpy(self._host_slots)
+        self._table_at = [_Address(row) for row in self._table.unbind()]
+        self._keys_at, self._slots_at = _Address(self._keys), _Address(self._slots)
 
     def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
         """See `ring.Device`."""
@@ -57,7 +77,7 @@ class CudaDigests:
             self._table[first:end].copy_(self._host_table[first:end], non_blocking=True)
             # Nothing here is a sum of floats; without saying so, Triton 3.9 warns of what a later version will do with those.
             options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
-            self._kernel[(len(blocks), programs)](self._table[first:end], self._keys, self._slots, **options)
+            self._kernel[(len(blocks), programs)](self._table_at[first], self._keys_at, self._slots_at, **options)
             stream = torch.cuda.current_stream()
             event = self._launched.get(stream.cuda_stream)
             if event is None:
@@ -74,13 +94,13 @@ class CudaDigests:
             self._slots[first:end].zero_()
             arrived = torch.cuda.Event()
             arrived.record(self._fetching)
-        return _CudaFetch(arrived, self._host_slots[first:end])
+        return _CudaFetch(arrived, self._digests[first:end])
 
 
 class _CudaFetch:
     """See `ring.Fetch`."""
 
-    def __init__(self, arrived: torch.cuda.Event, slots: torch.Tensor) -> None:
+    def __init__(self, arrived: torch.cuda.Event, slots: np.ndarray[Any, Any]) -> None:
         self._arrived = arrived
         self._slots = slots
 
@@ -91,7 +111,7 @@ class _CudaFetch:
         self._arrived.synchronize()
 
     def digests(self) -> bytes:
-        return self._slots.numpy().tobytes()
+        return self._slots.tobytes()
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -124,5 +144,5 @@ def verify(ring: Ring, device: torch.device) -> None:
     views.append((known[::3], on_device[::3]))
     tickets = ring.ask([view for _, view in views])
     for (view, _), ticket in zip(views, tickets, strict=True):
-        if ticket.wait() != reference_digest(view.contiguous().numpy().tobytes()):
+        if ticket.wait() != reference_digest(_numpy(view.contiguous()).tobytes()):
             raise RuntimeError("the kernel's digest of known bytes is not the one that it must be")

@@ -159,13 +159,14 @@ class Ring:
         if batch.used + entries <= self._entries:
             return batch
         self._close(batch)
-        self._current = (self._current + 1) % len(self._batches)
-        oldest = self._batches[self._current]
+        following = (self._current + 1) % len(self._batches)
+        oldest = self._batches[following]
         if oldest.fetch is not None:
             self.land(oldest)
             # Tickets may still ask for what is in it.
-            oldest = self._batches[self._current] = _Batch(oldest.first)
-        return oldest
+            self._batches[following] = _Batch(oldest.first)
+        self._current = following
+        return self._batches[following]
 
     def _close(self, batch: _Batch) -> None:
         if batch.fetch is None and not batch.is_over:
