@@ -33,19 +33,6 @@ def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
     assert "nothing contradicts what is declared" in finished.text
 
 
-def test_what_raises_in_deterministic_mode_runs_when_it_is_patched(tmp_path: Path) -> None:
-    finished = run(tmp_path, "audit", "--ops", "torch.Tensor.put_", "--patched", "--runs", "3", "-o", "out.json")
-
-    assert finished.status == 0, finished.text
-    forward = [one for one in read_audit(tmp_path / "out.json").measurements if one.direction == "forward"]
-    in_mode = [one for one in forward if one.deterministic_mode and one.case.startswith("accumulate=False")]
-    assert {(one.patched, one.raised is None, one.varies) for one in in_mode} == {
-        (False, False, False),
-        (True, True, False),
-    }
-    assert not any(one.patched for one in forward if not one.deterministic_mode)
-
-
 def test_news_are_told(tmp_path: Path) -> None:
     run(tmp_path, "audit", "--ops", "torch.Tensor.scatter_add_", "--runs", "2", "--output", "out.json")
     text = (tmp_path / "out.json").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from determinism.knowledge.measurement import Measurement
 
 
 def measure(
-    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool, patched: bool
+    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool, patched: bool = False
 ) -> Iterator[Measurement]:
     """Measure a case, for each of its dtypes and in both directions.
 
