@@ -67,13 +67,32 @@ def test_elements_in_another_order_are_data_of_that_batch(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("which", "op", "phase"),
-    [("crop", "tf::CropAndResizeGradImage", Phase.BACKWARD), ("stitch", "tf::ParallelDynamicStitch", Phase.FORWARD)],
+    [
+        ("crop", "tf::CropAndResizeGradImage", Phase.BACKWARD),
+        ("stitch", "tf::ParallelDynamicStitch", Phase.FORWARD),
+        ("scatter", "tf::ResourceScatterAdd", Phase.FORWARD),
+        ("eager-scatter", "tf::ResourceScatterAdd", Phase.INIT),
+    ],
 )
 def test_an_op_that_varies_is_named_with_its_line(tmp_path: Path, which: str, op: str, phase: Phase) -> None:
     first = compared(tmp_path, program("varying_ops", which), runs=4).first_divergence
     assert first is not None and first.site is not None
     assert (first.kind, first.op, first.phase) == (Kind.OP, op, phase.label)
     assert Path(first.site.file).name == "varying_ops.py"
+
+
+def test_a_scatter_that_differs_is_behind_what_reads_the_variable_later(tmp_path: Path) -> None:
+    """A variable that was scattered into hands out copies, so that what was read of it lies elsewhere each time."""
+    messages = iter([1.0, 2.0])
+
+    def run() -> tf.Tensor:
+        totals = tf.Variable(tf.zeros([4]))
+        totals.scatter_add(tf.IndexedSlices(tf.fill([2], next(messages)), tf.constant([0, 3])))
+        return tf.reduce_sum(totals)
+
+    first = compared(tmp_path, run).first_divergence
+    assert first is not None
+    assert (first.kind, first.op) == (Kind.DATA, "tf::Fill")
 
 
 def test_an_argument_that_differs_is_named(tmp_path: Path) -> None:

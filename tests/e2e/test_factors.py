@@ -201,6 +201,31 @@ print("done")
     assert printed(program, {"thread-schedule": "fixed"}, 1, folder) == "done\n"
 
 
+PROCESSES = """
+import multiprocessing, sys, time
+def work(number, met):
+    if met is not None: met.wait()
+    time.sleep(0.3 * (2 - number))
+    print(number, flush=True)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    met = context.Barrier(2) if sys.argv[1:] == ["meet"] else None
+    workers = [context.Process(target=work, args=(number, met)) for number in range(2)]
+    for worker in workers: worker.start()
+    for worker in workers: worker.join()
+"""
+
+
+def test_processes_that_take_turns_end_one_after_the_other(folder: Path) -> None:
+    assert printed(PROCESSES, {"process-schedule": "fixed"}, 1, folder) == "0\n1\n"
+    assert printed(PROCESSES, {}, 1, folder) == "1\n0\n"
+
+
+def test_processes_that_wait_for_each_other_go_on(folder: Path) -> None:
+    program = PROCESSES.replace("sys.argv[1:]", '["meet"]')
+    assert printed(program, {"process-schedule": "fixed"}, 1, folder) == "1\n0\n"
+
+
 def test_data_is_loaded_without_workers_when_these_are_held_still(folder: Path) -> None:
     program = """
 import os, torch

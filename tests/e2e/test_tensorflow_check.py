@@ -40,6 +40,12 @@ def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
     assert first["outputs"][0]["distinct"] > 1
 
 
+def test_a_scatter_with_duplicate_indices_is_found_where_the_variable_is_written(tmp_path: Path) -> None:
+    first = checked(tmp_path, "varying_ops", "scatter", options=("--no-explain",))["first_divergence"]
+    assert (first["kind"], first["op"]) == ("op", "tf::ResourceScatterAdd")
+    assert first["site"]["code"].startswith("totals.scatter_add(")
+
+
 def test_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     first = checked(tmp_path, "set_order")["first_divergence"]
     assert first["kind"] == "order"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from determinism.comparison.result import Divergence, OutputDifference
 from determinism.diagnose.hypotheses import hypotheses, told_by_kind
+from determinism.diagnose.intervention import Intervention
 from determinism.trace.names import Frame
 from determinism.types import Kind
 
@@ -45,3 +48,25 @@ def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements
 def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: str) -> None:
     assert [one.cause for one in told_by_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
     assert told_by_kind(divergence(op, Kind.OP, distinct=1)) == []
+
+
+def test_what_a_thread_saved_and_was_read_back_torn_points_to_the_line_that_saved_it() -> None:
+    saver = Frame("/p/saver.py", 19, "save", "Thread(target=torch.save)")
+    read = divergence("aten::stack", Kind.DATA)
+    plain, torn = (
+        next(
+            one
+            for one in hypotheses(found, (), leftovers=())
+            if one.intervention == Intervention.fix("thread-schedule")
+        )
+        for found in (read, replace(read, saved_at=saver))
+    )
+    assert (plain.cause, plain.sites) == ("thread-race", (read.site,))
+    assert (torn.cause, torn.sites) == ("torn-checkpoint", (saver, read.site))
+
+
+def test_processes_take_turns_only_where_they_share_memory() -> None:
+    read = divergence("aten::mm", Kind.MUTATION)
+    turns = Intervention.fix("process-schedule")
+    assert hypotheses(replace(read, shares_memory=True), (), leftovers=())[0].intervention == turns
+    assert turns not in [one.intervention for one in hypotheses(read, (), leftovers=())]

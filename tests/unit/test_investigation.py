@@ -259,3 +259,9 @@ def test_an_intervention_says_what_was_done() -> None:
     assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.STIRRED)}
     assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and memory and set-order at train.py:7"
     assert both.without(Intervention.stir("memory")) == Intervention.fix("hash-seed")
+
+
+def test_the_last_of_many_experiments_needs_more_equal_runs_than_the_first() -> None:
+    rate = Rate()
+    rate.add(pairs=10, different=10)
+    assert rate.runs_needed(is_race=False, tried=12) > rate.runs_needed(is_race=False)

@@ -22,6 +22,7 @@ from determinism.comparison.racing import (
 )
 from determinism.comparison.received import NOTHING, Received
 from determinism.comparison.result import Divergence
+from determinism.comparison.thread_saves import as_torn
 from determinism.comparison.unordered import UnorderedComparison
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Stream
@@ -68,7 +69,7 @@ class Explained:
                 break
             sender = self._sender(way[-1], way)
             if sender is None:
-                way[-1] = self._raced_for_memory(way[-1])
+                way[-1] = self._read_back(self._raced_for_memory(way[-1]))
                 break
             way.append(sender)
         step = min((one.divergence.step for one in way if one.result.stream not in _HAVE_NO_STEPS), default=None)
@@ -92,6 +93,14 @@ class Explained:
         if not found.received.by_shared_memory or not any(self._writes_shared_memory(other) for other in others):
             return found
         return found._replace(divergence=as_race_of_processes(found.divergence))
+
+    def _read_back(self, found: Found) -> Found:
+        """The same, if what it read may come from a checkpoint that a thread of its process saved."""
+        if found.divergence.kind is not Kind.DATA or not found.received.pairs:
+            return found
+        own = [one for one in self._results if one.part_of == found.result.part_of and one.traces is not None]
+        torn = as_torn(found.divergence, found.received, own, self._search)
+        return found if torn is None else found._replace(divergence=torn)
 
     def _writes_shared_memory(self, result: ProcessComparison) -> bool:
         known = self._writers.get(id(result))

@@ -41,7 +41,7 @@ def as_race(divergence: Divergence) -> Divergence:
 
 def as_race_of_processes(divergence: Divergence) -> Divergence:
     """The same divergence, said to come from processes that race for memory that they share."""
-    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_PROCESSES_DETAIL)
+    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_PROCESSES_DETAIL, shares_memory=True)
 
 
 def writes_shared_memory(process: ProcessTrace) -> bool:

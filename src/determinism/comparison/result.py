@@ -105,6 +105,10 @@ class Divergence:
     """Key of the process whose divergence explains this one."""
     allocated_at: Frame | None = None
     """Where the memory was allocated that the op read and nobody had written."""
+    shares_memory: bool = False
+    """Whether it read memory that several processes write."""
+    saved_at: Frame | None = None
+    """Where a thread saved what was read back, while others may have changed it."""
 
 
 @dataclass(frozen=True)

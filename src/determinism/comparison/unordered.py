@@ -20,12 +20,12 @@ from determinism.comparison.received import Pair, Received, received_by
 from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.comparison.streams import Streams, reported_process
+from determinism.comparison.thread_lines import line_of
 from determinism.comparison.unmatched import unmatched
 from determinism.comparison.unordered_flow import UnorderedFlow
 from determinism.comparison.visible import VisibleDifferences
 from determinism.trace.chunk import Chunk
 from determinism.trace.joined import JoinedStreams
-from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import NO_DIGEST, Kind, Level, Stream
 
@@ -142,15 +142,8 @@ class Described:
             record=number,
             stream=stream.key,
             thread=str(threads[thread - 1]) if 0 < thread <= len(threads) else None,
-            site=found.site or _made_at(stream, thread),
+            site=found.site or line_of(stream, chunk, row),
         )
-
-
-def _made_at(stream: ProcessTrace, thread: int) -> Frame | None:
-    """The line that made a thread, which stands for what no code of the program does in it."""
-    made_at = stream.description.get("threads_made_at") or []
-    text = made_at[thread - 1] if 0 < thread <= len(made_at) else ""
-    return stream.names.frame(text) if text else None
 
 
 class Made:

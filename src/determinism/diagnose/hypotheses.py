@@ -69,6 +69,7 @@ _FACTOR_CAUSES = (
     ("entropy", "outside-entropy"),
     ("memory", "uninitialized-memory"),
     ("thread-schedule", "thread-race"),
+    ("process-schedule", "thread-race"),
     ("workers", "worker-order"),
     ("pipeline-order", "pipeline-order"),
     ("pipeline-parallel", "pipeline-race"),
@@ -165,7 +166,7 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
         yield Hypothesis(
             "uninitialized-memory", Intervention(sources=frozenset({held})), _sites(divergence), _evidence(divergence)
         )
-    for name in names:
+    for name in ("process-schedule", *names) if divergence.shares_memory else names:
         yield _by_factor(name, divergence)
 
 
@@ -227,27 +228,28 @@ def _use(source: Source) -> str:
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
     for name, _ in _FACTOR_CAUSES:
-        yield _by_factor(name, divergence)
+        if name != "process-schedule":  # It takes long, and only helps where processes share memory.
+            yield _by_factor(name, divergence)
 
 
 def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
     cause = dict(_FACTOR_CAUSES)[name]
     if name == "addresses" and divergence.kind is Kind.OP:
         cause = "memory-alignment"
-    if name == "thread-schedule" and divergence.phase == "checkpoint":
+    if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):
         cause = "torn-checkpoint"
     return Hypothesis(cause, Intervention.fix(name), _sites(divergence), _evidence(divergence))
 
 
 def _sites(divergence: Divergence) -> tuple[Frame, ...]:
-    """The lines that a divergence points to: where memory was allocated, where the op was called, its forward.
+    """The lines that a divergence points to: where memory was allocated or saved, the call, its forward.
 
     The line that only starts the backward pass says less than the one whose gradient it is.
     """
     called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
     if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
         called = (divergence.forward_site, divergence.site)
-    found = (divergence.allocated_at, *called)
+    found = (divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
 
 

@@ -176,7 +176,8 @@ class Investigation:
         for one in together:
             intervention = intervention.also(one.intervention)
         if intervention not in self._trials:
-            trial = self.laboratory.compare(intervention, runs=self._rate.runs_needed(is_race=self._is_race))
+            runs = self._rate.runs_needed(is_race=self._is_race, tried=len(self._trials))
+            trial = self.laboratory.compare(intervention, runs=runs)
             self._trials[intervention] = trial
             if self.comparison.first_divergence is not None:
                 made = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))

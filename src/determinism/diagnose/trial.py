@@ -123,15 +123,16 @@ class Rate:
         self._pairs += pairs
         self._different += different
 
-    def runs_needed(self, *, is_race: bool) -> int:
+    def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
         """How many equal runs show that a cure is none by chance.
 
         With the rule of succession for the rate: after d of t pairs that differed it is taken as (d + 1) / (t + 2).
 
         Args:
             is_race: Whether what differs depends on timing, so that it may well come out alike by chance.
+            tried: How many other cures were tried before: of many, one may well seem to help (Bonferroni's correction).
         """
-        doubt = _DOUBT_OF_RACES if is_race else _DOUBT
+        doubt = (_DOUBT_OF_RACES if is_race else _DOUBT) / (1 + tried)
         rate = (self._different + 1) / (self._pairs + 2)
         return min(1 + math.ceil(math.log(doubt) / math.log(1 - rate)), _MOST_RUNS)
 

@@ -50,6 +50,9 @@ _ALL = (
         "threads are delayed and interrupted in another way in each run",
     ),
     Factor(
+        "process-schedule", "processes that the program starts run one after the other", None
+    ),
+    Factor(
         "workers",
         "data is loaded without workers (num_workers=0)",
         "workers of data loaders are delayed in another way in each run",

@@ -39,6 +39,10 @@ def _start_in_python(request: FactorRequest) -> None:
         after_import("numpy", entropy.fix_numpy, note_not_recorded)
     if "thread-schedule" in actions:
         thread_schedule.start(request)
+    if request.is_fixed("process-schedule"):
+        from determinism.factors import process_schedule
+
+        process_schedule.take_turns()
     if request.is_stirred("addresses"):
         from determinism.factors import addresses
 

@@ -24,9 +24,9 @@ from determinism.frameworks.tensorflow.keras_seeds import KerasSeeds
 from determinism.frameworks.tensorflow.op_call import OpCall, eager_call
 from determinism.frameworks.tensorflow.pipelines import Pipelines
 from determinism.frameworks.tensorflow.stream import Stream
-from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value, memory_address
+from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value
 from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Values, Variables
-from determinism.frameworks.tensorflow.variable_contents import content_of
+from determinism.frameworks.tensorflow.variable_contents import content_of, is_read_from
 from determinism.sites import NO_STACK
 from determinism.types import Access, Phase, Role
 
@@ -185,14 +185,9 @@ class Recorder(Attention):
         return self.value(tensor) if has_value(tensor.dtype) else self.values.get(tensor)
 
     def _held_by_variable(self, tensor: Any, digest: bytes) -> Value | None:
-        """The value of a variable whose memory a tensor shares: reading one within an op makes a tensor unseen."""
+        """The value of the variable that a tensor was read from: reading one within an op makes a tensor unseen."""
         handle = self.variables.holding(digest)
-        if handle is None or tensor.dtype is dtypes.string:
-            return None
-        content = content_of(handle)
-        if content is None or content.dtype is not tensor.dtype or memory_address(content) != memory_address(tensor):
-            return None
-        return self.variables.get(handle._id)
+        return self.variables.get(handle._id) if handle is not None and is_read_from(tensor, handle) else None
 
     def resource(self, handle: Any) -> Resource:
         """What a handle leads to."""

@@ -7,7 +7,7 @@ from typing import Any
 from tensorflow.python.framework import dtypes
 from tensorflow.python.ops import gen_resource_variable_ops
 
-from determinism.frameworks.tensorflow.tensor_bytes import has_value
+from determinism.frameworks.tensorflow.tensor_bytes import has_value, memory_address
 
 _MOST_KNOWN = 100_000
 _UNKNOWN = object()
@@ -44,3 +44,23 @@ def content_of(handle: Any) -> Any:
     except Exception:
         # Asking whether it was initialised would take as long as reading it.
         return None
+
+
+def is_read_from(tensor: Any, handle: Any) -> bool:
+    """Whether a tensor that holds what a variable holds was read from it.
+
+    They share memory. A variable that scatter ops write hands out copies instead (`copy_on_read_mode` in
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/resource_var.h): there each read lies elsewhere.
+
+    Args:
+        tensor: An eager tensor.
+        handle: Of the variable.
+    """
+    content = content_of(handle)
+    if content is None or content.dtype is not tensor.dtype or content.dtype is dtypes.string:
+        return False
+    address = memory_address(content)
+    if address == memory_address(tensor):
+        return True
+    again = content_of(handle)
+    return again is not None and memory_address(again) != address

@@ -68,8 +68,9 @@ def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 def _pickled(recorder: Recorder, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         return
-    if recorder.is_saving:
-        recorder.event(Role.CHECKPOINT, "determinism::save", [tensor], values=True, phase=Phase.CHECKPOINT)
+    if recorder.saving is not None:
+        _kept(recorder, tensor)
+        recorder.saving.append(tensor)
     else:
         recorder.event(Role.ESCAPE, "determinism::pickle", [tensor], values=True)
 
@@ -84,16 +85,30 @@ def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Ca
 
 
 def _saving(threads: Threads) -> Callable[..., Any]:
+    """Record what is saved as the call begins; in a thread beside the main one as it ends too.
+
+    There the program trains on meanwhile, and may change what is being written: what is on disk is then of no one moment.
+    """
+
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if (recorder := threads.recorder()) is None:
+        recorder = threads.recorder()
+        if recorder is None or recorder.saving is not None:
             return original(*args, **kwargs)
-        recorder.is_saving += 1
+        recorder.saving = []
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if recorder is not threads.main:
+                recorder.quietly(_saved, recorder, recorder.saving)
+            return result
         finally:
-            recorder.is_saving -= 1
+            recorder.saving = None
 
     return around
+
+
+def _saved(recorder: Recorder, tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors:
+        recorder.event(Role.CHECKPOINT, "determinism::saved", [tensor], values=True, phase=Phase.CHECKPOINT)
 
 
 def _keeping(threads: Threads) -> Callable[..., Any]:

@@ -55,8 +55,8 @@ class Recorder(Attention, TorchDispatchMode):
         self.paranoid = paranoid
         self.capture: Look | None = None
         """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
-        self.is_saving = 0
-        """How many calls of `torch.save` are running."""
+        self.saving: list[torch.Tensor] | None = None
+        """What the call of `torch.save` that runs has saved so far; None if none does."""
         self.graph_depth = 0
         """How many calls of compiled graphs are running."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None

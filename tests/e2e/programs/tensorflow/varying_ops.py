@@ -24,6 +24,15 @@ def crop_gradient(images, boxes, indices):
     return tape.gradient(loss, images)
 
 
+totals = tf.Variable(tf.zeros([64]))
+
+
+@tf.function
+def added_messages(receivers, messages):
+    totals.scatter_add(tf.IndexedSlices(messages, receivers))
+    return totals.read_value()
+
+
 @tf.function
 def scattered(indices, updates):
     return tf.raw_ops.ParallelDynamicStitch(indices=indices, data=updates)
@@ -39,12 +48,19 @@ def run():
         boxes = tf.constant(generator.random((256, 4)), tf.float32)
         indices = tf.constant(generator.integers(0, 2, 256), tf.int32)
         return crop_gradient(images, boxes, indices)
+    if which == "scatter":
+        receivers = tf.constant(generator.integers(0, 64, 1 << 17), tf.int32)
+        return added_messages(receivers, tf.constant(generator.normal(size=1 << 17), tf.float32))
+    if which == "eager-scatter":
+        receivers = tf.constant(generator.integers(0, 64, 1 << 17), tf.int32)
+        totals.scatter_add(tf.IndexedSlices(tf.constant(generator.normal(size=1 << 17), tf.float32), receivers))
+        return totals * 2.0
     indices = [tf.constant(generator.integers(0, 1 << 12, 1 << 15), tf.int32) for _ in range(2)]
     updates = [tf.constant(generator.normal(size=(1 << 15, 64)), tf.float32) for _ in range(2)]
     return scattered(indices, updates)
 
 
 state = tf.Variable(tf.zeros([4]))
-for _ in range(20 if which == "bincount" else 2):
+for _ in range(2 if which in ("crop", "stitch") else 20):
     state.assign_add(tf.fill([4], tf.reduce_sum(run())))
 print(state.numpy())

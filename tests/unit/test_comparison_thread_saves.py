@@ -1,0 +1,50 @@
+"""A checkpoint that a thread saved while others changed it is recognised by what was read back from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from determinism.comparison.result import Divergence
+from determinism.types import Kind, Phase, Role
+from tests.streams import compared, first_of, threads
+from tests.traces import Ref, TraceBuilder
+
+
+def save(builder: TraceBuilder, value: str, line: int = 4) -> None:
+    """A thread saves a tensor."""
+    builder.add(
+        "determinism::save",
+        [Ref(-1, digest=value)],
+        [value],
+        role=Role.CHECKPOINT,
+        phase=Phase.CHECKPOINT,
+        site=("/work/saver.py", line),
+    )
+
+
+def trained_and_read_back(folder: Path, read: tuple[str, str], *, saves: bool) -> Divergence:
+    """A thread saves a weight, or makes a copy of it, and the main thread goes on with what it read from a file."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        beside = threads(b)
+        b.step({"weight": b.add("op::train", outputs=["weight"], site=("/work/train.py", 1))})
+        if saves:
+            save(beside, "weight")
+        else:
+            beside.add("op::copy", [Ref(-1, digest="weight")], ["weight"], site=("/work/saver.py", 4))
+        loaded = b.add("op::stack", [Ref(-1, digest=read[run])], [f"mean {run}"], site=("/work/train.py", 9))
+        b.step({"mean": loaded})
+
+    return first_of(compared(folder, write))
+
+
+def test_what_was_read_back_in_pieces_points_to_the_line_that_saved_it(tmp_path: Path) -> None:
+    first = trained_and_read_back(tmp_path, ("weight", "half of the next weight"), saves=True)
+    assert (first.kind, first.op) == (Kind.DATA, "op::stack")
+    assert first.saved_at is not None and (first.saved_at.file, first.saved_at.line) == ("/work/saver.py", 4)
+    assert "in run 2" in first.detail and "run 1" not in first.detail
+
+
+def test_where_no_thread_saves_other_data_is_only_that(tmp_path: Path) -> None:
+    first = trained_and_read_back(tmp_path, ("weight", "half of the next weight"), saves=False)
+    assert first.kind is Kind.DATA and first.saved_at is None
