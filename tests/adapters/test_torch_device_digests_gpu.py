@@ -201,3 +201,17 @@ def test_each_gpu_has_a_ring_of_its_own(tmp_path: Path) -> None:
 
     found = record_rows(program, tmp_path)
     assert NO_DIGEST not in only(found, "exp").digests + only(found, "sin").digests
+
+
+def test_a_copy_to_the_host_that_nobody_waited_for_yet_is_digested_when_it_is_read(tmp_path: Path) -> None:
+    def program() -> Any:
+        x = torch.ones(10_000_000, device=GPU).exp()
+        torch.cuda._sleep(100_000_000)
+        y = x.to("cpu", non_blocking=True)
+        torch.cuda.synchronize()
+        return y.sin()
+
+    traces = [tmp_path / "first", tmp_path / "second"]
+    found = [record_rows(program, trace) for trace in traces]
+    assert all(only(rows, "_to_copy").digests == [NO_DIGEST] for rows in found)
+    assert determinism.compare(*traces).verdict is Verdict.SAME

@@ -88,7 +88,7 @@ class Capture:
             return {}
         call = CapturedCall(traits, args, kwargs)
         if traits.is_uninitialized or traits.is_collective:
-            what = "leaves memory as it was" if traits.is_uninitialized else "exchanges tensors with other processes"
+            what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are there"
             return {"saved": _saved(f"the op {what}")}
         if not self._request["repeats"]:
             return {"saved": self._values(recorder, traits, func, args, kwargs, call)}

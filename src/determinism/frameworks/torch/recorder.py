@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -21,6 +20,7 @@ from determinism.frameworks.torch.formula_nodes import FormulaNodes
 from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
+from determinism.frameworks.torch.late_copies import as_called
 from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
@@ -114,11 +114,13 @@ class Recorder(Attention, TorchDispatchMode):
         traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
         if traits.is_ignored:
             return run(*args, **kwargs)
-        if traits.is_view:
-            result = run(*args, **kwargs)
-            if sequence_number() != self._links.last and get_ident() == self.thread:
-                self._link_view()
-            return result
+        if traits.is_view_or_copy:
+            if traits.is_view:
+                result = run(*args, **kwargs)
+                if sequence_number() != self._links.last and get_ident() == self.thread:
+                    self._link_view()
+                return result
+            traits = as_called(traits, args, kwargs)
         try:
             if self.capture is not None:
                 self.capture(self, traits, func, args, kwargs)
@@ -258,7 +260,7 @@ class Recorder(Attention, TorchDispatchMode):
         for value in plain_values:
             outputs += (self.layouts.value_number, digest_bytes(value))
         arguments = self.arguments.text_number(text) if text else -1
-        with self.in_phase(phase or self.progress.phase):
+        with self.progress.in_phase(phase or self.progress.phase):
             if self.capture is not None:
                 self.capture.event(self, name, tensors)
             return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
@@ -286,15 +288,6 @@ class Recorder(Attention, TorchDispatchMode):
         number, arguments = self.stream.op_number(name), self.arguments.text_number(text)
         record = self.append(_OP, number, arguments, looked, outputs, ())
         self.edges.wrote(states, record)
-
-    @contextmanager
-    def in_phase(self, phase: Phase) -> Iterator[None]:
-        """Let another phase hold for a while."""
-        previous, self.progress.phase = self.progress.phase, phase
-        try:
-            yield
-        finally:
-            self.progress.phase = previous
 
 
 unwrap_handler(Recorder)
