@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
 from determinism.device_digest import ALGORITHM
@@ -220,3 +222,30 @@ def test_watching_captures_ends_with_the_recording() -> None:
     for undo in watch_captures(None, DeviceDigests):  # type: ignore[arg-type]
         undo()
     assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end) == before
+
+
+def test_modes_of_the_program_see_nothing_of_how_digests_are_made(use: Use, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    def program() -> list[str]:
+        seen.clear()
+        torch.ones(6, 7)[:, 1:].exp_().t()[2:].sum()
+        return list(seen)
+
+    use()
+    with Functions(), Ops():
+        plain = program()
+        with determinism.record(tmp_path):
+            found = program()
+    assert found == plain
+    assert plain

@@ -53,8 +53,8 @@ class CudaDigests:
             self._keys = torch.from_numpy(KEYS.copy()).to(device)
             self._slots = torch.zeros(entries, 2, dtype=torch.int64, device=device)
             self._table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device=device)
-            self._host_slots = torch.zeros(entries, 2, dtype=torch.int64, pin_memory=True)
-            self._host_table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, pin_memory=True)
+            self._host_slots = torch.zeros(entries, 2, dtype=torch.int64, device="cpu", pin_memory=True)
+            self._host_table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device="cpu", pin_memory=True)
             self._fetching = torch.cuda.Stream(device)
             self._launched: dict[int, torch.cuda.Event] = {}
             # From now on every stream may use them.
@@ -138,7 +138,7 @@ def verify(ring: Ring, device: torch.device) -> None:
     Raises:
         RuntimeError: They differ.
     """
-    known = (torch.arange(_PROBE_BYTES) * 2654435761 >> 13).to(torch.uint8)
+    known = (torch.arange(_PROBE_BYTES, device="cpu") * 2654435761 >> 13).to(torch.uint8)
     on_device = known.to(device)
     views = [(known[start:], on_device[start:]) for start in (0, 1, 2, 4, 8)]
     views.append((known[::3], on_device[::3]))

@@ -130,7 +130,8 @@ class RecordDigests:
         return found
 
     def _ask(self, device: torch.device, tensors: list[torch.Tensor]) -> Sequence[Digest]:
-        with torch._C._DisableTorchDispatch():
+        # What is done here is not the program's: its own modes must not see it, nor a default device change it.
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             ring = self._devices.ring(device)
             if not self._is_described:
                 self._describe(ring)
