@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,6 +157,10 @@ class TraceBuilder:
         """Keep a number of the current step."""
         own = record if record >= 0 else max(0, self._writer.num_records - 1)
         self._writer.number(meaning, own, (producer, 0) if producer >= 0 else (), value, self._step)
+
+    def values(self, record: int, *values: float, output: int = 0) -> None:
+        """Keep these elements of an output of float32."""
+        self._writer.values(record, output, struct.pack(f"<{len(values)}f", *values))
 
     def step(self, held: dict[str, Ref | int] | None = None, name: str = STEP_OP) -> int:
         """A step ends while parameters of these names hold these outputs."""

@@ -140,6 +140,10 @@ class RecordingOptions(Protocol):
         """Digest every input of every op."""
 
     @property
+    def values(self) -> int | None:
+        """Keep so many elements of each tensor that an op gave."""
+
+    @property
     def capture(self) -> dict[str, Any] | None:
         """Which record to look at closely, in a confirming run."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.diagnose.value_difference import difference as difference_of_stored
+from determinism.comparison.value_difference import difference as difference_of_stored
 from determinism.frameworks.torch.captured_call import stored
 from determinism.frameworks.torch.tensor_copies import ALIGNMENT, alignment_of, copied
 from determinism.frameworks.torch.value_difference import difference

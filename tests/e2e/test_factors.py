@@ -244,6 +244,17 @@ def test_one_thread_computes_when_threads_are_held_still(folder: Path) -> None:
     assert printed(program, {"threads": "fixed"}, 1, folder) == "1\n"
 
 
+def test_ops_are_replaced_where_patches_are_an_experiment(folder: Path) -> None:
+    program = """
+import torch
+torch.set_num_threads(2)
+places, values = torch.arange(1 << 19) % 8, torch.rand(1 << 19, generator=torch.Generator().manual_seed(0))
+print(len({tuple(torch.zeros(8).index_put((places,), values, accumulate=True).tolist()) for _ in range(40)}))
+"""
+    assert printed(program, {"patches": "fixed"}, 1, folder) == "1\n"
+    assert int(printed(program, {}, 1, folder)) > 1
+
+
 def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:
     program = "import torch; torch.use_deterministic_algorithms(False); print(torch.are_deterministic_algorithms_enabled(), torch.empty(3).isnan().any().item())"
     assert printed(program, {"deterministic-algorithms": "fixed"}, 1, folder) == "True False\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from determinism.comparison.result import Comparison, Divergence, ValueExample
+from determinism.comparison.value_difference import ValueDifference, difference
 from determinism.diagnose.further_values import add_values, needs_values
-from determinism.diagnose.value_difference import ValueDifference, difference
 from determinism.trace.schema import CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors
 from determinism.types import Kind
@@ -57,7 +57,7 @@ def test_floats_that_are_special(first: float, second: float, max_ulp: int | Non
 
 def test_bfloat16() -> None:
     found = difference(tensor("BF16", [0x3F80, 0x4000], "<u2"), tensor("BF16", [0x3F82, 0x4000], "<u2"), (2,))
-    assert found == ValueDifference(1, 2, 0.015625, (ValueExample((0,), "1", "1.0156"),), ((0, 0),))
+    assert found == ValueDifference(1, 2, 0.015625, (ValueExample((0,), "1", "1.0156"),), ((0, 0),), 0.0078125)
 
 
 def test_complex_numbers_are_one_element() -> None:

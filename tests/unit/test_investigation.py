@@ -216,19 +216,22 @@ def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -
     assert found(op) == [("nondeterministic-op", "likely")]
 
 
-def test_an_op_that_nothing_calms_is_to_be_replaced_if_there_is_a_patch_for_it() -> None:
-    def fixes(op: str) -> list[str | None]:
+def test_an_op_that_deterministic_algorithms_do_not_calm_is_replaced_if_there_is_a_patch_for_it() -> None:
+    def tried(op: str) -> Comparison:
         varying = replace(divergence(kind=Kind.OP, distinct=7), op=op)
-        return [fix.code for fix in investigated(Pretended([(varying, ["nothing that can be held still"])])).fixes]
+        return investigated(Pretended([(varying, ["patches"])]))
 
-    assert fixes("aten::grid_sampler_2d_backward.default") == ["determinism run --patch -- COMMAND"]
-    assert fixes("aten::add.Tensor") == []
+    backward = tried("aten::grid_sampler_2d_backward.default")
+    assert found(backward) == [("nondeterministic-op", "confirmed")]
+    assert [(fix.code, fix.verified) for fix in backward.fixes] == [("import determinism\n\ndeterminism.patch()", True)]
+    assert "patches" not in [experiment.factor for experiment in tried("aten::add.Tensor").experiments]
 
 
-def test_no_patch_is_offered_where_a_fix_was_shown_to_help() -> None:
+def test_no_patch_is_tried_where_deterministic_algorithms_help() -> None:
     varying = replace(divergence(kind=Kind.OP, distinct=7), op="aten::_index_put_impl_.default")
-    found_fixes = investigated(Pretended([(varying, ["deterministic-algorithms"])])).fixes
-    assert [fix.verified for fix in found_fixes] == [True]
+    comparison = investigated(Pretended([(varying, ["deterministic-algorithms"])]))
+    assert [fix.verified for fix in comparison.fixes] == [True]
+    assert "patches" not in [experiment.factor for experiment in comparison.experiments]
 
 
 def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surroundings() -> None:

@@ -38,6 +38,15 @@ def test_interpreter_without_the_packages(bare_python: Path) -> None:
     assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install numpy pyarrow xxhash"
 
 
+def test_interpreter_with_packages_that_do_not_go_together(bare_python: Path, tmp_path: Path) -> None:
+    for name in ("numpy", "xxhash"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "pyarrow.py").write_text('raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")')
+    with pytest.raises(LaunchError, match=r"cannot import .* found 1\.26\.4\.") as caught:
+        check_interpreter([str(bare_python), "train.py"], {**ENVIRON, "PYTHONPATH": str(tmp_path)})
+    assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install 'pyarrow<26'"
+
+
 def test_interpreter_found_on_path(bare_python: Path) -> None:
     with pytest.raises(LaunchError, match="lacks"):
         check_interpreter(["python", "train.py"], {"PATH": str(bare_python.parent)})
@@ -93,7 +102,7 @@ def test_something_called_python_that_is_none(tmp_path: Path) -> None:
 
 
 def test_interpreter_that_is_too_old(tmp_path: Path) -> None:
-    old = script(tmp_path / "python3", "#!/bin/sh\necho 3.8 pyarrow\n")
+    old = script(tmp_path / "python3", '#!/bin/sh\necho \'["3.8", ["pyarrow"], []]\'\n')
     with pytest.raises(LaunchError, match=r"is Python 3\.8.*needs 3\.11 or newer") as caught:
         check_interpreter([str(old), "train.py"], ENVIRON)
     assert caught.value.identifier == "interpreter-too-old"

@@ -64,6 +64,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "fixes": [],
         "missing": None,
         "batch": None,
+        "values": None,
         "environment": [],
         "sources": [],
         "compared_runs": None,
@@ -106,6 +107,8 @@ def test_the_first_divergence() -> None:
                 "elements_different": 37,
                 "max_ulp": 3,
                 "max_abs": 1.1920929e-07,
+                "max_relative": None,
+                "elements_sampled": None,
                 "repeats": 100,
                 "distinct": 37,
                 "distinct_one_thread": None,
@@ -149,7 +152,7 @@ def test_everything_beside_the_first_divergence() -> None:
         "share": None,
     }
     assert found["trouble"] == [{"id": "text", "message": "text"}] * 3
-    assert found["environment"] == [{"name": "text", "first": "text", "second": "text"}] * 9
+    assert found["environment"] == [{"name": "text", "part": "other", "first": "text", "second": "text"}] * 9
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), numpy.float32("nan")])

@@ -63,6 +63,16 @@ def test_a_document_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert "depart from each other at step 3" in junit_text(content)
 
 
+def test_what_an_earlier_version_did_not_know_is_filled_in_within_lists(tmp_path: Path) -> None:
+    found = document(make_different(environment=[("variable OMP_NUM_THREADS", "1", "2")]))
+    del found["environment"][0]["part"]
+    for output in found["first_divergence"]["outputs"]:
+        del output["max_relative"], output["elements_sampled"]
+    content = read_document(store(tmp_path, found))
+    assert content["environment"][0]["part"] == "other"
+    assert content["first_divergence"]["outputs"][0]["elements_sampled"] is None
+
+
 def test_a_document_of_a_later_version_is_read(tmp_path: Path) -> None:
     found = {**make_full_document(), "weather": {"sun": 1}}
     found["recorded"]["moon"] = 2

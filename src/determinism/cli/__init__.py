@@ -75,6 +75,11 @@ def _run() -> int:
         return 2
     except (KeyboardInterrupt, click.Abort):
         return 2
+    except ImportError as error:
+        from determinism.launch.packages import unusable
+
+        click.echo(f"determinism: nothing was done: {unusable(sys.executable, str(error))}", err=True)
+        return 2
 
 
 def _report_usage(error: click.ClickException) -> None:

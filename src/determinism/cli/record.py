@@ -16,8 +16,16 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The trace to make."
 )
 @recording_options
+@click.option(
+    "--values",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep up to N elements of each tensor, so that `compare` can say how far values are apart; 64 will do.",
+)
 @program_argument
-def record(program: tuple[str, ...], output: Path, level: str, steps: int | None, max_disk: int | None) -> None:
+def record(
+    program: tuple[str, ...], output: Path, level: str, steps: int | None, max_disk: int | None, values: int | None
+) -> None:
     """Run a program once, unchanged, and record what it computes to DIR.
 
     The exit status is the program's own (128 + N if signal N ended it), or 2 if it could not be recorded.
@@ -36,7 +44,7 @@ def record(program: tuple[str, ...], output: Path, level: str, steps: int | None
         try:
             with StandardInput() as standard_input:
                 result = record_program(
-                    program, output, level=level, steps=steps, max_disk=max_disk, stdin=standard_input
+                    program, output, level=level, steps=steps, max_disk=max_disk, values=values, stdin=standard_input
                 )
             status = result.exit_status
             require_recorded(output, status)

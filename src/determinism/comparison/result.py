@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from determinism.comparison.batch_result import BatchRows
 from determinism.comparison.course import Course
@@ -10,6 +11,9 @@ from determinism.comparison.dataflow import Dataflow
 from determinism.comparison.findings import Cause, Experiment, Fix
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
+
+if TYPE_CHECKING:
+    from determinism.comparison.values_result import ValuesApart
 
 _NO_OPS = frozenset({"determinism", "inductor", "autograd"})
 """Namespaces of records that stand for something else than one op."""
@@ -24,7 +28,7 @@ def is_repeatable(op: str) -> bool:
 class OutputDifference:
     """One output of the diverging record.
 
-    `elements_different`, `max_ulp`, `max_abs`, `examples` and `extent` need the values of two executions; without them they
+    `elements_different`, `max_ulp`, `max_abs`, `max_relative`, `examples` and `extent` need the values of two executions; without them they
     are None. `repeats` counts executions on equal inputs, `distinct` the different results among them. The other counts are of further
     series of as many repeats, each made only where it can tell causes apart.
     """
@@ -50,6 +54,10 @@ class OutputDifference:
     """The first elements that differ."""
     extent: tuple[tuple[int, int], ...] | None = None
     """Per dimension the lowest and the highest index at which elements differ."""
+    max_relative: float | None = None
+    """The largest difference in value, as a part of the largest element."""
+    elements_sampled: int | None = None
+    """How many elements the values are of, where not of all; then `elements_different` counts among them."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +237,9 @@ class Comparison:
     dead_differences: int = 0
     dead_first: list[DeadDifference] = field(default_factory=list)
     environment: list[tuple[str, str, str]] = field(default_factory=list)
-    """Name and both values of what differs between the environments of the runs."""
+    """Name and both values of what differs between the environments of two runs, what decides most about numbers first."""
+    environment_run: int = 2
+    """Which run, from 1, is compared with the first one there."""
     level: str = "op"
     leftovers: list[Leftover] = field(default_factory=list)
     extra_runs: int = 0
@@ -258,6 +268,8 @@ class Comparison:
     """How the runs went on, step by step."""
     dataflow: Dataflow | None = None
     """What the first divergence read, and what read it."""
+    values: ValuesApart | None = None
+    """How far the values of stored runs are apart; None where that was not asked."""
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""

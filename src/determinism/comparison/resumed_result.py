@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from determinism.comparison.endings import cut_reasons, cut_troubles
 from determinism.comparison.result import Comparison, Trouble
 from determinism.comparison.resumed import ResumedProcess
-from determinism.comparison.runs import environment_differences, recorded_by, summary_of
+from determinism.comparison.runs import recorded_by, summary_of
+from determinism.comparison.stack import environment_differences
 from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
@@ -28,7 +29,7 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
     comparison.recorded.records = sum(
         max(process.full.extent[0] - process.parts[0].start, 0) for process in compared if process.parts is not None
     )
-    comparison.environment = environment_differences([full, resumed])
+    comparison.environment = environment_differences(full, resumed)
     comparison.missing = []
     reasons = [cut_reasons(trace) for trace in traces]
     if len(compared) < len(processes) or not compared:

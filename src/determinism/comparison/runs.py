@@ -17,9 +17,11 @@ from determinism.comparison.losses import losses
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
 from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.stack import environment_differences
 from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.streams import ordered, stream_of, unordered
 from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
+from determinism.comparison.values import add_values
 from determinism.errors import UsageError
 from determinism.trace.reader import Trace, open_trace
 from determinism.types import Kind, Stream, Verdict
@@ -37,7 +39,10 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
         UsageError: There are fewer than two, or their levels of recording differ.
         TraceError: A trace cannot be read.
     """
-    return compare_runs([open_trace(Path(t)) for t in traces], strict=strict, allow_failure=allow_failure)
+    opened = [open_trace(Path(trace)) for trace in traces]
+    comparison = compare_runs(opened, strict=strict, allow_failure=allow_failure)
+    add_values(comparison, opened)
+    return comparison
 
 
 def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:
@@ -63,7 +68,7 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
         if _compare_pair(traces[0], other, comparison, number=number, strict=strict):
             break
     _add_losses(comparison, traces)
-    comparison.environment = environment_differences(traces)
+    _add_environment(comparison, traces)
     comparison.open_settings = sorted(
         {item for process in traces[0].processes for item in (process.description.get("open_settings") or {}).items()}
     )
@@ -246,17 +251,8 @@ def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], 
     return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
-def environment_differences(traces: Sequence[Trace]) -> list[tuple[str, str, str]]:
-    """Name and both values of what differs between the environments of the first and the last run."""
-    facts = []
-    for trace in (traces[0], traces[-1]):
-        found: dict[str, str] = {}
-        for process in trace.processes[:1]:
-            found = {**(process.description.get("environment") or {}), **(process.description.get("settings") or {})}
-        facts.append(found)
-    first, last = facts
-    return [
-        (name, first.get(name, "not set"), last.get(name, "not set"))
-        for name in sorted({*first, *last})
-        if first.get(name) != last.get(name)
-    ]
+def _add_environment(comparison: Comparison, traces: Sequence[Trace]) -> None:
+    """Tell what differs between what the first run and the one that departed ran on; else the last one."""
+    is_known = comparison.verdict is Verdict.DIFFERENT and comparison.course is not None
+    comparison.environment_run = comparison.course.runs[1] if is_known and comparison.course else len(traces)
+    comparison.environment = environment_differences(traces[0], traces[comparison.environment_run - 1])

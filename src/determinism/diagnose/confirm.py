@@ -141,6 +141,7 @@ def _with_repeats(output: OutputDifference, found: dict[str, Any], repeats: int)
         elements_different=found.get("elements_different") or None,
         max_ulp=found.get("max_ulp"),
         max_abs=found.get("max_abs"),
+        max_relative=found.get("max_relative"),
         examples=_examples(found.get("examples")),
         extent=_extent(found.get("extent")),
         repeats=repeats,

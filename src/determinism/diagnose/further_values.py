@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from determinism.comparison.result import Comparison, Divergence, Evidence, is_repeatable
-from determinism.diagnose.value_difference import difference
+from determinism.comparison.value_difference import difference
 from determinism.errors import TraceError
 from determinism.trace.schema import CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, read_tensors

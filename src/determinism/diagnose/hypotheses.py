@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from determinism.comparison.result import Divergence, Leftover
 from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.patched_op import may_be_patched
 from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.probes.request import FixedSource
@@ -85,7 +86,10 @@ _FACTOR_CAUSES = (
 _FIRST_BY_KIND = {
     Kind.RNG: ("torch-seed", "tensorflow-seed"),
     Kind.UNINITIALIZED: ("memory",),
-    Kind.OP: ("deterministic-algorithms", "deterministic-ops", "threads", "tensorflow-threads", "addresses", "memory"),
+    Kind.OP: (
+        *("deterministic-algorithms", "deterministic-ops", "patches"),
+        *("threads", "tensorflow-threads", "addresses", "memory"),
+    ),
     Kind.MUTATION: ("thread-schedule", "addresses"),
 }
 """The factors that a kind of divergence points to."""
@@ -167,7 +171,8 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
             "uninitialized-memory", Intervention(sources=frozenset({held})), _sites(divergence), _evidence(divergence)
         )
     for name in ("process-schedule", *names) if divergence.shares_memory else names:
-        yield _by_factor(name, divergence)
+        if name != "patches" or may_be_patched(divergence.op):
+            yield _by_factor(name, divergence)
 
 
 def _by_sources(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
@@ -233,7 +238,7 @@ def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
 
 
 def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
-    cause = dict(_FACTOR_CAUSES)[name]
+    cause = _varying(divergence) if name == "patches" else dict(_FACTOR_CAUSES)[name]
     if name == "addresses" and divergence.kind is Kind.OP:
         cause = "memory-alignment"
     if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):

@@ -10,7 +10,6 @@ from determinism.comparison.result import Comparison, Divergence
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
 from determinism.diagnose.intervention import Intervention
-from determinism.diagnose.patched_op import patch_fixes
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
@@ -253,8 +252,6 @@ class Investigation:
             *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
-        first, named_causes = self.comparison.first_divergence, self.comparison.causes
-        self.comparison.fixes += patch_fixes(first, named_causes, self.comparison.fixes)
 
 
 def _together(some: Sequence[Hypothesis]) -> Intervention:

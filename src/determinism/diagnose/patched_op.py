@@ -1,31 +1,22 @@
-"""The fix for an op that varies and that `determinism.patch` replaces."""
+"""Whether `determinism.patch` has a replacement for an op, so that it is worth a run."""
 
 from __future__ import annotations
 
-from determinism.comparison.findings import Cause, Fix
-from determinism.comparison.result import Divergence
 from determinism.knowledge.index import op_at
 from determinism.knowledge.search import entries_for
 
-_CAUSE = "nondeterministic-op"
-_TITLE = "Replace the op by a deterministic one, and start the program with"
+_TENSORFLOW = "tf::"
 
 
-def patch_fixes(divergence: Divergence | None, causes: list[Cause], fixes: list[Fix]) -> list[Fix]:
-    """To run the program with patches, if the op is thought to vary, there is one for it, and nothing else was shown to help.
+def may_be_patched(op: str) -> bool:
+    """Whether an op is replaced by `determinism.patch`, by all that is known of PyTorch; TensorFlow itself has to be asked.
 
     Args:
-        divergence: The first one.
-        causes: What was found to cause it.
-        fixes: What is already known to do.
+        op: Its name as records have it.
     """
-    if divergence is None or divergence.op is None or _CAUSE not in [one.identifier for one in causes]:
-        return []
-    if any(one.identifier == _CAUSE and one.verified for one in fixes):
-        return []
-    if not any(op_at(entry).patches for name in _names(divergence.op) for entry in entries_for(name, "torch")):
-        return []
-    return [Fix(_CAUSE, _TITLE, "determinism run --patch -- COMMAND")]
+    if op.startswith(_TENSORFLOW):
+        return True
+    return any(op_at(entry).patches for name in _names(op) for entry in entries_for(name, "torch"))
 
 
 def _names(op: str) -> list[str]:

@@ -42,6 +42,11 @@ _BY_FACTOR: dict[str, _Remedy] = {
         "tf.config.experimental.enable_op_determinism()",
         None,
     ),
+    "patches": (
+        "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
+        "import determinism\n\ndeterminism.patch()",
+        None,
+    ),
     "tensorflow-threads": (
         "Compute with one thread",
         "tf.config.threading.set_intra_op_parallelism_threads(1)\n"

@@ -82,6 +82,12 @@ _ALL = (
         None,
         ("tensorflow",),
     ),
+    Factor(
+        "patches",
+        "ops that have no deterministic form are replaced (determinism.patch())",
+        None,
+        ("torch", "tensorflow"),
+    ),
     Factor("memory", "fresh memory holds zeros", "fresh memory holds other bytes in each run"),
     Factor(
         "addresses",

@@ -34,6 +34,8 @@ class RecordingConfiguration:
     """How many samples a batch has whose rows are looked at, and what is set for a trial."""
     generators: dict[str, Any] | None = None
     """Whether the states of generators are kept, or put back from another trace."""
+    values: int | None = None
+    """How many elements of each tensor that an op gave are kept."""
 
     def to_environment(self) -> dict[str, str]:
         """The environment variables that carry the request."""

@@ -20,6 +20,10 @@ def start() -> None:
     """Do what the environment asks for, now and whenever a framework is imported."""
     request = FactorRequest.from_environment(os.environ)
     _start_in_python(request)
+    if request.is_fixed("patches"):
+        from determinism.session.patching import patch
+
+        patch()
     for framework, module in FACTORS.items():
         after_import(framework, _starter(module, request), note_not_recorded)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from determinism.errors import LaunchError
 from determinism.launch.executable import find_executable
-from determinism.launch.packages import OLDEST_PYTHON, RECORDER_PACKAGES, install_line
+from determinism.launch.packages import OLDEST_PYTHON, RECORDER_PACKAGES, install_line, unusable
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
 """What the file of a Python interpreter is called."""
@@ -20,9 +21,16 @@ PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
 _PROBE_SECONDS = 30.0
 _VERSION_PROBE = "import sys; print('%d.%d' % sys.version_info[:2])"
 _PROBE = """
-import sys
+import json, sys
+from importlib import import_module
 from importlib.util import find_spec
-print("%d.%d" % sys.version_info[:2], *[name for name in sys.argv[1:] if find_spec(name) is None])
+missing, broken = [name for name in sys.argv[1:] if find_spec(name) is None], []
+for name in sys.argv[1:]:
+    try:
+        name in missing or import_module(name)
+    except ImportError as error:
+        broken.append(str(error))
+print(json.dumps(["%d.%d" % sys.version_info[:2], missing, broken]))
 """
 
 
@@ -143,10 +151,10 @@ def _check_packages(interpreter: Interpreter, environ: Mapping[str, str]) -> Non
     except (OSError, ValueError, subprocess.SubprocessError):
         # It is no Python that answers questions; the program will show what it is.
         return
-    words = answer.strip().rpartition("\n")[2].split()
-    if not words or not re.fullmatch(r"\d+\.\d+", words[0]):
+    try:
+        version, missing, broken = json.loads(answer.strip().rpartition("\n")[2])
+    except ValueError:
         return
-    version, missing = words[0], words[1:]
     if tuple(map(int, version.split("."))) < OLDEST_PYTHON:
         raise LaunchError(
             "interpreter-too-old",
@@ -158,4 +166,10 @@ def _check_packages(interpreter: Interpreter, environ: Mapping[str, str]) -> Non
             "interpreter-lacks-packages",
             f"{interpreter.path} lacks {' and '.join(missing)}, which the recorder needs inside the program, so the "
             f"program was not started. Install with:\n{install_line(interpreter.path)}",
+        )
+    if broken:
+        raise LaunchError(
+            "interpreter-lacks-packages",
+            f"{interpreter.path} cannot import what the recorder needs inside the program, so the program was not "
+            f"started: {unusable(interpreter.path, broken[0])}",
         )

@@ -60,6 +60,7 @@ def record_program(
     steps: int | None = None,
     max_disk: int | None = None,
     paranoid: bool = False,
+    values: int | None = None,
     capture: dict[str, Any] | None = None,
     rows: dict[str, Any] | None = None,
     generators: dict[str, Any] | None = None,
@@ -81,6 +82,7 @@ def record_program(
         steps: End recording and the program after this many steps.
         max_disk: Bytes that the trace never grows past.
         paranoid: Digest every input.
+        values: Keep so many elements of each tensor that an op gave.
         capture: Which record to capture in a confirming run.
         rows: How many samples a batch has whose rows are looked at, and what is set for a trial.
         generators: Whether states of generators are kept, or put back; see `RecordingOptions.generators`.
@@ -101,11 +103,9 @@ def record_program(
     folder = folder.absolute()
     copied = None if copied_to is None else (str(copied_to), str(Path.cwd()))
     configuration = RecordingConfiguration(
-        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs), rows, generators
+        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs), rows, generators, values
     )
-    facts = _facts(command, configuration)
-    create_trace(folder, **facts)
-
+    create_trace(folder, **(facts := _facts(command, configuration)))
     run = partial(
         run_program, command, configuration=configuration, log=log, cwd=copied_to, on_progress=on_progress,
         environment=environment, stdin=stdin, is_decided=is_decided, before_start=before_start,

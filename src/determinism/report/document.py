@@ -18,15 +18,16 @@ from determinism.comparison.result import (
     Divergence,
     Evidence,
     Missing,
-    OutputDifference,
     Recorded,
     RunSummary,
 )
+from determinism.comparison.stack import part_of
 from determinism.report.batch import batch_document
 from determinism.report.cause_document import cause_document, fix_document
 from determinism.report.report_file import write_report
 from determinism.report.source_context import contexts
 from determinism.report.told import first_sentence, story
+from determinism.report.values_document import frame_document, output_document, values_document
 from determinism.trace.names import Frame
 
 SCHEMA = "determinism.report/1"
@@ -69,8 +70,9 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "varied": comparison.varied,
         "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
         "batch": None if comparison.batch is None else batch_document(comparison.batch),
+        "values": None if comparison.values is None else values_document(comparison.values),
         "environment": [
-            {"name": name, "first": first_value, "second": second_value}
+            {"name": name, "part": part_of(name), "first": first_value, "second": second_value}
             for name, first_value, second_value in comparison.environment
         ],
         "sources": contexts(_places(comparison)),
@@ -129,7 +131,7 @@ def _flow_node(node: FlowNode) -> dict[str, Any]:
         "module": node.module,
         "step": node.step,
         "phase": node.phase,
-        "site": _frame(node.site),
+        "site": frame_document(node.site),
         "differs": node.differs,
         "outputs": [output._asdict() for output in node.outputs],
     }
@@ -166,10 +168,10 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
-        "forward_site": _frame(divergence.forward_site),
-        "stack": [_frame(frame) for frame in divergence.stack],
+        "forward_site": frame_document(divergence.forward_site),
+        "stack": [frame_document(frame) for frame in divergence.stack],
         "inputs_equal": divergence.inputs_equal,
-        "outputs": [_output(output) for output in divergence.outputs],
+        "outputs": [output_document(output) for output in divergence.outputs],
     }
 
 
@@ -182,29 +184,8 @@ def _short_divergence(divergence: Divergence) -> dict[str, Any]:
         "phase": divergence.phase,
         "op": divergence.op,
         "module": divergence.module,
-        "site": _frame(divergence.site),
+        "site": frame_document(divergence.site),
         "received_from": divergence.received_from,
-    }
-
-
-def _output(output: OutputDifference) -> dict[str, Any]:
-    return {
-        "dtype": output.dtype,
-        "shape": output.shape,
-        "device": output.device,
-        "elements": output.elements,
-        "elements_different": output.elements_different,
-        "max_ulp": output.max_ulp,
-        "max_abs": output.max_abs,
-        "repeats": output.repeats,
-        "distinct": output.distinct,
-        "distinct_one_thread": output.distinct_one_thread,
-        "distinct_filled_memory": output.distinct_filled_memory,
-        "distinct_alignments": output.distinct_alignments,
-        "examples": None
-        if output.examples is None
-        else [{"index": one.index, "first": one.first, "second": one.second} for one in output.examples],
-        "extent": output.extent,
     }
 
 
@@ -215,7 +196,7 @@ def _evidence(evidence: Evidence | None) -> dict[str, Any] | None:
 
 
 def _missing(missing: Missing) -> dict[str, Any]:
-    return {"id": missing.identifier, "site": _frame(missing.site), "fix": missing.fix}
+    return {"id": missing.identifier, "site": frame_document(missing.site), "fix": missing.fix}
 
 
 def _dead_differences(comparison: Comparison) -> dict[str, Any]:
@@ -228,12 +209,8 @@ def _dead_difference(difference: DeadDifference) -> dict[str, Any]:
         "step": difference.step,
         "phase": difference.phase,
         "op": difference.op,
-        "site": _frame(difference.site),
+        "site": frame_document(difference.site),
     }
-
-
-def _frame(frame: Frame | None) -> dict[str, Any] | None:
-    return None if frame is None else frame._asdict()
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,10 @@ from determinism.report.places import path_text
 from determinism.report.wording import counted, prose
 
 MOST_OUTPUTS = 3
-_FAR_APART = 1 << 24
+FAR_APART = 1 << 24
+"""So many numbers between say nothing any more: the values have other signs, or nothing to do with each other."""
+_EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
+"""By whether these are runs."""
 
 
 def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | None) -> Iterator[Entry]:
@@ -26,9 +29,13 @@ def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | N
         label = "output" if len(outputs) == 1 else f"output {number}"
         shape = f"[{', '.join(map(str, output.shape))}]"
         is_of_runs = evidence is not None and evidence.source == "runs"
-        yield Entry(f"{output.dtype} {shape} on {output.device}: {_size(output, is_of_runs)}", label, weight)
+        text = f"{output.dtype} {shape} on {output.device}: {_size(output, is_of_runs)}"
+        if evidence is None and output.max_relative:
+            text += f", {output.max_relative:.2g} of the largest element"
+        yield Entry(text, label, weight)
         if output.examples:
-            yield Entry(_example(output, is_of_runs), weight=Weight.EXTRA if number else Weight.ITEM, lines=2)
+            executions = ("run 1", "run 2") if evidence is None else _EXECUTIONS[is_of_runs]
+            yield Entry(_example(output, executions), weight=Weight.EXTRA if number else Weight.ITEM, lines=2)
         if output.repeats is not None and output.distinct is not None:
             yield Entry(_counts(output), weight=weight)
     if len(outputs) > MOST_OUTPUTS:
@@ -54,7 +61,10 @@ def _size(output: OutputDifference, is_of_runs: bool) -> str:
         text = counted(output.elements, "element")
     else:
         verb = "differs" if output.elements_different == 1 else "differ"
-        text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
+        if output.elements_sampled is None:
+            text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
+        else:
+            text = f"{output.elements_different:,} of {output.elements_sampled:,} sampled elements {verb}"
         if is_of_runs:
             text += " between two further runs"
         if output.extent and any(
@@ -64,19 +74,18 @@ def _size(output: OutputDifference, is_of_runs: bool) -> str:
             text += f", within [{', '.join(ranges)}]"
     sizes = []
     # Of values that have nothing to do with each other the distance in value says all.
-    if output.max_ulp is not None and (output.max_ulp < _FAR_APART or output.max_abs is None):
+    if output.max_ulp is not None and (output.max_ulp < FAR_APART or output.max_abs is None):
         sizes.append(f"{output.max_ulp:,} ulp")
     if output.max_abs is not None and not math.isnan(output.max_abs):
         sizes.append(f"{output.max_abs:.3g} in value")
     return f"{text}, by at most {' and '.join(sizes)}" if sizes else text
 
 
-def _example(output: OutputDifference, is_of_runs: bool) -> str:
+def _example(output: OutputDifference, executions: tuple[str, str]) -> str:
     assert output.examples
     one = output.examples[0]
-    what = "run" if is_of_runs else "repeat"
     place = f"[{', '.join(map(str, one.index))}]"
-    return f"first at {place}: {one.first} in one {what}, {one.second} in another"
+    return f"first at {place}: {one.first} in {executions[0]}, {one.second} in {executions[1]}"
 
 
 def _counts(output: OutputDifference) -> str:

@@ -9,6 +9,7 @@ from determinism.comparison.result import Comparison, RunSummary
 from determinism.report.entry import Entry, Weight
 from determinism.report.leftovers import leftover_entries
 from determinism.report.places import line_text, path_text
+from determinism.report.stack import difference_text, other_differences
 from determinism.report.wording import counted, dead_phrase, listed, prose, stop_phrase
 from determinism.types import Level, Verdict
 
@@ -139,10 +140,10 @@ def _open_setting_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _environment_entries(comparison: Comparison) -> Iterator[Entry]:
-    differences = comparison.environment
-    for number, (name, first, second) in enumerate(differences[:MOST_ENVIRONMENT]):
+    differences = other_differences(comparison)
+    for number, difference in enumerate(differences[:MOST_ENVIRONMENT]):
         weight = Weight.ITEM if number else Weight.NOTE
-        text = f"{name} was {first or '(empty)'} in run 1, {second or '(empty)'} in run 2"
+        text = difference_text(difference, comparison)
         yield Entry(text, "" if number else "environment", weight, lines=2)
     if len(differences) > MOST_ENVIRONMENT:
         text = f"and {counted(len(differences) - MOST_ENVIRONMENT, 'more difference')}"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from determinism.comparison.stack import Part
 from determinism.errors import UsageError
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.report.schema_check import first_fault
@@ -47,6 +48,7 @@ def read_document(path: Path) -> dict[str, Any]:
     form = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     added = {key: _nothing(described) for key, described in form["properties"].items() if key not in _FIRST_KEYS}
     content = {**added, **found}
+    _fill_in(content)
     fault = first_fault(content, form)
     if fault is not None:
         raise _foreign(path, fault)
@@ -56,6 +58,19 @@ def read_document(path: Path) -> dict[str, Any]:
 def _nothing(described: dict[str, Any]) -> Any:
     """What stands for a key that was not known yet when a document was written."""
     return {"array": [], "string": ""}.get(str(described.get("type")))
+
+
+def _fill_in(content: dict[str, Any]) -> None:
+    """Give a document of an earlier version the keys that were added to what it holds."""
+    first = content.get("first_divergence")
+    outputs = first.get("outputs") if isinstance(first, dict) else None
+    for found, later in (
+        (content.get("environment"), {"part": Part.OTHER}),
+        (outputs, {"max_relative": None, "elements_sampled": None}),
+    ):
+        for one in found if isinstance(found, list) else ():
+            if isinstance(one, dict):
+                one.update({key: value for key, value in later.items() if key not in one})
 
 
 def _refuse(constant: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from determinism.comparison.result import Comparison, Divergence, is_repeatable
+from determinism.comparison.stack import stack_differences
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.evidence import evidence_entries, output_entries
 from determinism.report.places import frame_text, line_text
@@ -110,4 +111,6 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         return "It is not known whether the inputs were equal: what ran here is no single op that could be repeated."
     if comparison.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not come to this record."
+    if stack_differences(comparison.environment):
+        return "They come from records that are equal in both runs; what they held was not looked at again."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."

@@ -13,8 +13,10 @@ from determinism.report.layout import laid_out
 from determinism.report.leftovers import leftover_entries
 from determinism.report.missing import missing_entries
 from determinism.report.notes import note_entries
+from determinism.report.stack import stack_entries
 from determinism.report.story import consequence_entries, origin_entries
 from determinism.report.told import first_sentence
+from determinism.report.values import growth_entries, parting_entries
 from determinism.report.wording import counted
 from determinism.types import Verdict
 
@@ -34,6 +36,7 @@ def render(comparison: Comparison, console: Console) -> None:
     """
     sections = [
         list(_verdict_entries(comparison)),
+        list(stack_entries(comparison)),
         list(leftover_entries(comparison)) if comparison.verdict is Verdict.DIFFERENT else [],
         list(missing_entries(comparison)),
         *_story(comparison),
@@ -48,9 +51,9 @@ def _story(comparison: Comparison) -> list[list[Entry]]:
         return batch_sections(comparison, comparison.batch)
     first = comparison.first_divergence
     return [
-        [] if first is None else list(origin_entries(comparison, first)),
+        [] if first is None else [*origin_entries(comparison, first), *parting_entries(comparison)],
         list(cause_entries(comparison)),
-        list(consequence_entries(comparison)),
+        [*consequence_entries(comparison), *growth_entries(comparison)],
     ]
 
 

@@ -10,7 +10,9 @@ from determinism.report.batch import batch_headline, batch_sections
 from determinism.report.entry import Entry, Tone
 from determinism.report.leftovers import leftover_entries
 from determinism.report.missing import missing_entries
+from determinism.report.stack import stack_entries
 from determinism.report.story import consequence_entries, origin_entries
+from determinism.report.values import growth_entries, parting_entries
 from determinism.report.wording import headline
 from determinism.types import Verdict
 
@@ -38,8 +40,11 @@ def _entries(comparison: Comparison) -> Iterator[Entry]:
         yield from (entry for section in batch_sections(comparison, comparison.batch) for entry in section)
         return
     if comparison.verdict is Verdict.DIFFERENT:
+        yield from stack_entries(comparison)
         yield from leftover_entries(comparison)
     yield from missing_entries(comparison)
     if comparison.first_divergence is not None:
         yield from origin_entries(comparison, comparison.first_divergence)
+        yield from parting_entries(comparison)
     yield from consequence_entries(comparison)
+    yield from growth_entries(comparison)

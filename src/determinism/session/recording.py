@@ -31,6 +31,7 @@ class Options:
     steps: int | None = None
     max_disk: int | None = None
     paranoid: bool = False
+    values: int | None = None
     capture: dict[str, Any] | None = None
     rows: dict[str, Any] | None = None
     generators: dict[str, Any] | None = None
@@ -73,7 +74,12 @@ class _Folders:
 
 @contextmanager
 def record(
-    path: str | os.PathLike[str], *, level: str = "op", max_disk: int | None = None, paranoid: bool = False
+    path: str | os.PathLike[str],
+    *,
+    level: str = "op",
+    max_disk: int | None = None,
+    paranoid: bool = False,
+    values: int | None = None,
 ) -> Iterator[active.RecordingSession]:
     """Record every op that this thread runs inside the `with` block.
 
@@ -82,14 +88,20 @@ def record(
         level: `op`, `module` or `step`.
         max_disk: Bytes that the trace never grows past.
         paranoid: Digest every input of every op, also those whose producer was recorded.
+        values: Keep up to so many elements of each tensor that an op gave, so that `compare` can say how far apart two are.
 
     Raises:
-        UsageError: No supported framework is imported, the level does not exist, or a recording is running.
+        UsageError: No supported framework is imported, the level does not exist, `values` is below 1, or a recording is
+            running.
         TraceError: The folder cannot be used.
     """
     if level not in set(Level):
         raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")
-    with recording(path, Options(level=level, max_disk=max_disk, paranoid=paranoid)) as session:
+    if values is not None and values < 1:
+        raise UsageError(
+            "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
+        )
+    with recording(path, Options(level=level, max_disk=max_disk, paranoid=paranoid, values=values)) as session:
         yield session
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from determinism.trace.batches import written_bytes
+from determinism.trace.kept_values import ValuesWriter
 from determinism.trace.names_writer import NamesWriter
 from determinism.trace.numbers import NumbersWriter
 from determinism.trace.process_file import ProcessFile
@@ -57,6 +58,7 @@ class ProcessWriter:
         self._names = NamesWriter(folder)
         self._records = RecordsWriter(folder)
         self._numbers = NumbersWriter(folder)
+        self._values = ValuesWriter(folder)
         self._last_flush = time.monotonic()
         self._store: Any = _store_nothing
         """Stores a record; `Spool.append`, or that of `_waiting`, until writing stops."""
@@ -178,8 +180,21 @@ class ProcessWriter:
         finally:
             self._release()
 
+    def values(self, record: int, output: int, elements: bytes) -> None:
+        """Keep elements of what a record gave.
+
+        Args:
+            record: Its number.
+            output: Which of its outputs, from 0.
+            elements: Those at `sampled_places`, one after the other.
+        """
+        with self._lock:
+            self._values.add(record, output, elements)
+            if self._values.is_due:
+                self._flush_numbers()
+
     def boundary(self) -> None:
-        """A step ended: write its numbers, and a batch if it is worth one."""
+        """A step ended: write its numbers and values, and a batch if it is worth one."""
         with self._lock:
             self._flush_numbers()
             self._numbers.boundary()
@@ -203,12 +218,16 @@ class ProcessWriter:
             self._last_flush = time.monotonic()
 
     def _flush_numbers(self) -> None:
-        if self.stopped_by is None:
-            room = None if self._max_bytes is None else self._max_bytes - self._bytes_on_disk()
-            try:
-                self._numbers.flush(room)
-            except OSError as error:
-                self._stop("disk-full", str(error))
+        was_full = self._values.is_full
+        for file in (self._numbers, self._values):
+            if self.stopped_by is None:
+                room = None if self._max_bytes is None else self._max_bytes - self._bytes_on_disk()
+                try:
+                    file.flush(room)
+                except OSError as error:
+                    self._stop("disk-full", str(error))
+        if self._values.is_full and not was_full:
+            self.blind_spot("values-cut", "values of later tensors", "the limit of --max-disk was reached")
 
     def _has_room_for(self, batch: pa.RecordBatch) -> bool:
         """Whether a batch still fits; if not, what it holds stays where it is, and recording stops."""
@@ -221,7 +240,8 @@ class ProcessWriter:
         return True
 
     def _bytes_written(self) -> int:
-        return self._records.bytes_written + self._names.bytes_written + self._numbers.bytes_written + _DOCUMENT_BYTES
+        files = (self._records, self._names, self._numbers, self._values)
+        return sum(file.bytes_written for file in files) + _DOCUMENT_BYTES
 
     def _bytes_on_disk(self) -> int:
         return self._bytes_written() + self._records.spool_bytes
@@ -264,7 +284,7 @@ class ProcessWriter:
         """Write what is left and end the streams."""
         self._flush_numbers()
         self.flush()
-        for file in (self._records, self._names, self._numbers):
+        for file in (self._records, self._names, self._numbers, self._values):
             try:
                 file.close()
             except (OSError, pa.ArrowException) as error:

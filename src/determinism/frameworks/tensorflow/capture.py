@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.diagnose.value_difference import ValueDifference, difference
+from determinism.comparison.value_difference import ValueDifference, difference
 from determinism.frameworks.tensorflow.op_call import OpCall, as_array
 from determinism.frameworks.tensorflow.tensor_bytes import digest_array
 from determinism.trace.files import write_json

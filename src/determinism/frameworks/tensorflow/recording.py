@@ -22,7 +22,7 @@ from determinism.frameworks.tensorflow.function_probes import Probe
 from determinism.frameworks.tensorflow.held import HeldVariables, generator_states, record_held
 from determinism.frameworks.tensorflow.optimization import Optimization
 from determinism.frameworks.tensorflow.recorder import Recorder
-from determinism.frameworks.tensorflow.settings_recorded import settings
+from determinism.frameworks.tensorflow.settings_recorded import libraries, settings
 from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.threads import OtherThreads
 from determinism.frameworks.tracebacks import hide_own_frames
@@ -70,11 +70,13 @@ class Session:
                 "steps_by": None,
                 "argv": sys.argv,
                 "started": time.time(),
-                "environment": environment.describe(),
+                "environment": {**environment.describe(), **libraries()},
                 "settings": settings(),
             },
             max_bytes=self._options.max_disk,
         )
+        if self._options.values is not None:
+            self.writer.blind_spot("values", "values of tensors", "they are kept of PyTorch's tensors only")
         self.recorder.step_ended = self._step_ended
         self.recorder.arrived = self._batch_arrived
         self.recorder.note_racy = self.note_racy

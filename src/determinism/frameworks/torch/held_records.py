@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
 import torch
 
 from determinism import rng
+from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE
 from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
 from determinism.frameworks.torch.recorder import Recorder
@@ -42,17 +44,22 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         tensors = [h.tensor for h in held]
         recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
         return
-    recorder.hold(
-        [
-            (
-                recorder.stream.op_number(_HELD_OPS[one.kind]),
-                recorder.arguments.text_number(one.name) if one.name else -1,
-                one.tensor,
-            )
-            for one in held
-        ]
-    )
+    _record_each(recorder, held)
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
+
+
+def _record_each(recorder: Recorder, held: Sequence[Held]) -> None:
+    """Make a record of each tensor that is held, all at one place."""
+    stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
+    digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    for one, digest in zip(held, digests, strict=True):
+        name = recorder.arguments.text_number(one.name) if one.name else -1
+        op = recorder.stream.op_number(_HELD_OPS[one.kind])
+        cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
+        output = (recorder.layouts.number_without_storage(one.tensor), digest)
+        record = recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, name), (), (), output)
+        if recorder.kept_values is not None:
+            recorder.kept_values.add(recorder.writer, record, [one.tensor], output)
 
 
 def _parts(held: Held) -> Sequence[Held]:

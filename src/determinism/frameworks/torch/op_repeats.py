@@ -52,7 +52,7 @@ class Output:
         if self.other is None or (found["elements_different"] or 0) > (self.worst["elements_different"] or 0):
             self.other = result.clone()
             self.worst.update({name: found[name] for name in ("elements_different", "examples", "extent")})
-        for name in ("max_ulp", "max_abs"):
+        for name in ("max_ulp", "max_abs", "max_relative"):
             known = self.worst.get(name)
             self.worst[name] = found[name] if known is None else max(known, found[name] or 0)
 

@@ -20,6 +20,7 @@ from determinism.frameworks.torch.formula_nodes import FormulaNodes
 from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
+from determinism.frameworks.torch.kept_values import KeptValues
 from determinism.frameworks.torch.late_copies import as_called
 from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
@@ -55,6 +56,8 @@ class Recorder(Attention, TorchDispatchMode):
         self.paranoid = paranoid
         self.capture: Look | None = None
         """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
+        self.kept_values: KeptValues | None = None
+        """Keeps elements of what records give, where that was asked for."""
         self.saving: list[torch.Tensor] | None = None
         """What the call of `torch.save` that runs has saved so far; None if none does."""
         self.graph_depth = 0
@@ -92,7 +95,7 @@ class Recorder(Attention, TorchDispatchMode):
         self._calls = self.modules.calls
         self._links = ForwardLinks()
         self.formula_nodes = FormulaNodes(self)
-        self._number = number
+        self.number = number
         self._helpers: dict[int, int] = {}
         self.wake = None
         self.is_active = True
@@ -173,6 +176,8 @@ class Recorder(Attention, TorchDispatchMode):
         if traits.returns_target and args[0]._is_view():
             self._links.wrote_view = self._links.newest
         self.edges.wrote(states, record)
+        if self.kept_values is not None:
+            self.kept_values.add(self.writer, record, written, outputs)
         if traits.is_lift:
             self.edges.lifted(states, outputs)
         elif traits.is_collective:
@@ -192,7 +197,7 @@ class Recorder(Attention, TorchDispatchMode):
         """Add a record; returns its number."""
         is_own = (ident := get_ident()) == self.thread
         # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
-        thread = self._number if is_own else self._helpers.setdefault(ident, self._number + 1 + len(self._helpers))
+        thread = self.number if is_own else self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
         phase, link = self.place()
         stack = self.sites.stack(_frame(3), self._calls)
         cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
@@ -263,17 +268,10 @@ class Recorder(Attention, TorchDispatchMode):
         with self.progress.in_phase(phase or self.progress.phase):
             if self.capture is not None:
                 self.capture.event(self, name, tensors)
-            return self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
-
-    def hold(self, held: Sequence[tuple[int, int, torch.Tensor]]) -> None:
-        """Record what the program holds now, at one place; each with the numbers of the record's and the tensor's name."""
-        stack = self.sites.stack(_frame(1), self._calls)
-        before = (self._number, self.progress.step, Phase.OTHER, Role.HELD)
-        behind = (NO_MODULE, stack, NOWHERE.record, NOWHERE.stack)
-        digests = self.stream.digests.of_each([tensor for *_, tensor in held])
-        for (name, number, tensor), digest in zip(held, digests, strict=True):
-            layout = self.layouts.number_without_storage(tensor)
-            self.writer.append((*before, name, *behind, number), (), (), (layout, digest))
+            record = self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
+        if self.kept_values is not None and values:
+            self.kept_values.add(self.writer, record, tensors, outputs)
+        return record
 
     def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
         """What some tensors hold, before something that is no op reads or writes them."""
@@ -285,8 +283,10 @@ class Recorder(Attention, TorchDispatchMode):
     def made(self, name: str, looked: Looked, tensors: list[torch.Tensor], *, text: str) -> None:
         """Record that something that is no op read what was looked at, and left these tensors."""
         outputs, states = self.edges.outputs(OPAQUE, tensors)
-        number, arguments = self.stream.op_number(name), self.arguments.text_number(text)
-        record = self.append(_OP, number, arguments, looked, outputs, ())
+        arguments = self.arguments.text_number(text)
+        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, ())
+        if self.kept_values is not None:
+            self.kept_values.add(self.writer, record, tensors, outputs)
         self.edges.wrote(states, record)
 
 

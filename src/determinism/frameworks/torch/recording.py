@@ -30,6 +30,8 @@ from determinism.frameworks.torch.children import Part, is_being_made, part_of_p
 from determinism.frameworks.torch.device_digests.captures import watch_captures
 from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
 from determinism.frameworks.torch.held_records import generator_states, record_held
+from determinism.frameworks.torch.kept_values import KeptValues
+from determinism.frameworks.torch.libraries import gpu_facts, libraries
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
 from determinism.frameworks.torch.stream import Stream
@@ -82,7 +84,7 @@ class Session:
         threads = self.threads
         self._undo += optimization.install(threads, self._end_if_asked)
         self._undo += data_loading.install(threads, self._batch_yielded)
-        returned = self._besides.returned or (_module_returned if self.level is Level.MODULE else None)
+        returned = self._besides.returned or (module_calls.record_call if self.level is Level.MODULE else None)
         self._undo.append(module_calls.install(threads, returned, self._besides.entered))
         self._undo.append(threads.install())
         self._undo += watch_captures(threads, lambda: self._devices)
@@ -97,6 +99,7 @@ class Session:
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
         self._part = part_of_program()
+        self._environment = {**environment.describe(), **libraries()}
         folder = self._folders.claim(self._part.name)
         self.writer = self._open_writer(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
@@ -105,6 +108,8 @@ class Session:
             self.note_racy("pool")
         elif self._part.stream == "worker":
             recorder.progress.phase = Phase.DATA
+        kept = self._options.values if self._part.stream == "process" else None
+        recorder.kept_values = None if kept is None else KeptValues(kept)
         request = self._options.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
             recorder.capture = Capture(request, folder, self.finish_program)
@@ -119,10 +124,12 @@ class Session:
             "steps_by": None,
             "argv": sys.argv,
             "started": time.time(),
-            "environment": environment.describe(),
+            "environment": self._environment,
             "settings": settings(),
         }
-        if stream in ("worker", "pool"):
+        if stream == "process":
+            facts["values"] = self._options.values
+        elif stream in ("worker", "pool"):
             facts["part_of"] = folder.name.rpartition(".")[0]
         return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
 
@@ -180,7 +187,8 @@ class Session:
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
         if recorder.progress.step == 0:
-            recorder.writer.describe(steps_by=counted_by)
+            # What the program has set by now is what it computes with.
+            recorder.writer.describe(steps_by=counted_by, settings=settings())
         # Where a thread stands when another one draws from a shared generator may vary.
         record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
         if recorder is self.recorder:
@@ -253,6 +261,8 @@ class Session:
                 steps_by=progress.steps_by,
                 step_seconds=progress.step_seconds,
                 open_settings=left_open.facts(),
+                environment={**self._environment, **(recorder.quietly(gpu_facts) or {})},
+                **({} if progress.step else {"settings": settings()}),
             )
             recorder.quietly(self._besides.close)
             recorder.sites.outermost = None
@@ -271,14 +281,6 @@ class Session:
         self._show_own_frames()
         if self.level is Level.OP:
             self.recorder.__exit__(None, None, None)
-
-
-def _module_returned(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-    given, made = (
-        [v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output)
-    )
-    name = f"module::{type(module).__name__}"
-    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)
 
 
 def start(folders: ProcessFolders, options: RecordingOptions) -> Session:

@@ -18,11 +18,13 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
 
     Returns:
         `elements_different`; for real floats `max_ulp` (how many representable numbers lie between the two, counted
-        through zero; None where an element is no number) and `max_abs` (None where it is not finite); `examples`, the
-        first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
+        through zero; None where an element is no number), `max_abs` (None where it is not finite) and `max_relative` (the
+        same as a part of the largest element; None where one that differs is no number); `examples`, the first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
         dimension the lowest and the highest index at which there are differences.
     """
-    found: dict[str, Any] = dict.fromkeys(("elements_different", "max_ulp", "max_abs", "examples", "extent"))
+    found: dict[str, Any] = dict.fromkeys(
+        ("elements_different", "max_ulp", "max_abs", "max_relative", "examples", "extent")
+    )
     if first.shape != second.shape or first.dtype != second.dtype or first.layout is not torch.strided:
         return found
     first, second = first.detach().contiguous(), second.detach().contiguous()
@@ -45,6 +47,11 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
         found["extent"] = [list(ends) for ends in zip(*(e.tolist() for e in places.aminmax(dim=0)), strict=True)]
     if parts[0].is_floating_point():
         found["max_ulp"], found["max_abs"] = _distance(*(part[parts_differ] for part in parts))
+        largest = max(
+            float(part[part.isfinite()].double().abs().max()) if part.isfinite().any() else 0.0 for part in parts
+        )
+        if found["max_ulp"] is not None and found["max_abs"] is not None and largest:
+            found["max_relative"] = found["max_abs"] / largest
     return found
 
 

@@ -29,6 +29,7 @@ class ValueDifference(NamedTuple):
     max_abs: float | None
     examples: tuple[ValueExample, ...] | None
     extent: tuple[tuple[int, int], ...] | None
+    max_relative: float | None = None
 
 
 def difference(first: StoredTensor, second: StoredTensor, shape: tuple[int, ...]) -> ValueDifference | None:
@@ -50,28 +51,39 @@ def difference(first: StoredTensor, second: StoredTensor, shape: tuple[int, ...]
         return ValueDifference(0, None, None, None, None)
     examples = tuple(_example(first, second, tuple(place)) for place in places[:MOST_EXAMPLES].tolist())
     ends = zip(places.min(axis=0).tolist(), places.max(axis=0).tolist(), strict=True) if shape else None
-    max_ulp, max_abs = _distance(first, second, parts_differ) if first.dtype in _FLOATS else (None, None)
-    return ValueDifference(len(places), max_ulp, max_abs, examples, None if ends is None else tuple(ends))
+    max_ulp, max_abs, max_relative = (
+        _distance(first, second, parts_differ) if first.dtype in _FLOATS else (None, None, None)
+    )
+    extent = None if ends is None else tuple(ends)
+    return ValueDifference(len(places), max_ulp, max_abs, examples, extent, max_relative)
 
 
-def _distance(first: StoredTensor, second: StoredTensor, where: _Array) -> tuple[int | None, float | None]:
-    """The largest distances of two tensors of floats; None where there are elements that are no number."""
-    values = [_values(one) for one in (first, second)]
-    assert values[0] is not None and values[1] is not None
+def _distance(
+    first: StoredTensor, second: StoredTensor, where: _Array
+) -> tuple[int | None, float | None, float | None]:
+    """The largest distances of two tensors of floats: in numbers between, in value, and as a part of their largest element.
+
+    None where there are elements that are no number.
+    """
+    values = [np.asarray(_values(one)).astype("f8") for one in (first, second)]
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = float(np.abs(values[0][where].astype("f8") - values[1][where].astype("f8")).max())
+        apart = float(np.abs(values[0][where] - values[1][where]).max())
     max_abs = apart if math.isfinite(apart) else None
-    if not all(np.isfinite(one[where]).all() for one in values if one is not None):
-        return None, max_abs
+    if not all(np.isfinite(one[where]).all() for one in values):
+        return None, max_abs, None
     ordered = [_ordered(one, where) for one in (first, second)]
-    return max(abs(a - b) for a, b in zip(*ordered, strict=True)), max_abs
+    # Of numbers of either sign the distance may need all 64 bits.
+    max_ulp = int((np.maximum(*ordered).astype("u8") - np.minimum(*ordered).astype("u8")).max())
+    largest = max(float(np.abs(one[np.isfinite(one)]).max()) for one in values)
+    return max_ulp, max_abs, apart / largest if largest and max_abs is not None else None
 
 
-def _ordered(tensor: StoredTensor, where: _Array) -> list[int]:
+def _ordered(tensor: StoredTensor, where: _Array) -> _Array:
     """Whole numbers that lie in the order of the floats, next to each other where no float lies between."""
     bits = np.frombuffer(tensor.elements, f"<i{BYTES[tensor.dtype]}").reshape(tensor.shape)[where]
-    lowest = np.iinfo(bits.dtype).min
-    return [lowest - number if number < 0 else number for number in bits.tolist()]
+    lowest = int(np.iinfo(bits.dtype).min)
+    wide = bits.astype("i8")
+    return np.where(wide < 0, lowest - wide, wide)
 
 
 def _values(tensor: StoredTensor) -> _Array | None:
