@@ -24,7 +24,7 @@ $(VENV)/bin/python:
 
 $(INSTALLED): $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group demo --group test --group checks --group docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group triton --group demo --group test --group checks --group docs
 	@touch $@
 
 lint: $(INSTALLED)  ## Look for mistakes in the code.

@@ -11,6 +11,7 @@ import ast
 import os
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ FRAMEWORK_FOLDERS = ("adapters", "e2e")
 THOROUGH = "DETERMINISM_TEST_THOROUGH"
 """The variable that asks for the tests that take long and of which others like them are always run."""
 NO_GPU = "no GPU was found"
+NO_TRITON = "Triton is not installed"
 NO_BROWSER = "no Chromium or Chrome was found"
 _BROWSER_NEEDED = f"a browser; {NO_BROWSER}, neither on PATH nor in {chromium.VARIABLE}"
 
@@ -60,6 +62,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needs = (
         ("gpu", _has_gpu, NO_GPU),
+        ("triton", _has_triton, NO_TRITON),
         ("browser", _has_browser, NO_BROWSER),
         ("thorough", _is_thorough, f"{THOROUGH}=1 runs it"),
     )
@@ -72,6 +75,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _has_gpu() -> bool:
     return "torch" in requested_frameworks() and bool(import_module("torch").cuda.is_available())
+
+
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _is_thorough() -> bool:
@@ -104,6 +111,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             )
     needs = (
         ("gpu", f"need a GPU; {NO_GPU}"),
+        ("triton", f"need Triton; {NO_TRITON}"),
         ("browser", f"need {_BROWSER_NEEDED}"),
         ("thorough", f"take long; {THOROUGH}=1 (make thorough) runs them"),
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +106,21 @@ def test_every_case_runs(case: Case) -> None:
 
     assert [one.raised for one in found] == [None] * len(found)
     assert all(one.runs == 2 for one in found)
+
+
+def test_what_raises_in_deterministic_mode_runs_when_it_is_patched() -> None:
+    case = next(
+        case for case in all_cases() if case.op == "torch.Tensor.put_" and case.name.startswith("accumulate=False")
+    )
+    options = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "deterministic_mode": True}
+    assert {one.raised is None for one in measure(case, **options) if one.direction == "forward"} == {False}
+    request = {**options, "threads": 1, "database": False, "patched": True, "ops": [case.op]}
+    finished = subprocess.run(
+        [sys.executable, "-m", "determinism.frameworks.torch.op_audit"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+    )
+    _, *lines = [json.loads(line) for line in finished.stdout.splitlines()]
+    found = [Measurement(**one) for line in lines for one in line["measured"] if one["case"] == case.name]
+    assert {(one.patched, one.raised, one.distinct) for one in found if one.direction == "forward"} == {(True, None, 1)}

@@ -105,6 +105,13 @@ def test_one_thread_and_deterministic_mode_are_tried_where_there_are_such() -> N
     assert set(ways_of(OpAuditRequest("jax", "cuda"))) == {Way(None, False), Way(None, True)}
 
 
+def test_replaced_ops_are_measured_in_deterministic_mode_where_that_is_asked_for() -> None:
+    asked = OpAuditRequest("torch", "cuda", patched=True)
+    assert ways_of(asked) == (Way(None, False), Way(None, True), Way(None, True, patched=True))
+    with pytest.raises(UsageError, match="torch only, not for jax"):
+        op_audit.audit(OpAuditRequest("jax", patched=True))
+
+
 def test_a_framework_that_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op_audit, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="jax is not installed for .*python"):

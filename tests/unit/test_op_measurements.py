@@ -57,6 +57,19 @@ def test_what_is_declared_is_no_news() -> None:
     assert news(replace(EQUAL, op="torch.Tensor.index_put_")) == []
 
 
+def test_what_replaced_ops_do_is_shown_by_itself_and_is_no_news() -> None:
+    patched = replace(EQUAL, op="torch.Tensor.scatter_add_", deterministic_mode=True, patched=True)
+    assert news(replace(patched, distinct=3)) == []
+    heads, row = (
+        [cell.text for cell in cells]
+        for cells in measured_rows([EQUAL, replace(RAISED, deterministic_mode=True), patched])
+    )
+    assert (heads[3:], row[3:]) == (
+        ["default", "deterministic mode", "patched"],
+        ["equal in 20 runs", "raises", "equal in 20 runs"],
+    )
+
+
 def test_an_op_that_varies_against_its_declaration_is_news() -> None:
     assert news(replace(VARIED, op="torch.Tensor.scatter_add_")) == [
         "it gave 3 results in 20 runs, declared deterministic"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Take the small samples of every op that PyTorch's own tests use; needs expecttest.",
 )
+@click.option("--patched", is_flag=True, help="Measure also with ops replaced as by `run --patch`; PyTorch only.")
 @click.option("--diff", is_flag=True, help="Measure nothing: list where stored results contradict what is declared.")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 def audit(
@@ -43,6 +44,7 @@ def audit(
     seed: int,
     output: Path | None,
     database: bool,
+    patched: bool,
     diff: bool,
     files: tuple[Path, ...],
 ) -> None:
@@ -66,7 +68,9 @@ def audit(
             audits = [read_audit(file) for file in files] or list(known_audits())
         else:
             names = [name.strip() for text in ops for name in text.split(",")]
-            audits = [_measure(OpAuditRequest(framework, device, names, runs, seconds, seed, database), output)]
+            audits = [
+                _measure(OpAuditRequest(framework, device, names, runs, seconds, seed, database, patched), output)
+            ]
             click.echo(audit_text(audits[0]) + "\n")
         news = {audit.title: list(disagreements(audit)) for audit in audits}
         click.echo(disagreements_text(news))

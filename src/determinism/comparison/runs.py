@@ -61,6 +61,7 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; {len(traces)} given.")
     _check_levels(traces)
     _check_steps(traces)
+    _check_digests(traces)
     comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
     for number, other in enumerate(traces[1:], start=2):
@@ -107,6 +108,21 @@ def _check_steps(traces: Sequence[Trace]) -> None:
             f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
             "was told to leave out. Record both with the same --steps.",
         )
+
+
+def _check_digests(traces: Sequence[Trace]) -> None:
+    """Each sort of device has one digest in all runs: the same bytes have others by another algorithm."""
+    known: dict[str, str] = {}
+    for trace in traces:
+        for process in trace.processes:
+            for device, algorithm in (process.description.get("device_digests") or {}).items():
+                if known.setdefault(device, algorithm) != algorithm:
+                    raise UsageError(
+                        "digests-differ",
+                        f"Tensors on {device} were digested in two ways in these runs ({known[device]} and {algorithm}), so that "
+                        "equal tensors would seem different. Record both with the same version, and with Triton in both or in "
+                        "neither.",
+                    )
 
 
 def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> bool:

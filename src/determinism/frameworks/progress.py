@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from determinism.types import Phase
@@ -37,6 +38,15 @@ class Progress:
         if self._first_end is None or not self._num_later:
             return None
         return (self._last_end - self._first_end) / self._num_later
+
+    @contextmanager
+    def in_phase(self, phase: Phase) -> Iterator[None]:
+        """Let another phase hold for a while."""
+        previous, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = previous
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer's `step` was called."""

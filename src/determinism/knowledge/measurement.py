@@ -29,6 +29,7 @@ class Measurement:
         runs: How often it was run on equal inputs; 0 if it raised.
         distinct: How many different bit patterns came out; 0 if it raised.
         raised: The first line of the error, if running it is one; else None.
+        patched: Whether `determinism.patch` had replaced ops of the framework.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Measurement:
     runs: int
     distinct: int
     raised: str | None = None
+    patched: bool = False
 
     @property
     def varies(self) -> bool:

@@ -32,6 +32,7 @@ class OpAuditRequest:
         seconds: After this time a case is left, if it was run at least three times.
         seed: The inputs are made from it.
         database: Take the framework's own small samples of every op instead of the cases of the project.
+        patched: Measure also with ops replaced as by `determinism.patch`, in deterministic mode.
     """
 
     framework: str = "torch"
@@ -41,6 +42,7 @@ class OpAuditRequest:
     seconds: float = 2.0
     seed: int = 0
     database: bool = False
+    patched: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,22 @@ class Way:
     Attributes:
         threads: How many threads compute; None for as many as there are cores.
         deterministic_mode: Whether the framework's deterministic mode is on.
+        patched: Whether ops are replaced.
     """
 
     threads: int | None
     deterministic_mode: bool
+    patched: bool = False
 
     def __str__(self) -> str:
         """The way in words."""
         threads = "all threads" if self.threads is None else "1 thread"
-        return f"{threads}, {'with' if self.deterministic_mode else 'without'} deterministic mode"
+        mode = "with" if self.deterministic_mode else "without"
+        return f"{threads}, {mode} deterministic mode{' and patched' if self.patched else ''}"
 
 
 WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 1))
+PATCHED_WAYS = (Way(None, True, True), Way(1, True, True))
 
 
 def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambda way, done, cases: None) -> Audit:
@@ -79,6 +85,12 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
         raise UsageError(
             "audit-impossible",
             f"There are no cases for {request.framework}, so it cannot be measured. There are for: {', '.join(OP_AUDITS)}.",
+        )
+    if request.patched and request.framework != "torch":
+        raise UsageError(
+            "audit-impossible",
+            f"Measuring replaced ops is there for torch only, not for {request.framework}, so nothing was measured. Leave --patched "
+            "out.",
         )
     if find_spec(request.framework) is None:
         raise UsageError(
@@ -113,13 +125,16 @@ def ways_of(request: OpAuditRequest) -> tuple[Way, ...]:
     has_mode = (request.framework, request.device) not in NO_DETERMINISTIC_MODE
     counts_threads = request.device == "cpu"
     return tuple(
-        way for way in WAYS if (has_mode or not way.deterministic_mode) and (counts_threads or way.threads is None)
+        way
+        for way in (*WAYS, *(PATCHED_WAYS if request.patched else ()))
+        if (has_mode or not way.deterministic_mode) and (counts_threads or way.threads is None)
     )
 
 
 def _ordered(found: list[Measurement]) -> list[Measurement]:
     return sorted(
-        found, key=lambda one: (one.op, one.case, one.dtype, one.direction, one.deterministic_mode, -one.threads)
+        found,
+        key=lambda one: (one.op, one.case, one.dtype, one.direction, one.deterministic_mode, one.patched, -one.threads),
     )
 
 

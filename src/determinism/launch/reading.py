@@ -24,6 +24,8 @@ EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
 LEFTOVERS_PREFIX = "leftovers-"
 
 _MOST_NOTES = 1000
+_OWN_KERNEL = "determinism_digest"
+"""Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
 _NO_FILES = ("/proc/", "/sys/")
 """Where the system keeps what looks like files."""
 
@@ -66,7 +68,13 @@ class Readings:
             return
         number = next((number for number, (begin, end) in enumerate(self._runs) if begin <= changed <= end), None)
         path = os.path.abspath(os.fsdecode(file))
-        if number is None or path.endswith(".pyc") or path.startswith(_NO_FILES) or len(self._noted) >= _MOST_NOTES:
+        if (
+            number is None
+            or path.endswith(".pyc")
+            or path.startswith(_NO_FILES)
+            or _OWN_KERNEL in path
+            or len(self._noted) >= _MOST_NOTES
+        ):
             return
         self._noted.add((found.st_dev, found.st_ino))
         self._note(number, path)

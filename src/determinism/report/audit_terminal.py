@@ -40,7 +40,7 @@ def disagreements_text(news: Mapping[str, Sequence[Disagreement]]) -> str:
 
 
 def _row(one: Measurement) -> list[Cell]:
-    mode = "on" if one.deterministic_mode else "off"
+    mode = ("on" if one.deterministic_mode else "off") + (", patched" if one.patched else "")
     return [
         Cell(text) for text in (one.op, one.case, one.direction, one.dtype, str(one.threads), mode, result_text(one))
     ]

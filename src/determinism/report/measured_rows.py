@@ -1,4 +1,4 @@
-"""What was measured of one op, as rows of a table: a row per case and direction, with deterministic mode and without."""
+"""What was measured of one op, as rows of a table: a row per case and direction, with deterministic mode and without, and patched."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ def measured_rows(found: Sequence[Measurement]) -> list[list[Cell]]:
     Args:
         found: Measurements of one op.
     """
-    rows = [[Cell(head, "dim") for head in _HEADS]]
+    ways = [(False, False), (True, False)]
+    if any(one.patched for one in found):
+        ways.append((True, True))
+    rows = [[Cell(head, "dim") for head in (*_HEADS, "patched")[: len(_HEADS) - 2 + len(ways)]]]
     for case, direction in dict.fromkeys((one.case, one.direction) for one in found):
         same = [one for one in found if (one.case, one.direction) == (case, direction)]
         dtypes = ", ".join(dict.fromkeys(one.dtype for one in same))
-        modes = [_result([one for one in same if one.deterministic_mode is mode]) for mode in (False, True)]
-        rows.append([Cell(case), Cell(direction), Cell(dtypes), *modes])
+        results = [_result([one for one in same if (one.deterministic_mode, one.patched) == way]) for way in ways]
+        rows.append([Cell(case), Cell(direction), Cell(dtypes), *results])
     return rows
 
 

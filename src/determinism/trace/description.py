@@ -153,6 +153,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "environment": _is_facts,
     "settings": _is_facts,
     "open_settings": _is_facts,
+    "device_digests": _is_facts,
     "racy": _is_text_list,
     "blind_spots": _is_spots,
 }

@@ -73,6 +73,8 @@ class Spool:
             os.close(descriptor)
         self._bytes = memoryview(self._map)
         self._committed = self._bytes[spool_file.ROWS_OFFSET : spool_file.ROWS_OFFSET + 4].cast("I")
+        self._counted = self._committed
+        """Where the number of records stands that readers take for whole."""
         self._first = self._bytes[spool_file.FIRST_OFFSET : spool_file.FIRST_OFFSET + 8].cast("Q")
         self._sections = spool_file.sections(record_capacity, child_capacity)
         (
@@ -130,6 +132,35 @@ class Spool:
         self._inputs, self._digests, self._outputs, self._generators = ends
         self._committed[0] = self.num_records = row + 1
         return True
+
+    @property
+    def num_input_digests(self) -> int:
+        """How many entries that list has."""
+        return self._digests
+
+    @property
+    def num_outputs(self) -> int:
+        """How many entries that list has."""
+        return self._outputs
+
+    def set_digest(self, group: str, entry: int, digest: bytes) -> None:
+        """Put a digest in the place of the one that an entry of a list has; it ends the entry."""
+        end = self._sections[group].offset + row_bytes(group) * (entry + 1)
+        self._bytes[end - len(digest) : end] = digest
+
+    def hold(self) -> None:
+        """From now on records are stored, and not counted for readers until `count_to` or `release`."""
+        if self._committed is self._counted:
+            self._committed = memoryview(bytearray(4)).cast("I")
+
+    def count_to(self, records: int) -> None:
+        """Count so many of them."""
+        self._counted[0] = records
+
+    def release(self) -> None:
+        """Count all, and those to come as they come."""
+        self._counted[0] = self.num_records
+        self._committed = self._counted
 
     def content(self) -> SpoolContent:
         """What it holds now; valid until the next record is stored."""

@@ -17,6 +17,7 @@ from determinism.trace.numbers import NumbersWriter
 from determinism.trace.process_file import ProcessFile
 from determinism.trace.records_writer import RecordsWriter
 from determinism.trace.schema import Meaning, Table
+from determinism.trace.waiting_rows import PendingDigest, WaitingRows
 
 _ROWS_WORTH_A_BATCH = 2048
 _RECORD_CAPACITIES = (8192, 1024, 128, 16)
@@ -60,7 +61,9 @@ class ProcessWriter:
         self._values = ValuesWriter(folder)
         self._last_flush = time.monotonic()
         self._store: Any = _store_nothing
-        """Stores a record; `Spool.append` until writing stops."""
+        """Stores a record; `Spool.append`, or that of `_waiting`, until writing stops."""
+        self._waiting: WaitingRows | None = None
+        """Holds records back whose digests are still being made; None as long as no such record came."""
         self._open_first_spool()
         self._write_description(ended=False)
 
@@ -76,7 +79,35 @@ class ProcessWriter:
 
     def _open_spool(self, record_capacity: int, child_capacity: int) -> None:
         room = None if self._max_bytes is None else self._max_bytes - self._bytes_written()
-        self._store = self._records.open_spool(record_capacity, child_capacity, room).append
+        spool = self._records.open_spool(record_capacity, child_capacity, room)
+        if self._waiting is None:
+            self._store = spool.append
+        else:
+            self._waiting = WaitingRows(spool, self._digest_lost)
+            self._store = self._waiting.store
+
+    def await_digests(self, **facts: Any) -> None:
+        """From now on digests of records may be pending ones.
+
+        Args:
+            facts: Added to `process.json`.
+        """
+        with self._lock:
+            spool = self._records.spool
+            if self._waiting is None and spool is not None:
+                self._waiting = WaitingRows(spool, self._digest_lost)
+                if self.stopped_by is None:
+                    self._store = self._waiting.store
+        self.describe(**facts)
+
+    def settle_digests(self) -> None:
+        """Wait for the digests that records wait for."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.settle()
+
+    def _digest_lost(self, reason: str) -> None:
+        self.blind_spot("device-digest", "digests of tensors on a device", reason)
 
     def name(self, table: Table, text: str) -> int:
         """Add a row to a table of names and return its number."""
@@ -95,8 +126,8 @@ class ProcessWriter:
         self,
         cells: tuple[int, ...],
         inputs: Sequence[int] = (),
-        input_digests: Sequence[int | bytes] = (),
-        outputs: Sequence[int | bytes] = (),
+        input_digests: Sequence[int | bytes | PendingDigest] = (),
+        outputs: Sequence[int | bytes | PendingDigest] = (),
         generators: Sequence[bytes] = (),
     ) -> int:
         """Append one record.
@@ -104,8 +135,9 @@ class ProcessWriter:
         Args:
             cells: One number per column of `schema.RECORD_COLUMNS`; `forward` as the forward record's number or -1.
             inputs: Flat fours: number of the producing record or -1, its output, access, layout.
-            input_digests: Flat twos: position of an input and the digest of the bytes it held.
-            outputs: Flat twos: layout and digest of each output.
+            input_digests: Flat twos: position of an input and the digest of the bytes it held, which may be pending after
+                `await_digests`.
+            outputs: Flat twos: layout and digest of each output; see `input_digests`.
             generators: Digests of generator states: of the op's generator before it drew, or of all at the end of a step.
 
         Returns:
@@ -166,12 +198,16 @@ class ProcessWriter:
         with self._lock:
             self._flush_numbers()
             self._numbers.boundary()
+            if self._waiting is not None:
+                self._waiting.advance()
         if self._records.num_waiting >= _ROWS_WORTH_A_BATCH and time.monotonic() - self._last_flush >= 1.0:
             self.flush()
 
     def flush(self) -> None:
         """Write what the spool holds to the stream, and empty it."""
         with self._lock:
+            if self._waiting is not None:
+                self._waiting.settle()
             if self.stopped_by is None:
                 try:
                     self._names.flush(self._has_room_for)

@@ -14,9 +14,10 @@ from determinism.frameworks.torch.op_repeats import OpRepeats, Output, filled_me
 from determinism.frameworks.torch.op_traits import OpTraits
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings_inside import run_with_settings
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
+from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
+from determinism.trace.waiting_rows import settled
 
 _MAX_BYTES = 4 << 30
 """Of an op with larger inputs no copies are made."""
@@ -87,7 +88,7 @@ class Capture:
             return {}
         call = CapturedCall(traits, args, kwargs)
         if traits.is_uninitialized or traits.is_collective:
-            what = "leaves memory as it was" if traits.is_uninitialized else "exchanges tensors with other processes"
+            what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are there"
             return {"saved": _saved(f"the op {what}")}
         if not self._request["repeats"]:
             return {"saved": self._values(recorder, traits, func, args, kwargs, call)}
@@ -184,11 +185,11 @@ def changed_inputs(recorder: Recorder, args: Any, kwargs: Any) -> list[int]:
     changed = []
     for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):
         state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
-        if state is None or state.view is None or not any(state.digest):
+        if state is None or state.view is None or not any(before := settled(state.digest)):
             continue
         size, stride, offset, dtype = state.view
         left = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
-        if digest_tensor(left) != state.digest:
+        if settled(recorder.stream.digests.of(left)) != before:
             changed.append(position)
     return changed
 

@@ -22,7 +22,7 @@ def install(threads: Threads, batch_yielded: Callable[[Any], None]) -> list[Undo
     def around(original: Callable[[Any], Any], iterator: Any) -> Any:
         if (recorder := threads.recorder()) is None:
             return original(iterator)
-        with recorder.in_phase(Phase.DATA):
+        with recorder.progress.in_phase(Phase.DATA):
             batch = original(iterator)
             recorder.quietly(record_contents, recorder, "determinism::batch", batch)
         if recorder is threads.main:

@@ -9,11 +9,13 @@ import torch
 
 from determinism.digest import digest_bytes
 from determinism.frameworks.torch.collectives import is_root
+from determinism.frameworks.torch.device_digests.record_digests import Digest
 from determinism.frameworks.torch.layouts import Layout
 from determinism.frameworks.torch.op_traits import OpTraits
 from determinism.frameworks.torch.storages import EXTERNAL, StorageState
 from determinism.frameworks.torch.stream import Stream
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided
+from determinism.frameworks.torch.tensor_bytes import is_strided
+from determinism.trace.waiting_rows import settled
 from determinism.types import NO_DIGEST, Access
 
 READ = int(Access.READ)
@@ -63,6 +65,8 @@ class Edges:
         self.storages = stream.storages
         self._look = stream.storages.look
         self._layouts = stream.layouts
+        self._digests = stream.digests
+        self._handles = stream.digests.handles
         self._leaf_read = leaf_read
         self._paranoid = paranoid
 
@@ -127,7 +131,7 @@ class Edges:
         if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == READ:
             digest = _digest(tensor, layout)
             looked.digests += (len(looked.edges) // 4, digest)
-            if state.lifted is not None and state.lifted[0] == layout.number and state.lifted[1] != digest:
+            if state.lifted is not None and state.lifted[0] == layout.number and _differ(state.lifted[1], digest):
                 # The owner filled its buffer anew: what is read now never came through the op that took it over.
                 record = EXTERNAL
         looked.edges += (record, state.output, access, layout.number)
@@ -140,16 +144,18 @@ class Edges:
 
     def look_at_value(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> None:
         """Add a tensor as an input that is known by its digest only."""
-        looked.digests += (len(looked.edges) // 4, digest_tensor(tensor))
+        looked.digests += (len(looked.edges) // 4, self._digests.of(tensor))
         looked.edges += (EXTERNAL, 0, access, self._layouts.number_without_storage(tensor))
 
     def outputs(
         self, traits: OpTraits, tensors: list[torch.Tensor]
-    ) -> tuple[list[int | bytes], list[StorageState | None]]:
+    ) -> tuple[list[int | Digest], list[StorageState | None]]:
         """Flat twos of layout and digest of what an op wrote, and the states of the storages that it lies in."""
-        made: list[int | bytes] = []
+        made: list[int | Digest] = []
         states: list[StorageState | None] = []
         has_no_values = traits.is_uninitialized or traits.is_collective
+        if len(tensors) > 1 and not has_no_values and self._handles(tensors[0]):
+            return self._outputs_together(traits, tensors)
         for position, tensor in enumerate(tensors):
             is_digested = not has_no_values and position not in traits.workspaces
             try:
@@ -158,12 +164,25 @@ class Edges:
                 if is_strided(tensor):
                     raise
                 states.append(None)
-                digest = digest_tensor(tensor) if is_digested else NO_DIGEST
+                digest = self._digests.of(tensor) if is_digested else NO_DIGEST
                 made += (self._layouts.number_without_storage(tensor), digest)
                 continue
             states.append(state)
             made += (layout.number, _digest(tensor, layout) if is_digested else NO_DIGEST)
         return made, states
+
+    def _outputs_together(
+        self, traits: OpTraits, tensors: list[torch.Tensor]
+    ) -> tuple[list[int | Digest], list[StorageState | None]]:
+        """See `outputs`; on a device, one launch digests them all."""
+        looked = [self._look(tensor) if is_strided(tensor) else None for tensor in tensors]
+        digested = [position for position in range(len(tensors)) if position not in traits.workspaces]
+        digests = dict(zip(digested, self._digests.of_each([tensors[at] for at in digested]), strict=True))
+        made: list[int | Digest] = []
+        for position, (tensor, one) in enumerate(zip(tensors, looked, strict=True)):
+            layout = self._layouts.number_without_storage(tensor) if one is None else one[1].number
+            made += (layout, digests.get(position, NO_DIGEST))
+        return made, [None if one is None else one[0] for one in looked]
 
     def wrote(self, states: list[StorageState | None], record: int) -> None:
         """From now on these storages hold what a record wrote as its outputs."""
@@ -193,12 +212,16 @@ class Edges:
                 state.view = (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
-def _digest(tensor: torch.Tensor, layout: Layout) -> bytes:
-    """What `digest_tensor` gives, for most tensors without looking at anything but their bytes."""
+def _digest(tensor: torch.Tensor, layout: Layout) -> Digest:
+    """What `RecordDigests.of` gives, for most tensors without looking at anything but their bytes."""
     memory = layout.memory
     if memory is not None and (address := _data_pointer(tensor)) and not tensor.is_neg():
         return digest_bytes(memory(address))
-    return digest_tensor(tensor)
+    return layout.digest(tensor)
+
+
+def _differ(one: Digest, other: Digest) -> bool:
+    return settled(one) != settled(other)
 
 
 def written_tensors(traits: OpTraits, args: Any, kwargs: Any, result: Any) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE
 from determinism.frameworks.torch.generators import state_digest
 from determinism.frameworks.torch.held import Held
 from determinism.frameworks.torch.recorder import Recorder
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, plain_parts
+from determinism.frameworks.torch.tensor_bytes import is_plain, plain_parts
 from determinism.types import Phase, Role
 
 _HELD_OPS = {
@@ -51,11 +51,12 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
 def _record_each(recorder: Recorder, held: Sequence[Held]) -> None:
     """Make a record of each tensor that is held, all at one place."""
     stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
-    for one in held:
+    digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    for one, digest in zip(held, digests, strict=True):
         name = recorder.arguments.text_number(one.name) if one.name else -1
         op = recorder.stream.op_number(_HELD_OPS[one.kind])
         cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
-        output = (recorder.layouts.number_without_storage(one.tensor), digest_tensor(one.tensor))
+        output = (recorder.layouts.number_without_storage(one.tensor), digest)
         record = recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, name), (), (), output)
         if recorder.kept_values is not None:
             recorder.kept_values.add(recorder.writer, record, [one.tensor], output)

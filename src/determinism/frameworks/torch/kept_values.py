@@ -29,9 +29,7 @@ class KeptValues:
         self._most = most
         self._places: dict[tuple[int, torch.device], torch.Tensor] = {}
 
-    def add(
-        self, writer: ProcessWriter, record: int, tensors: Sequence[torch.Tensor], outputs: Sequence[int | bytes]
-    ) -> None:
+    def add(self, writer: ProcessWriter, record: int, tensors: Sequence[torch.Tensor], outputs: Sequence[Any]) -> None:
         """Keep elements of what a record gave.
 
         Args:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.tensor_bytes import memory_of
+from determinism.frameworks.torch.device_digests.record_digests import RecordDigests
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, memory_of
 from determinism.trace.schema import SHARED
 
 _STRIDED = torch.strided
@@ -18,14 +19,16 @@ _Key = tuple[Any, ...]
 class Layout:
     """One way to look at memory."""
 
-    __slots__ = ("fills_storage", "memory", "number")
+    __slots__ = ("digest", "fills_storage", "memory", "number")
 
-    def __init__(self, number: int, fills_storage: bool, memory: Any) -> None:
+    def __init__(self, number: int, fills_storage: bool, memory: Any, digest: Callable[[torch.Tensor], Any]) -> None:
         self.number = number
         self.fills_storage = fills_storage
         """Whether the elements take as many bytes as the storage has."""
         self.memory = memory
         """See `memory_of`."""
+        self.digest = digest
+        """Gives the digest of a tensor that looks at memory in this way."""
 
 
 class KnownLayouts(dict[_Key, Layout]):
@@ -41,9 +44,10 @@ class KnownLayouts(dict[_Key, Layout]):
 class LayoutTable:
     """Numbers dtype, shape, strides, offset, device and storage size."""
 
-    def __init__(self, add: Callable[[str], int]) -> None:
-        """Take the function that writes a text and gives its number."""
+    def __init__(self, add: Callable[[str], int], digests: RecordDigests) -> None:
+        """Take the function that writes a text and gives its number, and what gives digests of tensors on devices."""
         self._add = add
+        self._digests = digests
         self._by_place: dict[tuple[str, bool], KnownLayouts] = {}
         self._without_storage: dict[_Key, int] = {}
         self.value_number = add(json.dumps(["value"]))
@@ -63,7 +67,12 @@ class LayoutTable:
         dtype, sizes, strides, offset, storage_bytes = key
         shared = (SHARED,) if known.is_shared else ()
         number = self._new(dtype, sizes, strides, offset, tensor.device, storage_bytes, *shared)
-        layout = known[key] = Layout(number, tensor.nbytes == storage_bytes, memory_of(tensor))
+        fills_storage = tensor.nbytes == storage_bytes
+        if self._digests.handles(tensor):
+            layout = Layout(number, fills_storage, None, self._digests.of)
+        else:
+            layout = Layout(number, fills_storage, memory_of(tensor), digest_tensor)
+        known[key] = layout
         return layout
 
     def number_without_storage(self, tensor: torch.Tensor) -> int:

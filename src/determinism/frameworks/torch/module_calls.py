@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from determinism.frameworks.torch.compiler import leave_alone
+from determinism.frameworks.torch.data_loading import leaves
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.wrapping import Undo, replace
-from determinism.types import Phase
+from determinism.types import Phase, Role
 
 _frame = sys._getframe
 Returned = Callable[[Recorder, torch.nn.Module, Any, Any], None]
@@ -66,3 +67,10 @@ def install(threads: Threads, returned: Returned | None, entered: Entered | None
         if own is not None:
             leave_alone(getattr(own, "__func__", own))
     return undo
+
+
+def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    """Record that a module was called, at the level that records no ops."""
+    given, made = ([v for v in leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
+    name = f"module::{type(module).__name__}"
+    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)

@@ -70,6 +70,10 @@ WORKSPACE_OUTPUTS = {
 `mkldnn_rnn_layer` and `_ctc_loss` were measured with torch 2.13 on the CPU; the others are documented as reserve spaces."""
 
 
+COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
+"""They may return before the copy is made; see `late_copies`."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpTraits:
     """How an op is recorded."""
@@ -78,9 +82,11 @@ class OpTraits:
     """Qualified overload name, such as `aten::add.Tensor`."""
     is_ignored: bool
     is_view: bool
+    is_view_or_copy: bool
+    """Whether an op needs a second look before it is recorded; one question for all others."""
     is_uninitialized: bool
     is_collective: bool
-    """Exchanges tensors with other processes; its outputs may not be there yet when it returns."""
+    """Its outputs may not be there yet when it returns, as where processes exchange tensors."""
     is_lift: bool
     """Makes a tensor of the framework out of memory from outside."""
     draws: bool
@@ -138,6 +144,7 @@ def traits_of(op: Any) -> OpTraits:
         name=name,
         is_ignored=namespace in _IGNORED_NAMESPACES or (is_aten and base in _METADATA),
         is_view=is_view,
+        is_view_or_copy=is_view or schema.name in COPIES,
         is_uninitialized=is_aten and base in _UNINITIALIZED,
         is_collective=collectives.is_collective(schema.name),
         is_lift=schema.name == "aten::lift_fresh",
@@ -163,6 +170,7 @@ HIGHER_ORDER = OpTraits(
     name="higher-order operator",
     is_ignored=True,
     is_view=False,
+    is_view_or_copy=False,
     is_uninitialized=False,
     is_collective=False,
     is_lift=False,

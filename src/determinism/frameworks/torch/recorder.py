@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -22,12 +21,13 @@ from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, Forwa
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.held import HeldTensors
 from determinism.frameworks.torch.kept_values import KeptValues
+from determinism.frameworks.torch.late_copies import as_called
 from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
 from determinism.frameworks.torch.settings_inside import run_with_settings
 from determinism.frameworks.torch.stream import Stream
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts
+from determinism.frameworks.torch.tensor_bytes import plain_parts
 from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 
@@ -117,11 +117,13 @@ class Recorder(Attention, TorchDispatchMode):
         traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
         if traits.is_ignored:
             return run(*args, **kwargs)
-        if traits.is_view:
-            result = run(*args, **kwargs)
-            if sequence_number() != self._links.last and get_ident() == self.thread:
-                self._link_view()
-            return result
+        if traits.is_view_or_copy:
+            if traits.is_view:
+                result = run(*args, **kwargs)
+                if sequence_number() != self._links.last and get_ident() == self.thread:
+                    self._link_view()
+                return result
+            traits = as_called(traits, args, kwargs)
         try:
             if self.capture is not None:
                 self.capture(self, traits, func, args, kwargs)
@@ -257,13 +259,13 @@ class Recorder(Attention, TorchDispatchMode):
             self.edges.look_at_value(part, looked)
         for tensor in tensors if self.tracks_ops else ():
             self.edges.look_at(tensor, looked)
-        outputs: list[int | bytes] = []
-        for tensor in tensors if values else ():
-            outputs += (self.layouts.number_without_storage(tensor), digest_tensor(tensor))
+        outputs: list[Any] = []
+        for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
+            outputs += (self.layouts.number_without_storage(tensor), digest)
         for value in plain_values:
             outputs += (self.layouts.value_number, digest_bytes(value))
         arguments = self.arguments.text_number(text) if text else -1
-        with self.in_phase(phase or self.progress.phase):
+        with self.progress.in_phase(phase or self.progress.phase):
             if self.capture is not None:
                 self.capture.event(self, name, tensors)
             record = self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
@@ -286,15 +288,6 @@ class Recorder(Attention, TorchDispatchMode):
         if self.kept_values is not None:
             self.kept_values.add(self.writer, record, tensors, outputs)
         self.edges.wrote(states, record)
-
-    @contextmanager
-    def in_phase(self, phase: Phase) -> Iterator[None]:
-        """Let another phase hold for a while."""
-        previous, self.progress.phase = self.progress.phase, phase
-        try:
-            yield
-        finally:
-            self.progress.phase = previous
 
 
 unwrap_handler(Recorder)

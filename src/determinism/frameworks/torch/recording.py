@@ -27,6 +27,8 @@ from determinism.frameworks.torch import (
 from determinism.frameworks.torch.besides import Besides
 from determinism.frameworks.torch.capture import Capture
 from determinism.frameworks.torch.children import Part, is_being_made, part_of_program
+from determinism.frameworks.torch.device_digests.captures import watch_captures
+from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
 from determinism.frameworks.torch.held_records import generator_states, record_held
 from determinism.frameworks.torch.kept_values import KeptValues
 from determinism.frameworks.torch.libraries import gpu_facts, libraries
@@ -54,6 +56,7 @@ class Session:
         self._outermost: FrameType | None = None
         self._racy: list[str] = []
         self._besides = Besides(options)
+        self._devices = DeviceDigests()
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
         main = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
@@ -81,9 +84,10 @@ class Session:
         threads = self.threads
         self._undo += optimization.install(threads, self._end_if_asked)
         self._undo += data_loading.install(threads, self._batch_yielded)
-        returned = self._besides.returned or (_module_returned if self.level is Level.MODULE else None)
+        returned = self._besides.returned or (module_calls.record_call if self.level is Level.MODULE else None)
         self._undo.append(module_calls.install(threads, returned, self._besides.entered))
         self._undo.append(threads.install())
+        self._undo += watch_captures(threads, lambda: self._devices)
         if self.level is Level.OP:
             self._undo += escapes.install(threads, self.note_racy)
             self._undo.append(compiled_graphs.install(threads, self._folders.failed))
@@ -99,7 +103,7 @@ class Session:
         folder = self._folders.claim(self._part.name)
         self.writer = self._open_writer(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
-        recorder.begin(Stream(self.writer))
+        recorder.begin(Stream(self.writer, self._devices))
         if self._part.stream == "pool":
             self.note_racy("pool")
         elif self._part.stream == "worker":
@@ -133,7 +137,8 @@ class Session:
         folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
         try:
             folder.mkdir()
-            stream = Stream(self._open_writer(folder, "threads", part_of=self.writer.folder.name))
+            writer = self._open_writer(folder, "threads", part_of=self.writer.folder.name)
+            stream = Stream(writer, self._devices)
         except OSError as error:
             self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
             return None
@@ -188,6 +193,7 @@ class Session:
         record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
         if recorder is self.recorder:
             self._besides.step_ended()
+        self._devices.collect()
         recorder.writer.boundary()
 
     def _end_if_asked(self) -> None:
@@ -217,6 +223,7 @@ class Session:
         self._process = os.getpid()
         self._num_batches = 0
         self._racy = []
+        self._devices = DeviceDigests()
         main = self.threads.forked()
         main.is_active = False
         main.capture = None
@@ -274,14 +281,6 @@ class Session:
         self._show_own_frames()
         if self.level is Level.OP:
             self.recorder.__exit__(None, None, None)
-
-
-def _module_returned(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-    given, made = (
-        [v for v in data_loading.leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output)
-    )
-    name = f"module::{type(module).__name__}"
-    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)
 
 
 def start(folders: ProcessFolders, options: RecordingOptions) -> Session:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.device_digests.record_digests import Digest
 from determinism.frameworks.torch.layouts import KnownLayouts, Layout, LayoutTable
 
 EXTERNAL = -1
@@ -34,13 +35,13 @@ class StorageState:
         """Number of the record that wrote it last; `EXTERNAL` if nobody recorded did."""
         self.output = 0
         """Which output of that record lies here."""
-        self.digest: bytes = b""
+        self.digest: Digest = b""
         """Of what that output held when it was written; kept only while a record is captured."""
         self.view: Any = None
         """Sizes, strides, offset and dtype of that output; kept with the digest."""
         self.is_foreign = False
         """Others can write this memory unseen: NumPy, a C extension, another process."""
-        self.lifted: tuple[int, bytes] | None = None
+        self.lifted: tuple[int, Digest] | None = None
         """Layout and digest of a foreign tensor (from_numpy) when the framework took it over; None once an op wrote it."""
         self.reference: Any = None
         self.writer: Any = None

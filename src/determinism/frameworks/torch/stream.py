@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from determinism.frameworks.torch.arguments import ArgumentTable
+from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests, RecordDigests
 from determinism.frameworks.torch.layouts import LayoutTable
 from determinism.frameworks.torch.storages import StorageTable
 from determinism.sites import SiteTable
@@ -13,12 +14,13 @@ from determinism.trace.writer import ProcessWriter
 class Stream:
     """A writer, and what all recorders that write with it share."""
 
-    def __init__(self, writer: ProcessWriter) -> None:
-        """Take what writes the records."""
+    def __init__(self, writer: ProcessWriter, devices: DeviceDigests | None = None) -> None:
+        """Take what writes the records, and the devices on which tensors are digested."""
         self.writer = writer
+        self.digests = RecordDigests(writer, devices or DeviceDigests())
         self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
         self.arguments = ArgumentTable(lambda t: writer.name(Table.ARGUMENTS, t))
-        self.layouts = LayoutTable(lambda t: writer.name(Table.LAYOUT, t))
+        self.layouts = LayoutTable(lambda t: writer.name(Table.LAYOUT, t), self.digests)
         self.storages = StorageTable(self.layouts)
         self._ops: dict[str, int] = {}
         self._modules: dict[str, int] = {}

@@ -29,7 +29,7 @@ def memory_of(tensor: torch.Tensor) -> Callable[[int], Any] | None:
     length = tensor.nbytes
     if not length or not tensor.is_cpu or tensor.is_quantized or tensor.is_complex():
         return None
-    return _reader(length) if _is_block(tensor) and _storage_of(tensor).nbytes() >= length else None
+    return _reader(length) if is_block(tensor) and _storage_of(tensor).nbytes() >= length else None
 
 
 def _reader(length: int) -> Callable[[int], Any]:
@@ -82,14 +82,30 @@ def digest_tensor(tensor: torch.Tensor) -> bytes:
     storage_bytes = _storage_of(tensor).nbytes()
     if not _data_pointer(tensor) or not storage_bytes:
         return _digest_without_memory(tensor)
-    if not _is_block(tensor):
+    if not is_block(tensor):
         tensor = tensor.detach().contiguous()
     elif storage_bytes < length:
         return _digest_without_memory(tensor)
     return digest_bytes(_reader(tensor.nbytes)(_data_pointer(tensor)))
 
 
-def _is_block(tensor: torch.Tensor) -> bool:
+def materialized(tensor: torch.Tensor) -> torch.Tensor:
+    """A strided tensor as one whose elements lie in memory as they are.
+
+    Raises:
+        ValueError: Its memory was given back.
+    """
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor._is_zerotensor():
+        return tensor.clone()
+    storage_bytes = _storage_of(tensor).nbytes()
+    if not storage_bytes or not _data_pointer(tensor) or (tensor.is_contiguous() and storage_bytes < tensor.nbytes):
+        raise ValueError(_without_memory(tensor))
+    return tensor.detach()
+
+
+def is_block(tensor: torch.Tensor) -> bool:
     """Whether the elements are one block of bytes, from the tensor's address on."""
     return tensor.is_contiguous() or (_storage_of(tensor).nbytes() == tensor.nbytes and _is_dense(tensor))
 
@@ -108,9 +124,11 @@ def _digest_without_memory(tensor: torch.Tensor) -> bytes:
     """Zeros that have no memory yet (forward-mode differentiation makes them), or memory that was given back."""
     if tensor._is_zerotensor():
         return digest_tensor(tensor.clone())
-    raise ValueError(
-        f"a tensor of {tensor.nbytes} bytes lies in a storage of {tensor.untyped_storage().nbytes()} bytes"
-    )
+    raise ValueError(_without_memory(tensor))
+
+
+def _without_memory(tensor: torch.Tensor) -> str:
+    return f"a tensor of {tensor.nbytes} bytes lies in a storage of {tensor.untyped_storage().nbytes()} bytes"
 
 
 def _digest_parts(tensor: torch.Tensor) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from determinism.knowledge.measurement import Measurement
 
 
 def measure(
-    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool
+    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool, patched: bool = False
 ) -> Iterator[Measurement]:
     """Measure a case, for each of its dtypes and in both directions.
 
@@ -27,12 +28,14 @@ def measure(
         runs: How often, at most.
         seconds: After this time a case is left, if it was run at least three times.
         deterministic_mode: Whether to run in `torch.use_deterministic_algorithms(True)`.
+        patched: Whether ops have been replaced, which is noted.
     """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(deterministic_mode)
     try:
         for dtype in case.dtypes:
-            yield from _measure(case, dtype, device, seed, runs, seconds)
+            for one in _measure(case, dtype, device, seed, runs, seconds):
+                yield replace(one, patched=patched)
     finally:
         torch.use_deterministic_algorithms(before)
 

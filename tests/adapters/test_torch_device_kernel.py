@@ -1,0 +1,57 @@
+"""The kernel that digests tensors on a GPU, without one: it compiles, and in Triton's interpreter gives what it must."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from determinism.frameworks.torch.device_digests import cuda
+
+pytestmark = pytest.mark.triton
+INTERPRETED = Path(__file__).with_name("interpreted_torch_device_kernel.py")
+
+
+def test_the_interpreted_kernel_gives_what_the_definition_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(INTERPRETED)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{INTERPRETED.read_text().count('def test_') + 2} passed", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernel_compiles_for_gpus_and_reads_sixteen_bytes_at_once(capability: int) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from determinism.frameworks.torch.device_digests import kernel
+
+    function = kernel.determinism_digest
+    types = {"table": "*i64", "keys": "*i32", "slots": "*i64"}
+    aligned = {(at,): [["tt.divisibility", 16]] for at in range(3)}
+    source = ASTSource(fn=function, signature=types, constexprs={}, attrs=aligned)
+    options = {"num_warps": 4, "enable_fp_fusion": False}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert "ld.global.v2.b64" in compiled.asm["ptx"]
+    assert "atom" in compiled.asm["ptx"]
+
+
+def test_triton_takes_addresses_for_tensors() -> None:
+    from triton.backends.compiler import BaseBackend
+    from triton.runtime.jit import native_specialize_impl
+
+    tensor = torch.zeros(8, dtype=torch.int64)
+    given = native_specialize_impl(BaseBackend, cuda._Address(tensor), False, True, True)
+    assert given == native_specialize_impl(BaseBackend, tensor, False, True, True)
