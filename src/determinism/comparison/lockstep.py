@@ -21,6 +21,7 @@ from determinism.trace.reader import ProcessTrace
 
 _USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21
+_MOST_OF_BATCHES = 1 << 16
 _MOST_COUNTED_ALONE = 4_000_000
 """So many records are worth reading to know how many of them differ, and no more."""
 
@@ -32,6 +33,8 @@ class Lockstep:
         self.canonical = canonical
         decoder = Decoder()
         self._readers = (first.reader(decoder), second.reader(decoder))
+        self._has_steps = first.steps_by is not None or second.steps_by is not None
+        """Whether anything but batches counts the steps: work on batches that came in another order may be the same work."""
         self.num_equal = 0
         """Records that were equal from the start, before anything differed."""
         self.counts = StepCounts()
@@ -113,6 +116,8 @@ class Lockstep:
 
     def _next_chunks(self) -> tuple[Chunk, Chunk] | None:
         """The records of the next step of both runs; None if there are none."""
+        if not self._has_steps:
+            return self._next_batches()
         parts = [_rest_of_step(reader) for reader in self._readers]
         steps = [int(part.columns["step"][0]) for part in parts if part is not None]
         if not steps:
@@ -125,6 +130,18 @@ class Lockstep:
                 reader.advance(part.rows)
                 chunks[side] = part
         return chunks[0], chunks[1]
+
+    def _next_batches(self) -> tuple[Chunk, Chunk] | None:
+        """The records of as many batches as are paired at once; None if there are none."""
+        parts = [reader.peek(_MOST_OF_BATCHES) for reader in self._readers]
+        some = next((part for part in parts if part is not None), None)
+        if some is None:
+            return None
+        nothing = cut(some, 0, 0)
+        for reader, part in zip(self._readers, parts, strict=True):
+            reader.advance(0 if part is None else part.rows)
+        first, second = (nothing if part is None else part for part in parts)
+        return first, second
 
     def _same_group(self, first: Chunk, second: Chunk) -> Group | None:
         """The records of a step in which nothing differs; None if something does, or needs a closer look."""
