@@ -13,7 +13,7 @@ from determinism.frameworks.torch.edges import written_tensors
 from determinism.frameworks.torch.op_repeats import OpRepeats, Output, filled_memory, one_thread
 from determinism.frameworks.torch.op_traits import OpTraits
 from determinism.frameworks.torch.recorder import Recorder
-from determinism.frameworks.torch.settings_inside import run_with_settings
+from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
@@ -104,7 +104,7 @@ class Capture:
         if traits.needs_settings:
             result = run_with_settings(recorder.writer, func, args, kwargs)
         else:
-            result = func(*args, **kwargs)
+            result = runner_of(func)(*args, **kwargs)
         outputs = enumerate(written_tensors(traits, args, kwargs, result))
         named = {f"output_{position}": output for position, output in outputs}
         return _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))

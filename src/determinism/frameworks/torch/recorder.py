@@ -25,7 +25,7 @@ from determinism.frameworks.torch.late_copies import as_called
 from determinism.frameworks.torch.look import Look
 from determinism.frameworks.torch.modules import ModulePaths
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
-from determinism.frameworks.torch.settings_inside import run_with_settings
+from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
 from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.tensor_bytes import plain_parts
 from determinism.trace.schema import Meaning
@@ -142,9 +142,7 @@ class Recorder(Attention, TorchDispatchMode):
     def _learn(self, func: Any) -> tuple[OpTraits, int, Any, Any]:
         # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
         traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
-        # All that calling an `OpOverload` does is to call this.
-        run = func._op if type(func) is torch._ops.OpOverload else func
-        known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), run, func)
+        known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), runner_of(func), func)
         return known
 
     def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:

@@ -2,10 +2,14 @@
 
 PyTorch switches both off below the handler of a mode. Whatever an op's kernel hands to the dispatcher then misses
 them: `bilinear` under autocast gives another dtype, `linalg.pinv` of a complex matrix wrong numbers.
+
+In inference mode composite ops arrive whole, such as `linear`, and below the handler the views that they make no longer know
+that their base requires a gradient. `matmul` asks for that, and multiplies in another way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ _C: Any = torch._C
 _NAMES = [name for name in dir(getattr(_C, "DispatchKey", object)) if not name.startswith("_")]
 CONJUGATION = tuple(getattr(_C.DispatchKey, name) for name in ("Conjugate", "Negative", "ZeroTensor") if name in _NAMES)
 AUTOCAST = tuple(getattr(_C.DispatchKey, name) for name in _NAMES if name.startswith("Autocast"))
+VIEWS = tuple(getattr(_C.DispatchKey, name) for name in ("ADInplaceOrView",) if name in _NAMES)
 _CAN_RESTORE = hasattr(_C, "_RestorePythonTLSSnapshot") and hasattr(_C, "_ForceDispatchKeyGuard")
 
 _WRAPPED_ELSEWHERE = {"aten::linalg_pinv"}
@@ -38,7 +43,31 @@ def run_with_settings(writer: ProcessWriter, op: Any, args: Any, kwargs: Any) ->
     except Exception as error:
         writer.blind_spot("handler-failed", op.name(), f"{type(error).__name__}: {error}"[:300])
         keys = ()
+    if torch.is_inference_mode_enabled():
+        keys += VIEWS
     return run_restoring(keys, op, args, kwargs)
+
+
+def runner_of(op: Any) -> Callable[..., Any]:
+    """What runs an op from within a handler, where its kernel is the same with a mode and without.
+
+    Args:
+        op: An `OpOverload`, or a higher-order operator.
+    """
+    if type(op) is not torch._ops.OpOverload:
+        run: Callable[..., Any] = op
+        return run
+    # All that calling an `OpOverload` does is to call this.
+    kernel: Callable[..., Any] = op._op
+    if not _C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return kernel
+
+    def run_composite(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            return run_restoring(VIEWS, kernel, args, kwargs)
+        return kernel(*args, **kwargs)
+
+    return run_composite
 
 
 def _missing_keys(writer: ProcessWriter, name: str, args: Any) -> tuple[Any, ...]:
