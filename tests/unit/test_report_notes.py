@@ -117,3 +117,10 @@ def test_settings_that_could_not_be_made() -> None:
     text = text_of(make_comparison(open_settings=[("PYTHONHASHSEED", "needs a fresh process.")]))
     assert "not set" in text and "PYTHONHASHSEED needs a fresh process." in text
     assert "not set" not in text_of(make_comparison())
+
+
+def test_dead_differences_at_one_line_are_told_once() -> None:
+    dead = [DeadDifference(0, "init", "aten::uniform_", make_frame(30))] * 3
+    text = text_of(make_comparison(dead_differences=3, dead_first=dead))
+    assert text.count("aten::uniform_") == 1
+    assert ", 3 times" in text

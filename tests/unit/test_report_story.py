@@ -186,3 +186,16 @@ def test_a_thread() -> None:
     assert "where step 3, backward, thread loader" in text
     assert "process main received it from another thread, in aten::clone" in text
     assert "--explain" not in text
+
+
+def test_a_difference_that_only_reached_what_the_program_reads() -> None:
+    read = Visible(3, "value read by item() at train.py:30")
+    only = {"first_visible": read, "infected": [read]}
+    text = text_of(make_different(**only, recorded=make_recorded(steps_by="SGD.step")))
+    assert "nothing that was trained or saved: only what the program reads differs" in text
+    trained = [read, Visible(4, "parameter weight")]
+    assert "only what the program reads" not in text_of(
+        make_different(first_visible=read, infected=trained, recorded=make_recorded(steps_by="SGD.step"))
+    )
+    # Where no optimizer steps, nobody knows what is trained.
+    assert "only what the program reads" not in text_of(make_different(**only, recorded=make_recorded(steps_by=None)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison, DeadDifference, RunSummary
 from determinism.report.entry import Entry, Weight
 from determinism.report.leftovers import leftover_entries
 from determinism.report.places import line_text, path_text
@@ -111,9 +112,13 @@ def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
         text += f"; {'it does' if count == 1 else 'they do'} not count"
     yield Entry(text, "dead values", Weight.NOTE)
-    for dead in comparison.dead_first[:MOST_DEAD]:
-        place = f" at {line_text(dead.site)}" if dead.site else ""
-        yield Entry(f"step {dead.step}, {dead.phase}, {dead.op}{place}", weight=Weight.ITEM, lines=2, indent=2)
+    for text, times in Counter(_dead_text(dead) for dead in comparison.dead_first[:MOST_DEAD]).items():
+        yield Entry(text if times == 1 else f"{text}, {times} times", weight=Weight.ITEM, lines=2, indent=2)
+
+
+def _dead_text(dead: DeadDifference) -> str:
+    place = f" at {line_text(dead.site)}" if dead.site else ""
+    return f"step {dead.step}, {dead.phase}, {dead.op}{place}"
 
 
 def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:

@@ -16,6 +16,7 @@ from determinism.types import Kind, Level
 MOST_FRAMES = 4
 MOST_INFECTED = 6
 MOST_RECEIVERS = 3
+_ONLY_READ = ("value read by", "printed tensor")
 
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
@@ -47,6 +48,14 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         more = len(infected) - MOST_INFECTED
         text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
         yield Entry(text, "reached", Weight.CONSEQUENCE)
+    elif (
+        first is not None
+        and first.what.startswith(_ONLY_READ)
+        and comparison.recorded.steps_by not in (None, "batches")
+    ):
+        yield Entry(
+            "nothing that was trained or saved: only what the program reads differs", "reached", Weight.CONSEQUENCE
+        )
     if comparison.absorbed:
         text = "The difference was read and then vanished: it reached nothing that was kept."
         if comparison.recorded.blind_spots:
