@@ -249,3 +249,14 @@ def test_input_digested_in_one_run_only(tmp_path: Path) -> None:
         escape(b, b.add("op::b", [Ref(made, digest="held") if run else made], ["x"]), "x")
 
     assert compared(tmp_path, write).verdict is Verdict.SAME
+
+
+def test_a_draw_of_another_size_is_said_beside_the_generator(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        sizes = f"size=[{100 + run}]"
+        drawn = b.add("aten::randint", outputs=[f"drawn {run}"], generators=[f"state {run}"], arguments=sizes)
+        escape(b, drawn, f"drawn {run}")
+
+    first = compared(tmp_path, write).first_divergence
+    assert first is not None and first.kind is Kind.RNG
+    assert "Its arguments differ, too. Run 1: size=[100]. Run 2: size=[101]." in first.detail

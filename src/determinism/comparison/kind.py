@@ -59,7 +59,10 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         has, lacks = ("run 1", "run 2") if second is None else ("run 2", "run 1")
         return f"{has} made a record here that {lacks} did not make."
     if kind is Kind.RNG:
-        return "The generator was in another state before the op drew from it."
+        text = "The generator was in another state before the op drew from it."
+        if first.arguments != second.arguments:
+            text += f" Its arguments differ, too. Run 1: {_cut(first.arguments)}. Run 2: {_cut(second.arguments)}."
+        return text
     if kind is Kind.ARGUMENT:
         if first.arguments == second.arguments:
             return f"The op read another part of the same tensor: {_parts(first, second)}."
