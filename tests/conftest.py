@@ -110,12 +110,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 f"NOT RUN: {functions} test functions in {files} files, which need {name}; {VARIABLE}={name} runs them."
             )
     needs = (
-        ("gpu", f"need a GPU; {NO_GPU}"),
-        ("triton", f"need Triton; {NO_TRITON}"),
-        ("browser", f"need {_BROWSER_NEEDED}"),
-        ("thorough", f"take long; {THOROUGH}=1 (make thorough) runs them"),
+        ("gpu", _has_gpu, f"need a GPU; {NO_GPU}"),
+        ("triton", _has_triton, f"need Triton; {NO_TRITON}"),
+        ("browser", _has_browser, f"need {_BROWSER_NEEDED}"),
+        ("thorough", _is_thorough, f"take long; {THOROUGH}=1 (make thorough) runs them"),
     )
-    for marker, needed in needs:
-        skipped = [report for report in terminalreporter.stats.get("skipped", []) if marker in report.keywords]
+    for marker, is_there, needed in needs:
+        # What lacks nothing of this sort was skipped for another reason.
+        found = [] if is_there() else terminalreporter.stats.get("skipped", [])
+        skipped = [report for report in found if marker in report.keywords]
         if skipped:
             terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that {needed}.")

@@ -37,7 +37,8 @@ PRINTS = {
         "    used = [torch.randn(size) for _ in range(3)]; del used\n"
         "    print(torch.empty(size).view(torch.int32).unique().tolist(), set(numpy.empty(size, numpy.int32).tolist()))"
     ),
-    "addresses": "import torch; print(torch.ones(100).data_ptr(), torch.ones(10**6).data_ptr())",
+    # Small blocks lie on the heap, where what Python itself keeps of the time and of files moves them by a little.
+    "addresses": "import torch; print(torch.ones(10**6).data_ptr())",
     "clock": "import time; print(time.strftime('%Y-%m-%d'), int(time.time()) // 86400)",
 }
 
