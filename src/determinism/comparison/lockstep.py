@@ -21,7 +21,6 @@ from determinism.trace.reader import ProcessTrace
 
 _USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21
-_MOST_OF_BATCHES = 1 << 16
 _MOST_COUNTED_ALONE = 4_000_000
 """So many records are worth reading to know how many of them differ, and no more."""
 
@@ -116,8 +115,8 @@ class Lockstep:
 
     def _next_chunks(self) -> tuple[Chunk, Chunk] | None:
         """The records of the next step of both runs; None if there are none."""
-        if not self._has_steps:
-            return self._next_batches()
+        if not self._has_steps and (all_batches := self._all_batches()) is not None:
+            return all_batches
         parts = [_rest_of_step(reader) for reader in self._readers]
         steps = [int(part.columns["step"][0]) for part in parts if part is not None]
         if not steps:
@@ -131,11 +130,14 @@ class Lockstep:
                 chunks[side] = part
         return chunks[0], chunks[1]
 
-    def _next_batches(self) -> tuple[Chunk, Chunk] | None:
-        """The records of as many batches as are paired at once; None if there are none."""
-        parts = [reader.peek(_MOST_OF_BATCHES) for reader in self._readers]
+    def _all_batches(self) -> tuple[Chunk, Chunk] | None:
+        """All records that are left, if they can be paired at once; else they go batch by batch, since runs of unlike length
+        must not be cut at the same number.
+        """
+        parts = [reader.peek(_LARGEST_GROUP) for reader in self._readers]
         some = next((part for part in parts if part is not None), None)
-        if some is None:
+        if some is None or any(part is not None and part.rows >= _LARGEST_GROUP for part in parts):
+            self._has_steps = True
             return None
         nothing = cut(some, 0, 0)
         for reader, part in zip(self._readers, parts, strict=True):
