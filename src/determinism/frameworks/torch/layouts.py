@@ -48,7 +48,7 @@ class LayoutTable:
         """Take the function that writes a text and gives its number, and what gives digests of tensors on devices."""
         self._add = add
         self._digests = digests
-        self._by_place: dict[tuple[str, bool], KnownLayouts] = {}
+        self._by_place: dict[tuple[torch.device, bool], KnownLayouts] = {}
         self._without_storage: dict[_Key, int] = {}
         self.value_number = add(json.dumps(["value"]))
         """Stands for a value that is no tensor."""
@@ -60,7 +60,8 @@ class LayoutTable:
             tensor: Says on which device.
             is_shared: Whether processes share the memory.
         """
-        return self._by_place.setdefault((str(tensor.device), is_shared), KnownLayouts(is_shared))
+        place = (tensor.device, is_shared)
+        return self._by_place.get(place) or self._by_place.setdefault(place, KnownLayouts(is_shared))
 
     def add(self, tensor: torch.Tensor, key: _Key, known: KnownLayouts) -> Layout:
         """Number a layout that is met for the first time."""
