@@ -140,7 +140,7 @@ def test_everything_beside_the_first_divergence() -> None:
     found = document(make_crowded("text", "/data/train.py"))
     assert [list(divergence) for divergence in found["divergences"]] == [SHORT_KEYS] * 6
     assert found["divergences"][0]["site"]["line"] == 3
-    assert found["first_visible"] == {"step": 4, "what": "text"}
+    assert found["first_visible"] == {"step": 4, "what": "text", "site": None}
     assert found["absorbed"] is True
     assert found["dead_differences"]["count"] == 12_345
     assert [list(dead) for dead in found["dead_differences"]["first"]] == [["step", "phase", "op", "site"]] * 5

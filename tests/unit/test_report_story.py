@@ -150,6 +150,17 @@ def test_which_run_departs(runs: int, records_of: int, expected: str) -> None:
     assert lines_of(comparison)[0] == f"Different: {expected} at step 3"
 
 
+def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
+    first = make_divergence(op="aten::randn", step=0, phase="init")
+    counted, uncounted = (
+        lines_of(make_different(first_divergence=first, recorded=make_recorded(steps_by=by)))
+        for by in ("optimizer", None)
+    )
+    assert counted[0].endswith("departs from run 1 at step 0, during initialisation")
+    assert uncounted[0].endswith("departs from run 1 in aten::randn")
+    assert "`determinism.step()` at the end of each turn of a loop" in " ".join(" ".join(uncounted).split())
+
+
 def test_consequences() -> None:
     infected = [Visible(number, f"parameter {number}") for number in range(9)]
     text = text_of(make_different(first_visible=infected[0], infected=infected, absorbed=True))
@@ -189,10 +200,11 @@ def test_a_thread() -> None:
 
 
 def test_a_difference_that_only_reached_what_the_program_reads() -> None:
-    read = Visible(3, "value read by item() at train.py:30")
+    read = Visible(3, "value read by item()", make_frame(30))
     only = {"first_visible": read, "infected": [read]}
     text = text_of(make_different(**only, recorded=make_recorded(steps_by="SGD.step")))
     assert "nothing that was trained or saved: only what the program reads differs" in text
+    assert "visible first at step 3: value read by item() at /home/ada/project/train.py:30" in text
     trained = [read, Visible(4, "parameter weight")]
     assert "only what the program reads" not in text_of(
         make_different(first_visible=read, infected=trained, recorded=make_recorded(steps_by="SGD.step"))

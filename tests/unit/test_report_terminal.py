@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.cells import cell_len
@@ -16,6 +17,7 @@ from tests.builders import (
     make_crowded,
     make_different,
     make_divergence,
+    make_frame,
     make_inconclusive,
     make_recorded,
     make_run,
@@ -25,6 +27,7 @@ from tests.rendered import lines_of, text_of
 
 VARIED = dict(make_varied())
 WIDTHS = [40, 80, 120, 250]
+PLACE = re.compile(r"\.\w+:\d")
 LEFT_OUT = "more lines were left out; --json FILE has the full lists."
 
 
@@ -34,7 +37,8 @@ def test_every_report_is_short_and_begins_with_the_verdict(name: str, width: int
     lines = lines_of(VARIED[name], width)
     assert 1 <= len(lines) <= 40
     assert lines[0].startswith(VARIED[name].verdict.capitalize())
-    assert all(cell_len(line) <= min(width, 120) for line in lines if not line.endswith(LEFT_OUT))
+    whole = [line for line in lines if not line.endswith(LEFT_OUT) and not PLACE.search(line)]
+    assert all(cell_len(line) <= min(width, 120) for line in whole)
     assert lines[-1].strip()
     assert all(line == line.rstrip() for line in lines)
 
@@ -51,6 +55,15 @@ def test_foreign_strings_are_shown_as_they_are() -> None:
     )
     assert r"\x1b[31mred\x1b[0m [bold]x[/bold] \udce9 a\nb\r\x07\u202e :smile: \x9b2J" in text
     assert "[red]detail[/red] :smile: second line" in text
+
+
+def test_a_place_stands_in_one_piece_however_narrow_the_terminal_is() -> None:
+    folder = "/home/ada/" + "a-folder-with-a-long-name/" * 4
+    lines = lines_of(
+        make_different(first_divergence=make_divergence(site=make_frame(17, file=f"{folder}train.py"))), 60
+    )
+    assert any(f"{folder}train.py:17" in line for line in lines)
+    assert all(cell_len(line) <= 60 for line in lines if folder not in line)
 
 
 def test_colour_is_only_for_terminals() -> None:

@@ -125,7 +125,9 @@ class Visible:
 
     step: int
     what: str
-    """For example `loss`, `parameter 0.weight`, `value read by item() at train.py:30`."""
+    """For example `loss`, `parameter 0.weight`, `value read by item()`."""
+    site: Frame | None = None
+    """The line that read or printed it; None for what is kept."""
 
 
 @dataclass(frozen=True)

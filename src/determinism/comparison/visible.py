@@ -9,6 +9,7 @@ import numpy as np
 from determinism.comparison.group import Group
 from determinism.comparison.result import Visible
 from determinism.trace.chunk import Chunk
+from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Role
@@ -89,8 +90,8 @@ class VisibleDifferences:
         stack = names.stack(int(group.first.columns["stack"][row]))
         op = (names.text(Table.OP, int(group.first.columns["op"][row])) or "").partition("::")[2]
         what = {"_local_scalar_dense": "item"}.get(op.partition(".")[0], op.partition(".")[0])
-        where = f" at {stack[0].file}:{stack[0].line}" if stack else ""
-        self._note("escape", step, f"value read by {what}(){where}" if what != "print" else f"printed tensor{where}")
+        site = stack[0] if stack else None
+        self._note("escape", step, f"value read by {what}()" if what != "print" else "printed tensor", site)
 
     def _look_at_state(self, group: Group, row: int, step: int) -> None:
         if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
@@ -117,8 +118,8 @@ class VisibleDifferences:
         ]
         return NO_DIGEST not in digests and digests[0] != digests[1]
 
-    def _note(self, sort: str, step: int, what: str) -> None:
-        self.first.setdefault(sort, Visible(step, what))
+    def _note(self, sort: str, step: int, what: str, site: Frame | None = None) -> None:
+        self.first.setdefault(sort, Visible(step, what, site))
 
     def earliest(self) -> Visible | None:
         """What a person would see first: the loss or what is kept; else a value that was read or saved."""

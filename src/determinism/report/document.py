@@ -20,6 +20,7 @@ from determinism.comparison.result import (
     Missing,
     Recorded,
     RunSummary,
+    Visible,
 )
 from determinism.comparison.stack import part_of
 from determinism.report.batch import batch_document
@@ -52,7 +53,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "recorded": _recorded(comparison.recorded),
         "first_divergence": None if first is None else _divergence(first),
         "divergences": [_short_divergence(divergence) for divergence in comparison.divergences],
-        "first_visible": None if visible is None else {"step": visible.step, "what": visible.what},
+        "first_visible": None if visible is None else _visible(visible),
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
         "leftovers": [
@@ -197,6 +198,10 @@ def _evidence(evidence: Evidence | None) -> dict[str, Any] | None:
 
 def _missing(missing: Missing) -> dict[str, Any]:
     return {"id": missing.identifier, "site": frame_document(missing.site), "fix": missing.fix}
+
+
+def _visible(visible: Visible) -> dict[str, Any]:
+    return {"step": visible.step, "what": visible.what, "site": frame_document(visible.site)}
 
 
 def _dead_differences(comparison: Comparison) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import re
+
+from rich.console import Console, OverflowMethod
 from rich.text import Text
 
 from determinism.report.entry import Entry
@@ -13,6 +15,9 @@ MARGIN = 2
 LABEL_WIDTH = 14
 NARROWEST = 20
 WIDEST = 120
+
+_PLACE = re.compile(r"\.\w+:\d")
+"""A file and a line; many terminals open it where it stands in one piece, also if they fold it themselves."""
 
 _Block = tuple[Entry, list[Text]]
 
@@ -73,7 +78,8 @@ def _entry_lines(entry: Entry, console: Console) -> list[Text]:
 def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
     # Cut before wrapping too: a string from a program may be of any length.
     text = legible(entry.text[: width * (entry.lines + 1)], console.encoding)
-    wrapped = list(Text(text, style=entry.tone.value).wrap(console, width))
+    overflow: OverflowMethod = "ignore" if _PLACE.search(text) else "fold"
+    wrapped = list(Text(text, style=entry.tone.value).wrap(console, width, overflow=overflow))
     for line in wrapped:
         line.rstrip()
     if len(wrapped) <= entry.lines:

@@ -19,6 +19,10 @@ MOST_DEAD = 3
 MOST_BLIND_SPOTS = 5
 MOST_ENVIRONMENT = 5
 MOST_TRACES = 4
+_NO_STEPS = (
+    "no steps were counted, because no optimizer stepped and no batch was loaded; `determinism.step()` at the end of each turn of "
+    "a loop counts them"
+)
 
 
 def note_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -83,7 +87,7 @@ def _step_entries(comparison: Comparison) -> Iterator[Entry]:
     if recorded.steps_by == "batches":
         yield Entry("steps are batches, because no optimizer stepped", "steps", Weight.NOTE)
     elif not recorded.steps_by and recorded.records:
-        yield Entry("no steps were counted, because no optimizer stepped and no batch was loaded", "steps", Weight.NOTE)
+        yield Entry(_NO_STEPS, "steps", Weight.NOTE)
     if comparison.level != Level.OP and comparison.verdict is Verdict.SAME:
         yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level", Weight.NOTE)
 

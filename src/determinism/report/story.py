@@ -41,7 +41,8 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
     yield from _receiver_entries(comparison)
     first = comparison.first_visible
     if first is not None:
-        yield Entry(f"first at step {first.step}: {first.what}", "visible", Weight.CONSEQUENCE, lines=2)
+        place = f" at {line_text(first.site)}" if first.site else ""
+        yield Entry(f"first at step {first.step}: {first.what}{place}", "visible", Weight.CONSEQUENCE, lines=2)
     infected = [value for value in comparison.infected if value != first]
     if infected:
         shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]

@@ -103,7 +103,7 @@ def _same_headline(comparison: Comparison) -> str:
 def _difference(comparison: Comparison) -> str:
     first = comparison.first_divergence
     if first is not None:
-        return f"{_departure(comparison, first)} at {_when(first)}"
+        return f"{_departure(comparison, first)} {_when(comparison, first)}"
     statuses = ["unknown" if run.exit_status is None else str(run.exit_status) for run in comparison.runs]
     if len(set(statuses)) > 1:
         return f"the runs ended with exit statuses {listed(statuses)}"
@@ -120,9 +120,12 @@ def _departure(comparison: Comparison, first: Divergence) -> str:
     return "the runs depart from each other"
 
 
-def _when(first: Divergence) -> str:
+def _when(comparison: Comparison, first: Divergence) -> str:
+    if not comparison.recorded.steps_by and first.phase == "init":
+        # Nothing told where initialisation ends: it may as well be the middle of a loop.
+        return f"in {first.op}"
     phase = _PHASES.get(first.phase)
-    return f"step {first.step}, {phase}" if phase else f"step {first.step}"
+    return f"at step {first.step}, {phase}" if phase else f"at step {first.step}"
 
 
 def _inconclusive_headline(comparison: Comparison) -> str:
