@@ -11,10 +11,11 @@ from tests.e2e.families import Fault, assert_named, assert_same, only
 
 CLEAN = [python("children/averaging", "fork,spawn,forkserver", processes=7),
          python("children/tasks", "pool,executor", processes=5),
-         python("children/hogwild", processes=3)]  # fmt: skip
+         python("children/hogwild", processes=3),
+         python("children/shared_results", processes=4)]  # fmt: skip
 
 
-@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools", "shared memory"])
+@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools", "shared memory", "shared results"])
 def test_same(program: Program, tmp_path: Path) -> None:
     assert_same(program, tmp_path)
 
@@ -33,18 +34,28 @@ def tasks(pool: str, fault: str, kind: str, process: str) -> Fault:
     )  # fmt: skip
 
 
+def results(*words: str) -> Fault:
+    """A fault in the second child, that reaches the parent through shared memory."""
+    program = python("children/shared_results", *words, processes=4)
+    return Fault(" and ".join(words), program, "rng", 0, "children/shared_results SITE seed", r"main\.finder-1")
+
+
 FAULTS = [
     averaging("fork", "bit", "op", 1),
     # The one who reads too early: half-0 if it read what half-1 should not have written yet, else half-1.
     Fault("race", python("children/hogwild", "race"), "mutation", 2, "children/hogwild SITE race", r"main\.half-\d"),
     averaging("forkserver", "seed", "rng", 0),
+    results("seed"),
+    results("seed", "told"),
     tasks("pool", "bit", "op", r"main\.ForkPoolWorker-\d"),
     tasks("pool", "order", "order", "main"),
     tasks("executor", "order", "order", "main"),
 ]
 
 
-@pytest.mark.parametrize("fault", only(["bit, fork", "race", "seed, forkserver", "order, executor"], FAULTS))
+@pytest.mark.parametrize(
+    "fault", only(["bit, fork", "race", "seed, forkserver", "seed", "seed and told", "order, executor"], FAULTS)
+)
 def test_fault(fault: Fault, tmp_path: Path) -> None:
     report = assert_named(fault, tmp_path)
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]

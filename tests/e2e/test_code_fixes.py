@@ -158,6 +158,11 @@ def _apply(stage: Stage, fix: CodeChange) -> None:
 
 TORCH = {
     "torch.seed": ("unseeded-generator", "import torch\ntorch.seed()", "torch.manual_seed(0)"),
+    "value of torch.seed": (
+        "unseeded-generator",
+        "import torch\nprint(torch.seed())",
+        "print(torch.manual_seed(0).initial_seed())",
+    ),
     "Generator.seed": ("unseeded-generator", "import torch\ng = torch.Generator()\ng.seed()", "g.manual_seed(0)"),
     "manual_seed": ("seed-value", "import time, torch\ntorch.manual_seed(int(time.time()))", "torch.manual_seed(0)"),
     "loader": (

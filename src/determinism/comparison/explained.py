@@ -60,6 +60,13 @@ class Explained:
         ways = [self._way(found) for found in self._found]
         return sorted(ways, key=lambda way: (*_place(way), len(way)))
 
+    def read_elsewhere(self, ways: Sequence[Sequence[Found]]) -> list[ProcessComparison]:
+        """The streams in which nothing read what differs, and that others got it from."""
+        found = [one for way in ways for one in way]
+        shares = any(one.received.by_shared_memory for one in found)
+        senders = [one.result for one in found if one.result.divergence is None]
+        return senders + [result for result in self._results if shares and result.shared is not None]
+
     def _way(self, found: Found) -> list[Found]:
         way = [found]
         while True:
@@ -135,9 +142,20 @@ class Explained:
                 senders.append(sender)
         if senders:
             return min(senders, key=lambda sender: (_rank(sender), *_place([sender])))
-        if receiver.received.by_shared_memory and not self._writes_shared_memory(receiver.result):
-            return self._sender_by_shared_memory(way)
+        if receiver.received.by_shared_memory:
+            shared = self._who_shared(way)
+            if shared is not None or not self._writes_shared_memory(receiver.result):
+                return shared or self._sender_by_shared_memory(way)
         return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
+
+    def _who_shared(self, way: list[Found]) -> Found | None:
+        """The earliest divergence that began in another process, and was written into memory that processes share."""
+        passed = {found.result.part_of for found in way}
+        senders = [Found(result, result.shared, NOTHING) for result in self._results if result.shared is not None]
+        # What was read before it was written is not followed to the write.
+        senders += [f for f in self._found if not f.received.by_shared_memory and self._writes_shared_memory(f.result)]
+        others = [sender for sender in senders if sender.result.part_of not in passed]
+        return min(others, key=lambda sender: _place([sender]), default=None)
 
     def _sender_by_shared_memory(self, way: list[Found]) -> Found | None:
         """The earliest divergence of a process that races with others for memory that it writes."""

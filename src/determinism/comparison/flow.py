@@ -45,6 +45,8 @@ class Flow:
         """The first live root so far."""
         self.sent: Root | None = None
         """The first root so far that other processes got, live or dead here."""
+        self.shared: Root | None = None
+        """The first root so far that was written where other processes may read it, live or dead here."""
         self._open: dict[int, Root] = {}
         self.early_roots: list[Root] = []
         """The first few roots, live or dead."""
@@ -200,8 +202,10 @@ class Flow:
 
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
         """Roots that a sink receives are live."""
-        if some.sends and roots and (self.sent is None or min(roots) < self.sent.index):
-            self.sent = self._open.get(min(roots), self.sent)
+        if roots and some.sends:
+            self.sent = self._earlier(self.sent, min(roots))
+        if roots and some.shares:
+            self.shared = self._earlier(self.shared, min(roots))
         if some.role is not Role.STATE and not some.counts:
             return
         for index in sorted(roots):
@@ -212,6 +216,9 @@ class Flow:
             if is_extra and root.is_extra and some.role is not Role.STATE and some.role is not Role.LOSS:
                 continue
             self._settle(root)
+
+    def _earlier(self, known: Root | None, index: int) -> Root | None:
+        return known if known is not None and known.index <= index else self._open.get(index, known)
 
     def _settle(self, root: Root) -> None:
         self.live = root

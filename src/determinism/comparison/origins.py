@@ -76,6 +76,14 @@ class Entry(NamedTuple):
         return self.is_collective and self._base not in _SENDS_NOTHING
 
     @property
+    def shares(self) -> bool:
+        """Whether other processes may read what it wrote, where it lies."""
+        return any(
+            made.layout is not None and made.layout.is_shared and not only_moves(self.op, made.layout)
+            for made in self.outputs
+        )
+
+    @property
     def counts(self) -> bool:
         """Whether a difference that it reads counts: the value is looked at, saved, or made the loss."""
         return self.role in _VALUE_SINKS
@@ -200,6 +208,11 @@ class Origins:
                     covers.append(made.layout)
             at = earlier
         return None
+
+
+def only_moves(op: str, layout: Layout) -> bool:
+    """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
+    return op.startswith("aten::set_.") or (op == "aten::copy_" and layout.dtype == "uint8" and len(layout.shape) == 1)
 
 
 def chooses_elements(writer: Entry) -> bool:

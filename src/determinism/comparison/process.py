@@ -38,6 +38,8 @@ class ProcessComparison:
     """As a divergence, for those who count dead differences too."""
     sent: Divergence | None = None
     """The first that other processes got through a collective, whether anything here read it or not."""
+    shared: Divergence | None = None
+    """The first that began here and was written where other processes may read it, whether anything here read it or not."""
     received: Received = NOTHING
     """What the divergence got from other streams."""
     stream: Stream = Stream.PROCESS
@@ -72,6 +74,8 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         result.first_dead = describe(dead[0], first, second, level)
     if flow.sent is not None and flow.sent is not flow.live:
         result.sent = describe(flow.sent, first, second, level)
+    if flow.shared is not None and not received_by(flow.shared).by_shared_memory:
+        result.shared = describe(flow.shared, first, second, level)
     if flow.live is not None:
         result.divergence = describe(flow.live, first, second, level)
         result.received = received_by(flow.live)

@@ -9,12 +9,11 @@ import numpy as np
 
 from determinism.comparison.digest_search import DigestSearch, is_in_place
 from determinism.comparison.kind import kind_of
-from determinism.comparison.origins import Entry
+from determinism.comparison.origins import Entry, only_moves
 from determinism.comparison.received import Received
 from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.trace.chunk import Chunk
-from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import Kind, Level
@@ -54,14 +53,9 @@ def writes_shared_memory(process: ProcessTrace) -> bool:
         rows = np.isin(outputs.columns["layout"], list(shared))
         ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))[rows]
         written = set(zip(ops.tolist(), outputs.columns["layout"][rows].tolist(), strict=True))
-        if any(not _only_moves(process.names.text(Table.OP, op) or "", shared[layout]) for op, layout in written):
+        if any(not only_moves(process.names.text(Table.OP, op) or "", shared[layout]) for op, layout in written):
             return True
     return False
-
-
-def _only_moves(op: str, layout: Layout) -> bool:
-    """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
-    return op.startswith("aten::set_.") or (op == "aten::copy_" and layout.dtype == "uint8" and len(layout.shape) == 1)
 
 
 def is_changed_by_another_thread(root: Root, processes: Sequence[ProcessTrace]) -> bool:

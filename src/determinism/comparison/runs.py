@@ -142,9 +142,9 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number
             received, main.get(streams.part_of), search, lambda: any(cut_reasons(trace) for trace in (first, second))
         )
         results.append(compare_unordered(streams, around))
-    ways = Explained(results, search).ways()
-    # What a stream sent was read after all, if not there.
-    read = [found.result for way in ways for found in way if found.result.divergence is None]
+    explained = Explained(results, search)
+    ways = explained.ways()
+    read = explained.read_elsewhere(ways)
     unread = [result for result in results if not any(result is other for other in read)]
     comparison.dead_differences += sum(result.dead_differences for result in unread)
     comparison.dead_first = [*comparison.dead_first, *(d for r in unread for d in r.dead_first)][:5]

@@ -161,6 +161,9 @@ def _unseeded(place: _Place) -> _Change:
     is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
     if _name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
         if text.of(call.func.value) not in ("np.random", "numpy.random"):
+            if _name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
+                # It gives the seed, and `manual_seed` the generator.
+                return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
             edits.append(text.renamed(call.func, f"manual_{_name(call.func)}"))
     return edits, ()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rich.console import Console, OverflowMethod
+from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 from determinism.report.entry import Entry
@@ -78,10 +79,7 @@ def _entry_lines(entry: Entry, console: Console) -> list[Text]:
 def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
     # Cut before wrapping too: a string from a program may be of any length.
     text = legible(entry.text[: width * (entry.lines + 1)], console.encoding)
-    overflow: OverflowMethod = "ignore" if _PLACE.search(text) else "fold"
-    wrapped = list(Text(text, style=entry.tone.value).wrap(console, width, overflow=overflow))
-    for line in wrapped:
-        line.rstrip()
+    wrapped = [Text(line, style=entry.tone.value) for line in _lines_of_words(text, width, console)]
     if len(wrapped) <= entry.lines:
         return wrapped
     kept = wrapped[: entry.lines]
@@ -90,3 +88,17 @@ def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
     last.rstrip()
     last.append("...")
     return kept
+
+
+def _lines_of_words(text: str, width: int, console: Console) -> list[str]:
+    """Fold a text between its words; of words that are wider than a line, only places stay whole."""
+    lines = [""]
+    for word in text.split(" "):
+        if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}" if lines[-1] else word
+            continue
+        pieces = [word]
+        if cell_len(word) > width and not _PLACE.search(word):
+            pieces = [piece.plain for piece in Text(word).wrap(console, width)]
+        lines += pieces
+    return [line for line in lines if line] or [""]
