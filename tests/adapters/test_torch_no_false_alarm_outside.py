@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 import os
 import random
@@ -71,6 +72,27 @@ def temporary_paths_and_process_numbers() -> Any:
         array = torch.from_numpy(np.load(Path(folder) / "a.npy"))
     print(name)
     return loaded["x"] * 2, array + 1
+
+
+def saved(**tensors: Tensor) -> io.BytesIO:
+    """A checkpoint that was made before anything is recorded."""
+    torch.save(tensors, file := io.BytesIO())
+    return file
+
+
+READ, LONG = torch.arange(6.0), torch.arange(600.0)
+FILES = [
+    saved(read=READ, unread=torch.ones(4), partly=LONG),
+    saved(read=READ, unread=torch.zeros(4), partly=LONG + (LONG > 99)),
+]
+
+
+@program
+def loaded_tensors_that_nothing_reads() -> Any:
+    file = FILES[every_other_run()]
+    file.seek(0)
+    loaded = torch.load(file)
+    return loaded["read"] * 2, loaded["partly"][:50].sum()
 
 
 @program

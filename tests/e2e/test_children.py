@@ -12,10 +12,11 @@ from tests.e2e.families import Fault, assert_named, assert_same, only
 CLEAN = [python("children/averaging", "fork,spawn,forkserver", processes=7),
          python("children/tasks", "pool,executor", processes=5),
          python("children/hogwild", processes=3),
-         python("children/shared_results", processes=4)]  # fmt: skip
+         python("children/shared_results", processes=4),
+         python("children/prepared_file", processes=2)]  # fmt: skip
 
 
-@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools", "shared memory", "shared results"])
+@pytest.mark.parametrize("program", CLEAN, ids=["children", "pools", "shared memory", "shared results", "file"])
 def test_same(program: Program, tmp_path: Path) -> None:
     assert_same(program, tmp_path)
 
@@ -45,6 +46,9 @@ FAULTS = [
     # The one who reads too early: half-0 if it read what half-1 should not have written yet, else half-1.
     Fault("race", python("children/hogwild", "race"), "mutation", 2, "children/hogwild SITE race", r"main\.half-\d"),
     averaging("forkserver", "seed", "rng", 0),
+    Fault(
+        "file", python("children/prepared_file", "seed"), "rng", 0, "children/prepared_file SITE seed", "main.preparing"
+    ),
     results("seed"),
     results("seed", "told"),
     tasks("pool", "bit", "op", r"main\.ForkPoolWorker-\d"),
@@ -54,7 +58,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(
-    "fault", only(["bit, fork", "race", "seed, forkserver", "seed", "seed and told", "order, executor"], FAULTS)
+    "fault", only(["bit, fork", "race", "seed, forkserver", "file", "seed", "seed and told", "order, executor"], FAULTS)
 )
 def test_fault(fault: Fault, tmp_path: Path) -> None:
     report = assert_named(fault, tmp_path)

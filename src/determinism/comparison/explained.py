@@ -51,7 +51,7 @@ class Explained:
         self._search = search
         self._writers: dict[int, bool] = {}
         for result in results:
-            for pair in result.received.pairs:
+            for pair in result.received.pairs | result.loaded:
                 self._search.expect(pair)
         self._found = [Found(r, r.divergence, r.received) for r in results if r.divergence is not None]
 
@@ -129,17 +129,10 @@ class Explained:
 
     def _sender(self, receiver: Found, way: list[Found]) -> Found | None:
         """Who sent what a divergence received; None if nobody is known to."""
-        senders = []
-        for result in self._results:
-            # What a thread received may come from another one in the same stream.
-            is_same = result is receiver.result and result.stream is Stream.THREADS
-            if not is_same and any(result is passed.result for passed in way):
-                continue
-            sender = self._sent(result, receiver.received)
-            if sender is None or any(sender.divergence == passed.divergence for passed in way):
-                continue
-            if is_same or not (self._sent_back(sender, receiver) or _is_later_in_the_process(sender, receiver)):
-                senders.append(sender)
+        senders = self._senders(receiver, receiver.received, way)
+        if not senders and receiver.received.pairs:
+            # It may have read parts of what was loaded whole.
+            senders = self._senders(receiver, Received(receiver.result.loaded), way)
         if senders:
             return min(senders, key=lambda sender: (_rank(sender), *_place([sender])))
         if receiver.received.by_shared_memory:
@@ -147,6 +140,21 @@ class Explained:
             if shared is not None or not self._writes_shared_memory(receiver.result):
                 return shared or self._sender_by_shared_memory(way)
         return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
+
+    def _senders(self, receiver: Found, received: Received, way: list[Found]) -> list[Found]:
+        """Those that made one of these values."""
+        senders = []
+        for result in self._results:
+            # What a thread received may come from another one in the same stream.
+            is_same = result is receiver.result and result.stream is Stream.THREADS
+            if not is_same and any(result is passed.result for passed in way):
+                continue
+            sender = self._sent(result, received)
+            if sender is None or any(sender.divergence == passed.divergence for passed in way):
+                continue
+            if is_same or not (self._sent_back(sender, receiver) or _is_later_in_the_process(sender, receiver)):
+                senders.append(sender)
+        return senders
 
     def _who_shared(self, way: list[Found]) -> Found | None:
         """The earliest divergence that began in another process, and was written into memory that processes share."""

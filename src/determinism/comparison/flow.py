@@ -16,11 +16,12 @@ import numpy as np
 from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
 from determinism.comparison.readers import Readers
+from determinism.comparison.received import Pair, differing_reads
 from determinism.comparison.regions import come_near, leaves_uncovered
 from determinism.comparison.roots import PENDING, Aspects, Incoming, Root, Taint, receives
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import END_OP
+from determinism.trace.schema import END_OP, LOAD_OP
 from determinism.types import Access, Role
 
 _MOST_COVERS = 64
@@ -47,6 +48,8 @@ class Flow:
         """The first root so far that other processes got, live or dead here."""
         self.shared: Root | None = None
         """The first root so far that was written where other processes may read it, live or dead here."""
+        self.loaded: set[Pair] = set()
+        """What was loaded from files and differs, until the first live root."""
         self._open: dict[int, Root] = {}
         self.early_roots: list[Root] = []
         """The first few roots, live or dead."""
@@ -102,6 +105,10 @@ class Flow:
             roots.add(self._generator_root)
         some = sides[0] or sides[1]
         assert some is not None
+        if some.op == LOAD_OP:
+            # It shows only when something reads it.
+            self.loaded |= differing_reads(*sides)
+            return
         carried = frozenset(t.root for t in incoming.carried)
         leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other

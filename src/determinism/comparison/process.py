@@ -11,7 +11,7 @@ from determinism.comparison.kind import detail_of, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.neighbours import dataflow
 from determinism.comparison.origins import Entry
-from determinism.comparison.received import NOTHING, Received, received_by
+from determinism.comparison.received import NOTHING, Pair, Received, received_by
 from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
 from determinism.comparison.roots import Root
 from determinism.comparison.step_counts import StepCounts
@@ -42,6 +42,8 @@ class ProcessComparison:
     """The first that began here and was written where other processes may read it, whether anything here read it or not."""
     received: Received = NOTHING
     """What the divergence got from other streams."""
+    loaded: frozenset[Pair] = frozenset()
+    """What differs of all that was loaded from files before it."""
     stream: Stream = Stream.PROCESS
     part_of: str = ""
     """Key of the process; that of the streams of its threads, pools and workers as well."""
@@ -79,6 +81,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     if flow.live is not None:
         result.divergence = describe(flow.live, first, second, level)
         result.received = received_by(flow.live)
+        result.loaded = frozenset(flow.loaded)
         result.first_visible = visible.earliest()
         result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
         result.absorbed = not visible.first and result.divergence.kind is not Kind.STRUCTURE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from determinism.comparison.origins import Entry
 from determinism.comparison.roots import Root
 from determinism.types import Role
 
@@ -23,6 +24,18 @@ class Received(NamedTuple):
 
 
 NOTHING = Received()
+
+
+def differing_reads(first: Entry | None, second: Entry | None) -> set[Pair]:
+    """What two records read that both digested, and that differs."""
+    if first is None or second is None:
+        return set()
+    reads = zip(first.reads, second.reads, strict=False)
+    return {
+        (mine.digest, other.digest)
+        for mine, other in reads
+        if mine.digest is not None and other.digest is not None and mine.digest != other.digest
+    }
 
 
 def received_by(root: Root) -> Received:

@@ -34,6 +34,8 @@ STEP_OP = "determinism::step"
 """Name of the record that ends a step."""
 END_OP = "determinism::end"
 """Name of the record that ends a process."""
+LOAD_OP = "determinism::load"
+"""Name of the record of tensors that were loaded from a file; its inputs are what they held."""
 
 NONE = -1
 """Stands for "absent" in every column that holds the number of a name or of a record."""

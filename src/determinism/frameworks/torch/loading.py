@@ -1,0 +1,53 @@
+"""What `torch.load` gave: whole tensors, of which the program may read parts only, so that their digests are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.data_loading import leaves
+from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.threads import Threads
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.trace.schema import LOAD_OP
+from determinism.types import Phase, Role
+
+
+def install(threads: Threads) -> Undo:
+    """Wrap `torch.load`; what it gives takes no part in what differs, and only says where that came from.
+
+    Args:
+        threads: Whose recorders are told.
+
+    Returns:
+        What takes the wrapper off.
+    """
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loaded = original(*args, **kwargs)
+        recorder = threads.recorder()
+        # To read a file that is only mapped would be our reading, not the program's.
+        if recorder is not None and recorder.tracks_ops and not _is_mapped(kwargs.get("mmap")):
+            recorder.quietly(_record, recorder, loaded)
+        return loaded
+
+    return wrap(torch, "load", around)
+
+
+def _record(recorder: Recorder, loaded: Any) -> None:
+    tensors = list(_tensors(loaded))
+    if tensors:
+        recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
+
+
+def _tensors(loaded: Any) -> Iterator[torch.Tensor]:
+    if isinstance(loaded, torch.nn.Module):
+        yield from (*loaded.parameters(), *loaded.buffers())
+        return
+    yield from (leaf for leaf in leaves(loaded) if isinstance(leaf, torch.Tensor) and not leaf.is_meta)
+
+
+def _is_mapped(asked: bool | None) -> bool:
+    return bool(torch.utils.serialization.config.load.mmap if asked is None else asked)
