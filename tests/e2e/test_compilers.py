@@ -27,10 +27,14 @@ def compiled(backend: str, fault: str, kind: str, step: int) -> Fault:
 FAULTS = [
     compiled("eager", "bit", "op", 1),
     compiled("inductor", "bit", "op", 1),
+    # Of what draws inside of a graph that Inductor compiled only the function is known.
+    Fault(
+        "inductor, seed", python("compilers/compiled", "inductor", "seed"), "rng", 0, "compilers/compiled def forward"
+    ),
     Fault("transformed", python("compilers/transformed", "bit"), "op", 1, "compilers/transformed SITE"),
 ]
 
 
-@pytest.mark.parametrize("fault", only(["inductor, bit"], FAULTS))
+@pytest.mark.parametrize("fault", only(["inductor, bit", "inductor, seed"], FAULTS))
 def test_fault(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from determinism.digest import digest_text
+from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.storages import StorageState
 from determinism.frameworks.torch.tensor_bytes import is_plain
@@ -33,6 +34,8 @@ def install(threads: Threads, failed: Callable[[str], None]) -> Undo:
             return original(graph, inputs, *args, **kwargs)
         # The graph frees its inputs while it runs, so only those that it writes may be held on to.
         given = recorder.quietly(recorder.look, tensors := _tensors(inputs))
+        generator = generator_of(tuple(tensors), {})
+        state = None if generator is None else recorder.quietly(state_digest, generator)
         # Addresses are used again for what it makes; the state that is kept of a storage is not.
         passed = [recorder.edges.storages.known(tensor) for tensor in tensors]
         del tensors
@@ -44,7 +47,8 @@ def install(threads: Threads, failed: Callable[[str], None]) -> Undo:
             recorder.graph_depth -= 1
         if given is not None:
             # What it saves for the backward may be an input, or a view of one, that nobody wrote.
-            recorder.quietly(_record, recorder, graph, given, written, _tensors(result), passed)
+            drawn = (state,) if state is not None and recorder.quietly(state_digest, generator) != state else ()
+            recorder.quietly(_record, recorder, graph, given, written, _tensors(result), passed, drawn)
         return result
 
     def found(module: Any) -> None:
@@ -80,12 +84,13 @@ def _record(
     written: list[torch.Tensor],
     results: list[torch.Tensor],
     passed: list[StorageState | None],
+    drawn: Sequence[bytes],
 ) -> None:
     known = {id(state) for state in passed if state is not None}
     storages = recorder.edges.storages
     made = [*written, *(tensor for tensor in results if id(storages.known(tensor)) not in known)]
     text = digest_text(str(getattr(graph, "source_code", ""))).hex()
-    recorder.made("inductor::graph", given, made, text=text)
+    recorder.made("inductor::graph", given, made, text=text, generators=drawn)
     recorder.writer.blind_spot("fused-kernels", "graph compiled by Inductor", _REASON)
 
 

@@ -278,11 +278,19 @@ class Recorder(Attention, TorchDispatchMode):
             self.edges.look_at(tensor, looked)
         return looked
 
-    def made(self, name: str, looked: Looked, tensors: list[torch.Tensor], *, text: str) -> None:
+    def made(
+        self,
+        name: str,
+        looked: Looked,
+        tensors: list[torch.Tensor],
+        *,
+        text: str,
+        generators: Sequence[bytes] = (),
+    ) -> None:
         """Record that something that is no op read what was looked at, and left these tensors."""
         outputs, states = self.edges.outputs(OPAQUE, tensors)
         arguments = self.arguments.text_number(text)
-        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, ())
+        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, generators)
         if self.kept_values is not None:
             self.kept_values.add(self.writer, record, tensors, outputs)
         self.edges.wrote(states, record)
