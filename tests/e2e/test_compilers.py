@@ -29,7 +29,7 @@ FAULTS = [
     compiled("inductor", "bit", "op", 1),
     # Of what draws inside of a graph that Inductor compiled only the function is known.
     Fault(
-        "inductor, seed", python("compilers/compiled", "inductor", "seed"), "rng", 0, "compilers/compiled def forward"
+        "inductor, seed", python("compilers/compiled", "inductor", "seed"), "rng", 0, "compilers/compiled SITE graph"
     ),
     Fault("transformed", python("compilers/transformed", "bit"), "op", 1, "compilers/transformed SITE"),
 ]

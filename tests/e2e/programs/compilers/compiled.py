@@ -17,7 +17,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.dropout, self.second = nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1)
 
-    def forward(self, inputs: Tensor, step: int) -> Tensor:
+    def forward(self, inputs: Tensor, step: int) -> Tensor:  # SITE graph
         hidden = self.dropout(self.first(inputs).relu())  # SITE seed
         hidden = self.between(hidden, step)
         return self.second(hidden * 2).sigmoid()
