@@ -96,6 +96,16 @@ def loaded_tensors_that_nothing_reads() -> Any:
 
 
 @program
+def a_loaded_list_that_holds_itself() -> Any:
+    torch.manual_seed(0)
+    own: list[Any] = [torch.ones(3), nn.Linear(2, 2)]
+    own.append(own)
+    torch.save(own, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=False)[0] * 2
+
+
+@program
 def code_run_from_a_temporary_file() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"generated_{uuid.uuid4().hex}.py"

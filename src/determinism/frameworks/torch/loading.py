@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.data_loading import leaves
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.wrapping import Undo, wrap
@@ -37,16 +36,29 @@ def install(threads: Threads) -> Undo:
 
 
 def _record(recorder: Recorder, loaded: Any) -> None:
-    tensors = list(_tensors(loaded))
+    tensors = list(_tensors(loaded, set()))
     if tensors:
         recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
 
 
-def _tensors(loaded: Any) -> Iterator[torch.Tensor]:
-    if isinstance(loaded, torch.nn.Module):
-        yield from (*loaded.parameters(), *loaded.buffers())
+def _tensors(loaded: Any, passed: set[int]) -> Iterator[torch.Tensor]:
+    """Those in nested lists, tuples and mappings, and in modules; a whole pickled program may hold itself."""
+    if id(loaded) in passed:
         return
-    yield from (leaf for leaf in leaves(loaded) if isinstance(leaf, torch.Tensor) and not leaf.is_meta)
+    if isinstance(loaded, torch.Tensor):
+        if not loaded.is_meta:
+            yield loaded
+        return
+    inner: Iterable[Any] = ()
+    if isinstance(loaded, torch.nn.Module):
+        inner = (*loaded.parameters(), *loaded.buffers())
+    elif isinstance(loaded, Mapping):
+        inner = loaded.values()
+    elif isinstance(loaded, (list, tuple)):
+        inner = loaded
+    passed.add(id(loaded))
+    for one in inner:
+        yield from _tensors(one, passed)
 
 
 def _is_mapped(asked: bool | None) -> bool:
