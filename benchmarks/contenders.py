@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
+from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from gpt import Trainer
 
 _LEFT_OUT = 2
@@ -105,6 +107,27 @@ class _Empty(TorchDispatchMode):
         return function(*arguments, **(keywords or {}))
 
 
+class DigestingMode(Contender):
+    """A dispatch mode that digests what each op gives, and keeps nothing: the floor for whatever compares values from Python."""
+
+    title = "TorchDispatchMode that digests outputs"
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        with _Digesting():
+            timed(trainer, _LEFT_OUT)
+            return Block(timed(trainer, steps))
+
+
+class _Digesting(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        if not function.is_view:
+            for made in result if isinstance(result, (list, tuple)) else (result,):
+                if isinstance(made, torch.Tensor):
+                    digest_tensor(made)
+        return result
+
+
 class DebugMode(Contender):
     """PyTorch's own; a new one for each step, since what it records stays in memory."""
 
@@ -169,7 +192,7 @@ class Msprobe(Contender):
 
 OURS: dict[str, Callable[[], Contender]] = {level: partial(Recorded, level) for level in ("op", "module", "step")}
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
-    "empty": {"empty": EmptyMode},
+    "empty": {"empty": EmptyMode, "digesting": DigestingMode},
     "debugmode": {
         "debugmode-outputs": partial(DebugMode, inputs=False),
         "debugmode-inputs": partial(DebugMode, inputs=True),

@@ -27,15 +27,17 @@ def install(threads: Threads) -> Undo:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loaded = original(*args, **kwargs)
         recorder = threads.recorder()
-        # To read a file that is only mapped would be our reading, not the program's.
-        if recorder is not None and recorder.tracks_ops and not _is_mapped(kwargs.get("mmap")):
-            recorder.quietly(_record, recorder, loaded)
+        if recorder is not None and recorder.tracks_ops:
+            recorder.quietly(_record, recorder, loaded, kwargs.get("mmap"))
         return loaded
 
     return wrap(torch, "load", around)
 
 
-def _record(recorder: Recorder, loaded: Any) -> None:
+def _record(recorder: Recorder, loaded: Any, maps: bool | None) -> None:
+    if maps or (maps is None and torch.utils.serialization.config.load.mmap):
+        # To read a file that is only mapped would be our reading, not the program's.
+        return
     tensors = list(_tensors(loaded, set()))
     if tensors:
         recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
@@ -59,7 +61,3 @@ def _tensors(loaded: Any, passed: set[int]) -> Iterator[torch.Tensor]:
     passed.add(id(loaded))
     for one in inner:
         yield from _tensors(one, passed)
-
-
-def _is_mapped(asked: bool | None) -> bool:
-    return bool(torch.utils.serialization.config.load.mmap if asked is None else asked)
