@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import serialization
 
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.threads import Threads
@@ -13,31 +14,32 @@ from determinism.frameworks.wrapping import Undo, wrap
 from determinism.trace.schema import LOAD_OP
 from determinism.types import Phase, Role
 
+_READERS = ("_load", "_legacy_load")
+"""What `torch.load` calls for the two formats of files. A frame of ours around itself would show in its warnings."""
 
-def install(threads: Threads) -> Undo:
-    """Wrap `torch.load`; what it gives takes no part in what differs, and only says where that came from.
+
+def install(threads: Threads) -> list[Undo]:
+    """Watch `torch.load`; what it gives takes no part in what differs, and only says where that came from.
 
     Args:
         threads: Whose recorders are told.
 
     Returns:
-        What takes the wrapper off.
+        What takes each wrapper off.
     """
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loaded = original(*args, **kwargs)
         recorder = threads.recorder()
-        if recorder is not None and recorder.tracks_ops:
-            recorder.quietly(_record, recorder, loaded, kwargs.get("mmap"))
+        # To read a file that is only mapped would be our reading, not the program's.
+        if recorder is not None and recorder.tracks_ops and kwargs.get("overall_storage") is None:
+            recorder.quietly(_record, recorder, loaded)
         return loaded
 
-    return wrap(torch, "load", around)
+    return [wrap(serialization, name, around) for name in _READERS if hasattr(serialization, name)]
 
 
-def _record(recorder: Recorder, loaded: Any, maps: bool | None) -> None:
-    if maps or (maps is None and torch.utils.serialization.config.load.mmap):
-        # To read a file that is only mapped would be our reading, not the program's.
-        return
+def _record(recorder: Recorder, loaded: Any) -> None:
     tensors = list(_tensors(loaded, set()))
     if tensors:
         recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)

@@ -91,7 +91,7 @@ class Session:
         self._undo += watch_captures(threads, lambda: self._devices)
         if self.level is Level.OP:
             self._undo += escapes.install(threads, self.note_racy)
-            self._undo.append(loading.install(threads))
+            self._undo += loading.install(threads)
             self._undo.append(compiled_graphs.install(threads, self._folders.failed))
             self._undo += exchanges.install(threads)
             self._undo.append(formula_nodes.install(threads))
