@@ -5,8 +5,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 INSTALLED := $(VENV)/.installed
 OLDEST_PYTHON := 3.11
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
-# How many processes run the tests at once.
-WORKERS ?= 2
+# How many processes run the tests at once: the programs that they start have two threads and more.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? cores / 2 : 2)))
 
 .PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
 
@@ -38,10 +38,10 @@ layers: $(INSTALLED)  ## Check who imports whom.
 	$(BIN)/lint-imports --no-logo
 
 tests: $(INSTALLED)  ## Run the tests alone.
-	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS)
+	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 thorough: $(INSTALLED)  ## Run the tests with PyTorch, those that take long too (about two hours).
-	DETERMINISM_TEST_FRAMEWORKS=torch DETERMINISM_TEST_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS)
+	DETERMINISM_TEST_FRAMEWORKS=torch DETERMINISM_TEST_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
 
