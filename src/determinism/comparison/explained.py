@@ -18,6 +18,7 @@ from determinism.comparison.racing import (
     as_other_batch,
     as_race_of_processes,
     writes_shared_memory,
+    wrote_otherwise,
     yields_other_batch,
 )
 from determinism.comparison.received import NOTHING, Received
@@ -160,8 +161,12 @@ class Explained:
         """The earliest divergence that began in another process, and was written into memory that processes share."""
         passed = {found.result.part_of for found in way}
         senders = [Found(result, result.shared, NOTHING) for result in self._results if result.shared is not None]
-        # What was read before it was written is not followed to the write.
-        senders += [f for f in self._found if not f.received.by_shared_memory and self._writes_shared_memory(f.result)]
+        # What was read before it was written is not followed to the write; that other values were written shows there.
+        senders += [
+            found
+            for found in self._found
+            if not found.received.by_shared_memory and found.result.traces and wrote_otherwise(*found.result.traces)
+        ]
         others = [sender for sender in senders if sender.result.part_of not in passed]
         return min(others, key=lambda sender: _place([sender]), default=None)
 

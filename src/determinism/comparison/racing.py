@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -45,17 +46,28 @@ def as_race_of_processes(divergence: Divergence) -> Divergence:
 
 def writes_shared_memory(process: ProcessTrace) -> bool:
     """Whether an op of a process writes memory that processes share."""
+    return next(_shared_writes(process), None) is not None
+
+
+def wrote_otherwise(first: ProcessTrace, second: ProcessTrace) -> bool:
+    """Whether a process wrote other values into memory that processes share in one run than in the other."""
+    return any(mine != other for mine, other in zip_longest(_shared_writes(first), _shared_writes(second)))
+
+
+def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
+    """Digests of what ops of a process write into memory that processes share, in order."""
     numbers = range(len(process.names.texts(Table.LAYOUT)))
     layouts = {number: process.names.layout(number) for number in numbers}
     shared = {number: layout for number, layout in layouts.items() if layout is not None and layout.is_shared}
     for chunk in process.chunks() if shared else ():
         outputs = chunk.children["outputs"]
-        rows = np.isin(outputs.columns["layout"], list(shared))
-        ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))[rows]
-        written = set(zip(ops.tolist(), outputs.columns["layout"][rows].tolist(), strict=True))
-        if any(not only_moves(process.names.text(Table.OP, op) or "", shared[layout]) for op, layout in written):
-            return True
-    return False
+        rows = np.flatnonzero(np.isin(outputs.columns["layout"], list(shared)))
+        ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))
+        for row in rows.tolist():
+            if not only_moves(
+                process.names.text(Table.OP, int(ops[row])) or "", shared[int(outputs.columns["layout"][row])]
+            ):
+                yield outputs.columns["digest"][row].tobytes()
 
 
 def is_changed_by_another_thread(root: Root, processes: Sequence[ProcessTrace]) -> bool:
