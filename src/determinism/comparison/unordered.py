@@ -12,12 +12,12 @@ import numpy as np
 from determinism.comparison.by_content import ContentGroup, paired
 from determinism.comparison.canonical import Canonical
 from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.draws import draw_behind
 from determinism.comparison.partners import Sides
 from determinism.comparison.process import ProcessComparison, dead_difference, describe
 from determinism.comparison.racing import Threads, as_race, is_changed_by_another_thread
 from determinism.comparison.received import Pair, Received, received_by
-from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.comparison.streams import Streams, reported_process
 from determinism.comparison.thread_lines import line_of
