@@ -83,6 +83,18 @@ def test_a_stirred_factor_is_another_in_each_run(name: str, folder: Path) -> Non
     assert len({printed(PRINTS[name], {name: "stirred"}, number, folder) for number in (1, 2, 3)}) == 3
 
 
+DAYS = [
+    *("time() // 86400", "time_ns() // 86_400_000_000_000", "localtime().tm_yday", "gmtime().tm_yday"),
+    *("strftime('%j')", "ctime()[:10]", "asctime()[:10]"),
+]
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_each_function_of_time_tells_another_day_when_the_clock_is_stirred(day: str, folder: Path) -> None:
+    program = f"import time; print(time.{day})"
+    assert len({printed(program, {"clock": "stirred"}, number, folder) for number in (1, 2, 3)}) == 3
+
+
 def test_memory_that_is_held_still_holds_zeros(folder: Path) -> None:
     assert set(printed(PRINTS["memory"], {"memory": "fixed"}, 1, folder).split("\n")) == {"[0] {0}", ""}
 

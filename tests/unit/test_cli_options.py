@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -59,6 +61,38 @@ def test_output_that_nobody_takes(redirection: str, traces: list[str], tmp_path:
     assert b"Exception ignored" not in ended.stderr
     assert json.loads(report.read_text())["verdict"] == "same"
     assert ended.returncode == (2 if "/dev/full" in redirection and redirection.startswith(">") else 0)
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """A pipe whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_a_report_that_nobody_reads_is_trouble_whatever_it_says(traces: list[str], tmp_path: Path, unread: int) -> None:
+    for command in (["compare", *traces], ["show", traces[0]]):
+        ended = subprocess.run([*COMMAND, *command], stdout=unread, stderr=subprocess.PIPE, check=False)
+        assert (ended.returncode, ended.stderr) == (2, b"")
+
+
+def test_a_program_that_fails_because_nobody_reads_it_is_not_said_to_vary(tmp_path: Path, unread: int) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('much ' * 10_000)")
+    command = [*COMMAND, "check", "--output", str(tmp_path / "traces"), "--", sys.executable, str(program)]
+    ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False, text=True)
+    assert ended.returncode == 2
+    assert "nobody reads what it prints any more" in " ".join(ended.stderr.split())
+    assert "run 2" not in ended.stderr.replace("run 1 of 2", "")
+
+
+@pytest.mark.parametrize("command", [["check", "--json", "--", "python", "a.py"], ["doctor", "--json", "-"]])
+def test_what_looks_like_an_option_is_no_file(command: list[str], tmp_path: Path) -> None:
+    ended = subprocess.run([*COMMAND, *command], capture_output=True, check=False, text=True, cwd=tmp_path)
+    assert ended.returncode == 2 and "a file is needed" in ended.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_ascii_terminal(traces: list[str]) -> None:

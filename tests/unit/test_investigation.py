@@ -187,6 +187,18 @@ def test_a_changed_line_is_verified_only_by_runs_of_that_line(tmp_path: Path, he
     assert (last.factor, last.equal) == ("line read.py:2", helps)
 
 
+@pytest.mark.parametrize("times", [1, 5])
+def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_repeats_its_numbers(
+    tmp_path: Path, times: int
+) -> None:
+    made = in_a_file(tmp_path, "rng = random.Random()", "unseeded-generator", 6, 15)
+    made = replace(made, counts=(times, times))
+    comparison = investigated(Changeable([(divergence(), [held(made)])], [made]))
+    [fix] = comparison.fixes
+    assert fix.code == "rng = random.Random(0)"
+    assert ("draws the same numbers" in fix.title) == (times > 1)
+
+
 def test_beside_a_changed_line_what_no_line_can_change_is_held_still(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing), CLOCK])], [listing, used(CLOCK)])

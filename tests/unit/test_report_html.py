@@ -175,7 +175,7 @@ def test_what_is_not_known_is_said() -> None:
     for expected in (
         "How many records differ in each step was not counted.",
         "The values of the losses are not known",
-        "only recording at level op follows values",
+        "values are followed at level op, and only where records have an order",
         "No cause was established.",
     ):
         assert expected in read.text

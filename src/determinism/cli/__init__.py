@@ -23,7 +23,19 @@ from determinism.cli.show import show
 from determinism.cli.status import status
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _NobodyReads(Exception):
+    """What reads the output went away; click would end the command with the status of a difference."""
+
+
+class _Command(click.Group):
+    def invoke(self, context: click.Context) -> object:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError as error:
+            raise _NobodyReads from error
+
+
+@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="determinism")
 def command() -> None:
     """Find out whether a deep-learning program is bit-exact from run to run, why it is not, and make it so.
@@ -42,10 +54,10 @@ def main() -> None:
         status = _run()
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError as error:
+    except (OSError, _NobodyReads) as error:
         # Nobody reads the output any more, or its disk is full.
         _silence(sys.stdout, 1)
-        if not isinstance(error, BrokenPipeError):
+        if not isinstance(error, BrokenPipeError | _NobodyReads):
             from determinism.cli.ending import say
 
             say(f"The report cannot be printed ({error}). Give --json FILE to keep it.")

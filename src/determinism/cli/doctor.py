@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, enabling_options
+from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_options
 
 SCHEMA = "determinism.doctor/1"
 
@@ -20,7 +20,7 @@ SCHEMA = "determinism.doctor/1"
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Write what was found as JSON.",
 )

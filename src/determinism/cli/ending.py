@@ -47,14 +47,13 @@ def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] =
 
 def conclude(comparison: Comparison, reports: Reports) -> NoReturn:
     """Show a comparison, write it down, and exit as its verdict says."""
-    from rich.console import Console
-
+    from determinism.report.report_console import ReportConsole
     from determinism.report.terminal import render
 
     # Written first: a terminal that is gone must not cost the report.
     content, written = _write(comparison, reports)
     with reports.commands_stopped():
-        render(comparison, Console(highlight=False, soft_wrap=False))
+        render(comparison, ReportConsole())
     if content is not None:
         reports.annotate(content)
     sys.exit(max(comparison.verdict.exit_status, written))

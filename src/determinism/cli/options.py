@@ -76,10 +76,22 @@ failure_option = click.option(
 )
 
 
+class OutputFile(click.Path):
+    """A file to be written; what looks like an option is taken for a name that was forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        if str(value).startswith("-"):
+            self.fail(f"a file is needed, and {value!r} came. A file of that name is './{value}'.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def file_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option that names a file to be written, which comes as `NAME_file`."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option(f"--{name}", f"{name}_file", type=kind, metavar="FILE", help=text)
+    return click.option(f"--{name}", f"{name}_file", type=OutputFile(), metavar="FILE", help=text)
 
 
 html_option = file_option("html", "Write the report as one HTML file, to look at in a browser.")

@@ -13,11 +13,10 @@ import click
 @click.argument("trace", type=click.Path(path_type=Path), metavar="DIR")
 def show(trace: Path, step: int | None, records: int | None) -> None:
     """Tell what a trace holds: the run, and per process its steps, phases and most frequent ops."""
-    from rich.console import Console
-
     from determinism.cli.ending import reporting
+    from determinism.report.report_console import ReportConsole
 
-    console = Console(highlight=False)
+    console = ReportConsole()
     with reporting():
         from determinism.report.contents import render_records, render_trace
         from determinism.trace.reader import open_trace

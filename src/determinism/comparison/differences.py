@@ -60,11 +60,6 @@ def ragged_differs(
     return np.asarray(differs)
 
 
-def translate(numbers: Array, cells: Array) -> Array:
-    """Canonical numbers of own numbers; "absent" stays absent."""
-    return numbers[cells]
-
-
 def producers(chunk: Chunk) -> Array:
     """Per input entry the number of the record that produced it; -1 where nobody recorded did."""
     inputs = chunk.children["inputs"]

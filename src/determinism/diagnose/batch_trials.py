@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from determinism.comparison.batch_result import BatchKind
@@ -30,14 +30,6 @@ class Trial:
     def environment(self) -> Mapping[str, str]:
         """Variables to start the program with."""
         return dict(self.fix.environment or ())
-
-
-@dataclass
-class Trials:
-    """What was tried."""
-
-    done: list[Fix] = field(default_factory=list)
-    verified: Trial | None = None
 
 
 def trials_for(comparison: Comparison, *, within_process: bool = False) -> list[Trial]:

@@ -16,6 +16,8 @@ from determinism.diagnose.trial import Trial
 from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
+_SEEDED = ("unseeded-generator", "seed-value")
+"""Sources that a constant seed takes away."""
 _Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]
 _BY_FACTOR: dict[str, _Remedy] = {
     "hash-seed": ("Fix the salt of hashes", None, (("PYTHONHASHSEED", "0"),)),
@@ -153,6 +155,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
             # The runs had a fixed value there, and no line is known that gives just that one.
             return Fix(hypothesis.cause, title)
         lines = [*change.imports, textwrap.dedent(change.code)]
+        title += _repeated(hypothesis)
         return Fix(hypothesis.cause, title, "\n".join(lines), None, *proof)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
@@ -163,6 +166,14 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
         return Fix(hypothesis.cause, entry.remedy, None, None)
     return Fix(hypothesis.cause, title, code, environment, *proof)
+
+
+def _repeated(hypothesis: Hypothesis) -> str:
+    """That equal runs are not all that is wanted of a generator that is seeded again and again."""
+    source = hypothesis.source
+    if source is None or source.source not in _SEEDED or max(source.counts) < 2:
+        return ""
+    return f", which ran {max(source.counts):,} times: each then draws the same numbers, so rather make it once, or seed it by the step"
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:

@@ -94,7 +94,7 @@ _ALL = (
         "memory lies at the same addresses in each run (no address space randomisation)",
         "memory lies at other addresses, with other alignments, in each run",
     ),
-    Factor("clock", None, "the clock shows another time and day in each run"),
+    Factor("clock", None, "the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not"),
 )  # fmt: skip
 
 FACTORS = {factor.name: factor for factor in _ALL}

@@ -29,6 +29,7 @@ class OpStatus:
         framework: Whose version `version` is.
         version: For which version the answer is; None if it is for all.
         installed: Whether that version was not named but found installed.
+        device: For which device the answer is; None if it is for all.
         statuses: What holds.
     """
 
@@ -37,12 +38,18 @@ class OpStatus:
     version: str | None
     installed: bool
     statuses: tuple[Status, ...]
+    device: Device | None = None
 
     @property
     def measured(self) -> tuple[tuple[Audit, tuple[Measurement, ...]], ...]:
-        """What was measured of the op in this version, file by file, on whichever device."""
+        """What was measured of the op in this version, file by file."""
         whose = self.framework.identifier
-        audits = (audit for audit in known_audits(whose) if audit.is_for(whose, self.version))
+        audits = (
+            audit
+            for audit in known_audits(whose)
+            if audit.is_for(whose, self.version)
+            and (self.device is None or _runs_on(Device(audit.device), self.device))
+        )
         return tuple((audit, found) for audit in audits if (found := audit.of(self.op.name)))
 
     @property
@@ -179,7 +186,7 @@ def _answer(op: Op, wanted: _Wanted) -> OpStatus:
     whose = wanted.framework or framework_named(op.framework)
     version = wanted.version or installed_version(whose)
     held = tuple(one for one in op.statuses if _holds(one, whose, version, wanted))
-    return OpStatus(op, whose, version, wanted.version is None and version is not None, held)
+    return OpStatus(op, whose, version, wanted.version is None and version is not None, held, wanted.device)
 
 
 def _holds(one: Status, whose: Framework, version: str | None, wanted: _Wanted) -> bool:

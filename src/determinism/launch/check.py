@@ -25,6 +25,7 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.record import RunResult, Unfinished
 from determinism.launch.run_series import RunSeries
 from determinism.launch.standard_input import StandardInput
+from determinism.launch.standard_output import is_unread
 from determinism.launch.stored_run import open_stored_run
 from determinism.launch.unrecorded import require_recorded
 from determinism.trace.reader import Trace, open_trace
@@ -99,6 +100,12 @@ class Check:
                 self._add_run(trace, unfinished.program_exit)
                 raise
         self._add_run(trace, result)
+        if log is None and result.exit_status and is_unread():
+            raise LaunchError(
+                "output-unread",
+                f"The program ended with exit status {result.exit_status}, and nobody reads what it prints any more, as after "
+                "`| head`: it may have failed for that alone, so no more runs were made. Send its output to a file.",
+            )
         try:
             require_recorded(trace, result.exit_status)
         except LaunchError:

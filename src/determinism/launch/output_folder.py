@@ -10,6 +10,7 @@ from pathlib import Path
 from determinism.errors import TraceError
 
 DEFAULT_FOLDER = Path(".determinism")
+_IGNORE = ".gitignore"
 
 
 class OutputFolder:
@@ -50,6 +51,8 @@ class OutputFolder:
         """Remove the folder if it holds nothing; of the default one also the folder around it."""
         for folder in [self.path, self.path.parent] if self._is_default else [self.path]:
             try:
+                if self._is_default and [file.name for file in folder.iterdir()] == [_IGNORE]:
+                    (folder / _IGNORE).unlink()
                 folder.rmdir()
             except OSError:
                 # Traces of other checks are still there.
@@ -69,6 +72,7 @@ def _new_folder(output: Path | None) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _ignore(folder.parent)
         for unique in itertools.chain([folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))):
             try:
                 unique.mkdir()
@@ -81,3 +85,10 @@ def _new_folder(output: Path | None) -> Path:
             f"{folder} cannot be made ({error.strerror}), so nothing was run. Give another folder with --output.",
         ) from None
     raise AssertionError("the count of folders has no end")
+
+
+def _ignore(folder: Path) -> None:
+    """Traces are large, and none of a repository's business."""
+    file = folder / _IGNORE
+    if not file.exists():
+        file.write_text("*\n", encoding="utf-8")

@@ -16,6 +16,10 @@ from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLD
 
 _LONGEST_COMMAND = 50
 
+_NOT_REACHED = (
+    "No process of the program recorded anything: none that recording could reach imported torch or "
+    "tensorflow. If the program uses one of them, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
+)
 _LEAST_ROOM = 1 << 20
 """Bytes that a trace needs to begin."""
 
@@ -86,6 +90,11 @@ def require_recorded(folder: Path, exit_status: int) -> None:
             f"No process of the program recorded anything: the disk with {folder} has {room:,} bytes left. {ended} Make "
             "room, or give another place with --output.",
         )
+    if exit_status and reason == _NOT_REACHED:
+        raise LaunchError(
+            "nothing-recorded",
+            f"{ended} None of its processes had imported torch or tensorflow by then, so nothing was recorded. See what it printed.",
+        )
     raise LaunchError("nothing-recorded", f"{reason} {ended}")
 
 
@@ -100,10 +109,7 @@ def unrecorded_reason(folder: Path) -> str | None:
     reasons = not_recorded_reasons(folder) or _reasons_of_hidden(folder)
     if reasons:
         return "No process of the program recorded anything. " + " ".join(reasons)
-    return (
-        "No process of the program recorded anything: none that recording could reach imported torch or "
-        "tensorflow. If the program uses one of them, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
-    )
+    return _NOT_REACHED
 
 
 def _reasons_of_hidden(folder: Path) -> list[str]:

@@ -61,7 +61,7 @@ def _experiment_sentence(experiment: Experiment) -> str:
 
 
 def _fix_entries(fix: Fix) -> Iterator[Entry]:
-    yield Entry(f"{fix.title} ({_proof(fix)})", "fix", Weight.CORE)
+    yield Entry(f"{fix.title} ({_proof(fix)})", "fix", Weight.CORE, lines=4)
     if fix.code is not None:
         for line in fix.code.splitlines():
             yield Entry(line, weight=Weight.CORE, tone=Tone.CODE, lines=4, indent=4)

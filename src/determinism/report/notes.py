@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -29,6 +30,7 @@ _NO_STEPS = (
 def note_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say what limits the verdict, and what else was seen."""
     yield from _trouble_entries(comparison)
+    yield from _command_entries(comparison)
     yield from _run_entries(comparison)
     yield from _extra_run_entries(comparison)
     if comparison.verdict is not Verdict.DIFFERENT:
@@ -61,6 +63,18 @@ def _run_entries(comparison: Comparison) -> Iterator[Entry]:
         noun = "run" if len(which) == 1 else "runs"
         weight = Weight.ITEM if position > 1 else Weight.CONSEQUENCE
         yield Entry(f"{noun} {listed(which)}: {ending}", "" if position else "runs", weight)
+
+
+def _command_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Stored runs may be of different programs, which explains all that differs."""
+    if comparison.missing is not None or comparison.batch is not None:
+        return
+    commands = list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs if run.command))
+    if len(commands) < 2:
+        return
+    yield Entry("the runs are not of the same command", "commands", Weight.CONSEQUENCE)
+    for number, run in enumerate(comparison.runs, start=1):
+        yield Entry(f"run {number}: {shlex.join(run.command)}", weight=Weight.ITEM, lines=2, indent=2)
 
 
 def _ending(run: RunSummary) -> str | None:

@@ -18,7 +18,6 @@ _NAMES = {
     "tensorflow": "seed of tf.random and Keras",
     "cupy": "seed of cupy.random, on every device",
 }
-NAMES = tuple(_NAMES.values())
 
 
 def seed_settings(*, change: bool) -> list[Setting]:

@@ -1,0 +1,35 @@
+"""The folder of a check keeps out of the program's repository, and leaves nothing behind that holds nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from determinism.launch.output_folder import OutputFolder
+
+
+def test_a_repository_does_not_see_the_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    OutputFolder(None)
+    assert (tmp_path / ".determinism" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_that_the_user_gave_gets_nothing_but_traces(tmp_path: Path) -> None:
+    OutputFolder(tmp_path / "traces")
+    assert not list((tmp_path / "traces").iterdir())
+
+
+def test_where_nothing_was_recorded_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    OutputFolder(None).remove_if_empty()
+    assert not list(tmp_path.iterdir())
+
+
+def test_traces_of_other_checks_stay_and_are_still_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    earlier = OutputFolder(None)
+    earlier.log("run-1").touch()
+    OutputFolder(None).remove_if_empty()
+    assert earlier.log("run-1").exists()
+    assert (tmp_path / ".determinism" / ".gitignore").exists()
