@@ -37,6 +37,11 @@ PROGRAMS = {
     "hash of a tuple": Program("hash", "print(hash(('word', 1)) % 1000)  # here"),
     "id": Program("id", "things = [object() for _ in range(3)]\nprint([id(t) for t in things])  # here"),
     "id as key": Program("id", "class T: pass\nts = [T() for _ in range(40)]\nts.sort(key=id)  # here\nprint(id)"),
+    "id of objects where others were": Program(
+        "id",
+        "class T: pass\ndef name(t): return id(t)  # here\nts = [T() for _ in range(40)]\nlist(map(name, ts))\n"
+        "del ts[hash('word') % 30 :]\nprint([*map(name, [T() for _ in range(5)])])",
+    ),
     "urandom": Program("entropy", "import os\nprint(os.urandom(8))  # here"),
     "uuid": Program("entropy", "from uuid import uuid4\nprint(uuid4())  # here"),
     "secrets": Program("entropy", "import secrets\nprint(secrets.token_hex(8), secrets.randbelow(99**9))  # here"),
