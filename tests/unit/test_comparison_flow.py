@@ -64,6 +64,18 @@ def test_escaped(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
 
 
+def test_memory_that_was_handed_out_is_visible_if_it_differs(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int, used: str) -> None:
+        record = b.add("op::use", [differing(b, run)], [used])
+        b.add("determinism::numpy", [record], [], role=Role.ESCAPE)
+
+    other = compared(tmp_path / "other", lambda b, run: write(b, run, f"used {run}"))
+    equal = compared(tmp_path / "equal", lambda b, run: write(b, run, "used"))
+    assert other.first_visible is not None and other.first_visible.what == "value read by numpy()"
+    assert not other.absorbed
+    assert equal.first_visible is None and equal.absorbed
+
+
 def test_held(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.step({"weight": differing(b, run)})
