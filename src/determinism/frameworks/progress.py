@@ -14,7 +14,6 @@ from typing import Any
 
 from determinism.types import Phase
 
-
 _LEAST_SECONDS = 1.0
 """What steps must have taken together for their time to be told: what else runs on the machine decides how long a few short ones take."""
 
