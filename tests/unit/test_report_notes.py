@@ -107,10 +107,16 @@ def test_environment() -> None:
 
 def test_extra_runs() -> None:
     text = text_of(make_comparison(extra_runs=3, racy=["threads", "pools"]))
-    assert "3 runs were made beyond the first two: the program is racy (threads and pools)" in text
+    assert (
+        "3 runs were made beyond the first two: the program does work whose order the machine decides (threads and pools)"
+        in text
+    )
     text = text_of(make_comparison(racy=["threads"]))
-    assert "racy the program is racy (threads), so it may come out differently at another time; -n 5" in text
-    assert "racy" not in text_of(make_comparison())
+    assert (
+        "timing the program does work whose order the machine decides (threads), which may come out differently at another time; -n 5"
+        in text
+    )
+    assert "timing" not in text_of(make_comparison())
 
 
 def test_settings_that_could_not_be_made() -> None:

@@ -74,12 +74,12 @@ def _ending(run: RunSummary) -> str | None:
 def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     if not comparison.racy:
         return
-    because = f"the program is racy ({listed(comparison.racy)}), so it may come out differently at another time"
+    because = f"the program does work whose order the machine decides ({listed(comparison.racy)}), which may come out differently at another time"
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
         yield Entry(text, "extra runs", Weight.CONSEQUENCE)
     elif comparison.verdict is Verdict.SAME:
-        yield Entry(f"{because}; -n 5 makes five runs", "racy", Weight.CONSEQUENCE)
+        yield Entry(f"{because}; -n 5 makes five runs", "timing", Weight.CONSEQUENCE)
 
 
 def _step_entries(comparison: Comparison) -> Iterator[Entry]:
