@@ -58,6 +58,12 @@ def test_other_processes() -> None:
     assert "(data)" in text
 
 
+def test_another_thread_is_called_so() -> None:
+    first, other = make_divergence(), make_divergence(process="main", thread="loader")
+    text = text_of(make_different(first_divergence=first, divergences=[first, other]))
+    assert "1 other process or thread differs too thread loader of main: step" in text
+
+
 def test_dead_differences() -> None:
     dead = [DeadDifference(0, "init", f"aten.op_{number}", make_frame(number)) for number in range(5)]
     text = text_of(make_comparison(dead_differences=1200, dead_first=dead))

@@ -101,10 +101,17 @@ def _process_entries(comparison: Comparison) -> Iterator[Entry]:
     if not others:
         return
     verb = "differs" if len(others) == 1 else "differ"
-    yield Entry(f"{counted(len(others), 'other process', 'other processes')} {verb} too", "processes", Weight.NOTE)
+    has_threads = any(other.thread is not None for other in others)
+    words = (
+        ("other process or thread", "other processes or threads")
+        if has_threads
+        else ("other process", "other processes")
+    )
+    yield Entry(f"{counted(len(others), *words)} {verb} too", "processes", Weight.NOTE)
     for other in others[:MOST_PROCESSES]:
         place = f" at {line_text(other.site)}" if other.site else ""
-        text = f"{other.process}: step {other.step}, {other.phase}, {other.op}{place}"
+        who = other.process if other.thread is None else f"thread {other.thread} of {other.process}"
+        text = f"{who}: step {other.step}, {other.phase}, {other.op}{place}"
         yield Entry(f"{text} ({other.kind})" if other.kind else text, weight=Weight.ITEM, lines=2, indent=2)
 
 
