@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.comparison.result import Comparison, Divergence, ValueExample
+from determinism.comparison.divergence import Divergence, ValueExample
+from determinism.comparison.result import Comparison
 from determinism.comparison.value_difference import ValueDifference, difference
 from determinism.diagnose.further_values import add_values, needs_values
 from determinism.trace.schema import CAPTURED_OUTPUTS_FILE

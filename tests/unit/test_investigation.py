@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
+from determinism.comparison.divergence import Divergence, OutputDifference
+from determinism.comparison.result import Comparison, Recorded
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import Source, SourceSite

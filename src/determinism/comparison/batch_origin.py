@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from determinism.comparison.batch_result import BatchKind, RowDifference
+from determinism.comparison.divergence import Divergence, OutputDifference
 from determinism.comparison.origins import entry
-from determinism.comparison.result import Divergence, OutputDifference
 from determinism.comparison.row_matches import Conflict, Matches
 from determinism.comparison.row_ops import moves_rows, takes_statistics
 from determinism.comparison.row_places import SHARED, UNKNOWN, Axes, Place, PlacedCall

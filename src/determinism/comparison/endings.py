@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.process import ProcessComparison, compare_processes
-from determinism.comparison.result import Comparison, Divergence, Trouble
+from determinism.comparison.result import Comparison, Trouble
 from determinism.comparison.whole_steps import up_to_common_step
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, Table

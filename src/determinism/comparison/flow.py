@@ -14,17 +14,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from determinism.comparison.group import Group
-from determinism.comparison.origins import Entry, Input, Origins, chooses_elements, entry
+from determinism.comparison.origins import Entry, Input, Origins, entry
 from determinism.comparison.readers import Readers
 from determinism.comparison.received import Pair, differing_reads
-from determinism.comparison.regions import come_near, leaves_uncovered
-from determinism.comparison.roots import PENDING, Aspects, Incoming, Root, Taint, receives
-from determinism.trace.names import Layout
+from determinism.comparison.roots import Aspects, Root
+from determinism.comparison.taints import PENDING, Incoming, Taints
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP
-from determinism.types import Access, Role
-
-_MOST_COVERS = 64
+from determinism.types import Role
 
 
 class Flow:
@@ -33,13 +30,11 @@ class Flow:
     def __init__(self, first: ProcessTrace, second: ProcessTrace, key_of: Callable[[int], int]) -> None:
         """Take the processes, and what gives the key that both runs share for a record of the second."""
         self._processes = (first, second)
-        self._key_of = key_of
+        self._taints = Taints(key_of)
         self._origins = (
             Origins(first, lambda number, output: (number, output) in self._taints),
             Origins(second, lambda number, output: (key_of(number), output) in self._taints),
         )
-        self._taints: dict[tuple[int, int], tuple[Taint, ...]] = {}
-        self._producers: set[int] = set()
         self._generator_root: int | None = None
         self.num_roots = 0
         self.live: Root | None = None
@@ -78,7 +73,7 @@ class Flow:
                         heapq.heappush(queue, int(reader))
 
     def _starting_rows(self, group: Group, readers: Readers) -> np.ndarray:
-        tainted = readers.of_any(self._producers)
+        tainted = readers.of_any(self._taints.producers)
         if self.live is not None:
             return tainted
         roles = np.where(
@@ -94,11 +89,8 @@ class Flow:
     def _visit(self, group: Group, row: int) -> Iterator[int]:
         """Look at one record; yields the keys of records whose readers must be looked at too."""
         sides = self._entries(group, row)
-        flags = group.flags
-        aspects = Aspects(
-            *(bool(a[row]) for a in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators))
-        )
-        incoming = self._incoming(sides, is_equal=None not in sides and not aspects.outputs)
+        aspects = _aspects(group, row)
+        incoming = self._taints.incoming(sides, is_equal=None not in sides and not aspects.outputs)
         roots = set(incoming.read) - {PENDING}
         is_extra = None in sides
         if aspects.generators and self._generator_root is not None:
@@ -124,7 +116,9 @@ class Flow:
         # A draw that only one run makes, or makes of another size, moves the generator for those that follow.
         if (is_extra or (aspects.arguments and not aspects.generators)) and roots and self._has_generator(group, row):
             self._generator_root = min(roots if self._generator_root is None else roots | {self._generator_root})
-        if self._spread(key, some, roots, incoming, pending=pending, differs=aspects.outputs or is_extra):
+        gives_other = aspects.outputs or is_extra
+        own = {index for index in roots if index in self._open} | ({PENDING} if pending and gives_other else set())
+        if self._taints.spread(key, some, own, incoming, self._open, differs=gives_other):
             yield key
 
     def _entries(self, group: Group, row: int) -> tuple[Entry | None, Entry | None]:
@@ -142,21 +136,6 @@ class Flow:
             if at >= 0 and starts[at + 1] > starts[at] and chunk.columns["role"][at] == Role.OP:
                 return True
         return False
-
-    def _incoming(self, sides: tuple[Entry | None, Entry | None], *, is_equal: bool) -> Incoming:
-        read: set[int] = set()
-        carried: set[Taint] = set()
-        for side, one in enumerate(sides):
-            for position, value in enumerate(one.inputs if one is not None and not one.only_receives else ()):
-                if _is_known_equal(value, position, sides[1 - side]):
-                    continue
-                key = value.producer if side == 0 else self._key_of(value.producer)
-                for taint in self._taints.get((key, value.output), ()):
-                    if value.access is Access.CARRY:
-                        carried.add(taint)
-                    elif receives(value, taint, can_tell=is_equal and one is not None and one.shows_what_it_read):
-                        read.add(taint.root)
-        return Incoming(frozenset(read), tuple(carried))
 
     def _is_pending(
         self, sides: tuple[Entry | None, Entry | None], some: Entry, aspects: Aspects, incoming: Incoming
@@ -231,55 +210,7 @@ class Flow:
         self.live = root
         for index in [i for i in self._open if i >= root.index]:
             del self._open[index]
-        kept = {}
-        for key, taints in self._taints.items():
-            left = tuple(t for t in taints if t.root in self._open or (t.root == PENDING and self._open))
-            if left:
-                kept[key] = left
-        self._taints = kept
-        self._producers = {key for key, _ in kept}
-
-    def _spread(
-        self, key: int, some: Entry, roots: set[int], incoming: Incoming, *, pending: bool, differs: bool
-    ) -> bool:
-        """Mark the outputs; returns whether any is marked."""
-        own = {index for index in roots if index in self._open}
-        marked = False
-        for output, made in enumerate(some.outputs):
-            taints = {Taint(made.layout, root) for root in own}
-            if pending and differs:
-                taints.add(Taint(made.layout, PENDING))
-            chooses = chooses_elements(some)
-            for taint in incoming.carried:
-                left = self._left(taint, made.layout, keeps=chooses and differs)
-                if left is not None:
-                    taints.add(left)
-            if taints:
-                self._taints[(key, output)] = tuple(taints)
-                self._producers.add(key)
-                marked = True
-        return marked
-
-    def _left(self, taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
-        """What is left of a difference in a storage after a write into part of it.
-
-        Args:
-            taint: The difference.
-            written: The part.
-            keeps: Whether elements of the part were kept, and the part still differs.
-        """
-        if taint.root != PENDING and taint.root not in self._open:
-            return None
-        if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
-            return taint
-        if not come_near(taint.layout, written):
-            return taint
-        covers = (*taint.covers, written)
-        return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None
-
-    def roots_of(self, key: int, output: int) -> list[int]:
-        """Indices of the roots that an output descends from, as far as they are still followed."""
-        return sorted(taint.root for taint in self._taints.get((key, output), ()) if taint.root != PENDING)
+        self._taints.keep({*self._open, PENDING} if self._open else ())
 
     def dead(self) -> tuple[int, list[Root]]:
         """How many roots nothing read, and the first of them."""
@@ -287,8 +218,11 @@ class Flow:
         return live, [root for root in self.early_roots if root.index < live]
 
 
-def _is_known_equal(value: Input, position: int, other: Entry | None) -> bool:
-    """Whether an input was digested in both runs, and held the same."""
-    if value.digest is None or other is None or position >= len(other.inputs):
-        return False
-    return value.digest == other.inputs[position].digest
+def _aspects(group: Group, row: int) -> Aspects:
+    flags = group.flags
+    return Aspects(
+        *(
+            bool(aspect[row])
+            for aspect in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)
+        )
+    )

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from determinism.comparison.canonical import Canonical
 from determinism.comparison.dataflow import Dataflow
+from determinism.comparison.divergence import DeadDifference, Divergence, OutputDifference, Visible
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import detail_of, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.neighbours import dataflow
 from determinism.comparison.origins import Entry
 from determinism.comparison.received import NOTHING, Pair, Received, received_by
-from determinism.comparison.result import DeadDifference, Divergence, OutputDifference, Visible
 from determinism.comparison.roots import Root
 from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.visible import SORTS, VisibleDifferences

@@ -9,10 +9,10 @@ from itertools import zip_longest
 import numpy as np
 
 from determinism.comparison.digest_search import DigestSearch, is_in_place
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.kind import kind_of
 from determinism.comparison.origins import Entry, only_moves
 from determinism.comparison.received import Received
-from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.trace.chunk import Chunk
 from determinism.trace.reader import ProcessTrace

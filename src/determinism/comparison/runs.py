@@ -11,12 +11,14 @@ from typing import Any
 
 from determinism.comparison.course import Course
 from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.endings import compare_as_far_as_recorded, conclude, cut_reasons
-from determinism.comparison.explained import Explained, Found
+from determinism.comparison.explained import Explained
 from determinism.comparison.losses import losses
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
-from determinism.comparison.result import BlindSpot, Comparison, Divergence, Recorded, RunSummary, Trouble
+from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
+from determinism.comparison.senders import Found
 from determinism.comparison.siblings import pair_siblings
 from determinism.comparison.stack import environment_differences
 from determinism.comparison.step_counts import StepCounts

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from determinism.comparison.result import OutputDifference
+from determinism.comparison.divergence import OutputDifference
 from determinism.comparison.value_difference import difference
 from determinism.trace.kept_values import sampled_places
 from determinism.trace.names import Layout

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Received
-from determinism.comparison.result import Divergence
 from determinism.comparison.thread_lines import line_of
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace

@@ -12,12 +12,12 @@ import numpy as np
 from determinism.comparison.by_content import ContentGroup, paired
 from determinism.comparison.canonical import Canonical
 from determinism.comparison.digest_search import DigestSearch
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.draws import draw_behind
 from determinism.comparison.partners import Sides
 from determinism.comparison.process import ProcessComparison, dead_difference, describe
 from determinism.comparison.racing import Threads, as_race, is_changed_by_another_thread
 from determinism.comparison.received import Pair, Received, received_by
-from determinism.comparison.result import Divergence
 from determinism.comparison.roots import Root
 from determinism.comparison.streams import Streams, reported_process
 from determinism.comparison.thread_lines import line_of
@@ -160,15 +160,15 @@ class Made:
 
     def origin_of(self, pairs: Set[Pair]) -> tuple[Divergence, Received] | None:
         """Where the first of these values that was made here began to differ, and what that received; None if none was."""
-        roots: set[int] = set()
+        roots: list[Root] = []
         for first, second in pairs:
             mine, others = self._made[0].get(first, ()), self._made[1].get(second, ())
             if mine and others:
                 for key, output in [*mine, *((self._group.second_keys.key(number), at) for number, at in others)]:
-                    roots.update(self._flow.roots_of(key, output))
+                    roots += self._flow.roots_of(key, output)
         if not roots:
             return None
-        return self._described.begun(self._flow.roots[min(roots)])
+        return self._described.begun(min(roots, key=lambda root: root.index))
 
 
 def _made(chunk: Chunk) -> dict[bytes, list[tuple[int, int]]]:

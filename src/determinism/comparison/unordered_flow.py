@@ -40,6 +40,10 @@ class UnorderedFlow(Flow):
         if self._has_sinks:
             self.reached |= read_on(self._first, self._vanished())
 
+    def roots_of(self, key: int, output: int) -> list[Root]:
+        """The roots that an output descends from, in order."""
+        return [self._open[index] for index in self._taints.roots_of(key, output)]
+
     def made_of(self, root: Root) -> set[bytes]:
         """Digests of all values of the first run that descend from a root."""
         outputs = self._group.first.children["outputs"]
@@ -58,7 +62,7 @@ class UnorderedFlow(Flow):
         found = {}
         for at in np.flatnonzero(paired & ~group.flags.outputs).tolist():
             key, outputs = int(group.keys[at]), int(made[group.pairing.first[at]])
-            roots = {root for output in range(outputs) for root in self.roots_of(key, output)}
+            roots = {root for output in range(outputs) for root in self._taints.roots_of(key, output)}
             if roots - self.reached:
                 found[key] = roots
         return found

@@ -12,9 +12,9 @@ import numpy as np
 
 from determinism.comparison.canonical import Canonical
 from determinism.comparison.course import MOST_ENTRIES
+from determinism.comparison.divergence import Divergence, OutputDifference
 from determinism.comparison.group import Group
 from determinism.comparison.lockstep import Lockstep
-from determinism.comparison.result import Divergence, OutputDifference
 from determinism.comparison.sampled_difference import sampled_difference
 from determinism.comparison.value_side import ValueSide
 from determinism.comparison.values_result import Likeness, Parting, ValuesApart, ValueStep, likeness

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from determinism.comparison.result import Comparison, Divergence
+from determinism.comparison.divergence import Divergence
+from determinism.comparison.result import Comparison
 from determinism.comparison.value_scan import ValueScan
 from determinism.comparison.values_result import ValuesApart
 from determinism.trace.reader import ProcessTrace, Trace

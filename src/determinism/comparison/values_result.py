@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from determinism.comparison.result import OutputDifference
+from determinism.comparison.divergence import OutputDifference
 from determinism.trace.names import Frame
 
 

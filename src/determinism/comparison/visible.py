@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
+from determinism.comparison.divergence import Visible
 from determinism.comparison.group import Group
-from determinism.comparison.result import Visible
 from determinism.trace.chunk import Chunk
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference, ValueExample, is_repeatable
+from determinism.comparison.divergence import Divergence, OutputDifference, ValueExample, is_repeatable
+from determinism.comparison.result import Comparison
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import CAPTURE_FILE, NONE, PROCESSES_FOLDER, Table
 from determinism.types import Kind, Phase

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from determinism.comparison.result import Comparison, Divergence, Evidence, is_repeatable
+from determinism.comparison.divergence import Divergence, Evidence, is_repeatable
+from determinism.comparison.result import Comparison
 from determinism.comparison.value_difference import difference
 from determinism.errors import TraceError
 from determinism.trace.schema import CAPTURED_OUTPUTS_FILE

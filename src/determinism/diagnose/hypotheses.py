@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from determinism.comparison.result import Divergence, Leftover
+from determinism.comparison.divergence import Divergence
+from determinism.comparison.result import Leftover
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.patched_op import may_be_patched
 from determinism.diagnose.sources import Source

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Cause, Experiment, Status
-from determinism.comparison.result import Comparison, Divergence
+from determinism.comparison.result import Comparison
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
 from determinism.diagnose.intervention import Intervention

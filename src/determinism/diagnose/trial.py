@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Experiment
-from determinism.comparison.result import Divergence
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.types import Verdict

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
-from determinism.comparison.result import Divergence, Missing
+from determinism.comparison.result import Missing
 from determinism.comparison.resumed import ResumedProcess, of_step
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import Comparison, Divergence, Evidence
+from determinism.comparison.divergence import Divergence, Evidence
+from determinism.comparison.result import Comparison
 from determinism.diagnose.confirm import MOST_BYTES, REPEATS, capture_request, confirm, needs_confirmation, read_capture
 from determinism.diagnose.further_values import add_values, needs_values
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer

@@ -7,8 +7,9 @@ from typing import Any
 
 from determinism.comparison.batch_origin import size_pair
 from determinism.comparison.batch_result import BatchKind, BatchRows
+from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Fix
-from determinism.comparison.result import Comparison, Divergence
+from determinism.comparison.result import Comparison
 from determinism.report.cause_document import fix_document
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text

@@ -12,16 +12,8 @@ from typing import Any
 
 from determinism.comparison.course import Course
 from determinism.comparison.dataflow import Dataflow, FlowNode
-from determinism.comparison.result import (
-    Comparison,
-    DeadDifference,
-    Divergence,
-    Evidence,
-    Missing,
-    Recorded,
-    RunSummary,
-    Visible,
-)
+from determinism.comparison.divergence import DeadDifference, Divergence, Evidence, Visible
+from determinism.comparison.result import Comparison, Missing, Recorded, RunSummary
 from determinism.comparison.stack import part_of
 from determinism.report.batch import batch_document
 from determinism.report.cause_document import cause_document, fix_document

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, Evidence, OutputDifference
+from determinism.comparison.divergence import Evidence, OutputDifference
+from determinism.comparison.result import Comparison
 from determinism.report.entry import Entry, Weight
 from determinism.report.places import path_text
 from determinism.report.wording import counted, prose

@@ -6,7 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, DeadDifference, RunSummary
+from determinism.comparison.divergence import DeadDifference
+from determinism.comparison.result import Comparison, RunSummary
 from determinism.report.entry import Entry, Weight
 from determinism.report.leftovers import leftover_entries
 from determinism.report.places import line_text, path_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison, Divergence, is_repeatable
+from determinism.comparison.divergence import Divergence, is_repeatable
+from determinism.comparison.result import Comparison
 from determinism.comparison.stack import stack_differences
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.evidence import evidence_entries, output_entries

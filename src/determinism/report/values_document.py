@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from determinism.comparison.result import OutputDifference
+from determinism.comparison.divergence import OutputDifference
 from determinism.comparison.values_result import Parting, ValuesApart
 from determinism.trace.names import Frame
 

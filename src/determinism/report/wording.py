@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from determinism.comparison.result import Comparison, Divergence
+from determinism.comparison.divergence import Divergence
+from determinism.comparison.result import Comparison
 from determinism.types import Kind, Level
 
 _PHASES = {

@@ -10,22 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from determinism.trace.batches import written_bytes
-from determinism.trace.kept_values import ValuesWriter
-from determinism.trace.names_writer import NamesWriter
-from determinism.trace.numbers import NumbersWriter
 from determinism.trace.process_file import ProcessFile
-from determinism.trace.records_writer import RecordsWriter
+from determinism.trace.process_files import ProcessFiles
 from determinism.trace.schema import Meaning, Table
 from determinism.trace.waiting_rows import PendingDigest, WaitingRows
 
 _ROWS_WORTH_A_BATCH = 2048
 _RECORD_CAPACITIES = (8192, 1024, 128, 16)
 _ENTRIES_PER_RECORD = 8
-_DOCUMENT_BYTES = 16384
-"""What the manifest and `process.json` may take."""
-_HEADER_BYTES = 4096
-_LINE_BYTES = 64
 
 
 class ProcessWriter:
@@ -50,15 +42,13 @@ class ProcessWriter:
         self.stopped_by: str | None = None
         self.num_records = 0
         """How many records were appended, those that came after the writer stopped included."""
-        self._max_bytes = max_bytes
         self._lock = threading.RLock()
         # Bound methods take half the time of a `with` statement.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._process_file = ProcessFile(folder, description)
-        self._names = NamesWriter(folder)
-        self._records = RecordsWriter(folder)
-        self._numbers = NumbersWriter(folder)
-        self._values = ValuesWriter(folder)
+        self._files = ProcessFiles(folder, max_bytes)
+        self._records, self._names = self._files.records, self._files.names
+        self._numbers, self._values = self._files.numbers, self._files.values
         self._last_flush = time.monotonic()
         self._store: Any = _store_nothing
         """Stores a record; `Spool.append`, or that of `_waiting`, until writing stops."""
@@ -78,8 +68,7 @@ class ProcessWriter:
         self._stop("max-disk" if failure.errno is None else "disk-full", str(failure))
 
     def _open_spool(self, record_capacity: int, child_capacity: int) -> None:
-        room = None if self._max_bytes is None else self._max_bytes - self._bytes_written()
-        spool = self._records.open_spool(record_capacity, child_capacity, room)
+        spool = self._files.open_spool(record_capacity, child_capacity)
         if self._waiting is None:
             self._store = spool.append
         else:
@@ -113,7 +102,7 @@ class ProcessWriter:
         """Add a row to a table of names and return its number."""
         with self._lock:
             number = self._names.next_number(table)
-            if self._max_bytes is not None and self._bytes_on_disk() + len(text) + _LINE_BYTES > self._max_bytes:
+            if not self._files.has_room_for_name(text):
                 self._stop_at_limit()
             if self.stopped_by is None:
                 try:
@@ -221,9 +210,8 @@ class ProcessWriter:
         was_full = self._values.is_full
         for file in (self._numbers, self._values):
             if self.stopped_by is None:
-                room = None if self._max_bytes is None else self._max_bytes - self._bytes_on_disk()
                 try:
-                    file.flush(room)
+                    file.flush(self._files.room)
                 except OSError as error:
                     self._stop("disk-full", str(error))
         if self._values.is_full and not was_full:
@@ -231,20 +219,10 @@ class ProcessWriter:
 
     def _has_room_for(self, batch: pa.RecordBatch) -> bool:
         """Whether a batch still fits; if not, what it holds stays where it is, and recording stops."""
-        if self._max_bytes is None:
+        if self._files.has_room_for_batch(batch):
             return True
-        room = self._max_bytes - self._bytes_on_disk()
-        if batch.nbytes + _HEADER_BYTES > room and written_bytes(batch) > room:
-            self._stop_at_limit()
-            return False
-        return True
-
-    def _bytes_written(self) -> int:
-        files = (self._records, self._names, self._numbers, self._values)
-        return sum(file.bytes_written for file in files) + _DOCUMENT_BYTES
-
-    def _bytes_on_disk(self) -> int:
-        return self._bytes_written() + self._records.spool_bytes
+        self._stop_at_limit()
+        return False
 
     def blind_spot(self, identifier: str, what: str, reason: str) -> None:
         """Count something that could not be recorded."""
@@ -259,7 +237,8 @@ class ProcessWriter:
             self._write_description(ended=False)
 
     def _stop_at_limit(self) -> None:
-        self._stop("max-disk", f"the trace of this process takes {self._bytes_on_disk()} bytes of {self._max_bytes}")
+        files = self._files
+        self._stop("max-disk", f"the trace of this process takes {files.bytes_on_disk} bytes of {files.max_bytes}")
 
     def _stop(self, reason: str, detail: str) -> None:
         if self.stopped_by is not None:
@@ -284,14 +263,13 @@ class ProcessWriter:
         """Write what is left and end the streams."""
         self._flush_numbers()
         self.flush()
-        for file in (self._records, self._names, self._numbers, self._values):
+        for file in self._files.all:
             try:
                 file.close()
             except (OSError, pa.ArrowException) as error:
                 self._stop("disk-full", str(error))
         if self.stopped_by is None:
-            self._records.discard_spool()
-            self._names.discard_pending()
+            self._files.discard_pending()
         self._write_description(ended=True)
 
 

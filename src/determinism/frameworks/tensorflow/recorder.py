@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from threading import get_ident
-from types import FrameType
 from typing import Any
 
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import record
 from tensorflow.python.framework import dtypes
 
-from determinism.frameworks.attention import Attention
-from determinism.frameworks.progress import Progress
 from determinism.frameworks.tensorflow import op_traits
-from determinism.frameworks.tensorflow.capture import Capture
 from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
 from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
-from determinism.frameworks.tensorflow.graph_places import Place
 from determinism.frameworks.tensorflow.keras_seeds import KerasSeeds
-from determinism.frameworks.tensorflow.op_call import OpCall, eager_call
+from determinism.frameworks.tensorflow.op_call import eager_call
 from determinism.frameworks.tensorflow.pipelines import Pipelines
+from determinism.frameworks.tensorflow.record_maker import RecordMaker
 from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value
-from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Values, Variables
+from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Variables
 from determinism.frameworks.tensorflow.variable_contents import content_of, is_read_from
-from determinism.sites import NO_STACK
-from determinism.types import Access, Phase, Role
-
-_READ = int(Access.READ)
-_NOWHERE = -1
-_Here = tuple[Phase, str, int, int]
-"""Phase, scope, and the numbers of the stacks of an op and of its forward op."""
+from determinism.types import Role
 
 
-class Recorder(Attention):
+class Recorder(RecordMaker):
     """Records what the thread that imported TensorFlow does."""
 
     def __init__(self, *, tracks_ops: bool, paranoid: bool) -> None:
@@ -46,47 +34,21 @@ class Recorder(Attention):
             tracks_ops: Whether ops are recorded, or only what is held at the ends of steps.
             paranoid: Digest every input of every op.
         """
-        super().__init__()
+        super().__init__(paranoid=paranoid)
         self.tracks_ops = tracks_ops
-        self.thread = get_ident()
         self.device = "CPU:0"
-        self._paranoid = paranoid
-        self.step_ended: Callable[[str], None] = lambda counted_by: None
-        self.backward_depth = 0
         self.arrived: Callable[[], None] = lambda: None
         """Called when a batch came in."""
-        self.capture: Capture | None = None
-        """Looks at every record before it is made; set in a further run that looks closely at one."""
         self.note_racy: Callable[[str], None] = lambda what: None
         """Told what may go otherwise in the next run."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
-        self.stream = stream
-        self.writer = stream.writer
-        self._stacks: dict[int, tuple[Place, int, int]] = {}
-        self.values = Values()
         self.variables = Variables()
         self.calls = FunctionCalls(self)
         self.keras_seeds = KerasSeeds(self)
         self.pipelines = Pipelines(self.note_racy)
-        self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
-        self.is_active = True
-
-    def is_own(self) -> bool:
-        """Whether this thread's ops are recorded, and something is to be recorded now."""
-        return get_ident() == self.thread and self.is_ready()
-
-    @property
-    def phase(self) -> Phase:
-        """What the program is doing outside of graphs."""
-        if self.progress.optimizer_depth:
-            return Phase.OPTIMIZER
-        if self.backward_depth:
-            return Phase.BACKWARD
-        if self.progress.phase is Phase.INIT and record.could_possibly_record():
-            self.progress.phase = Phase.FORWARD
-        return self.progress.phase
+        super().begin(stream)
 
     def failed_to_hook(self, reason: str) -> None:
         """A module of the program's libraries could not be followed."""
@@ -208,87 +170,3 @@ class Recorder(Attention):
         """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
         tensor = content_of(resource.handle)
         return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
-
-    def emit(
-        self,
-        role: Role,
-        name: str,
-        read: Sequence[Value],
-        made: Iterable[tuple[int, bytes]] = (),
-        *,
-        arguments: str = "",
-        drawn: Sequence[bytes] = (),
-        phase: Phase | None = None,
-        call: Callable[[], OpCall] | None = None,
-    ) -> int:
-        """Add a record of what this thread does now; returns its number."""
-        place = self.here(phase, sys._getframe(2))
-        return self._append(role, place, name, arguments, read, made, drawn, call)
-
-    def here(self, phase: Phase | None, frame: FrameType) -> _Here:
-        """Where the program is now: phase, scope and stack."""
-        scope = context.context().scope_name.rstrip("/")
-        return self.phase if phase is None else phase, scope, self.stream.sites.stack(frame), NO_STACK
-
-    def hold(self, held: Iterable[tuple[str, str, Value]]) -> None:
-        """Record what the program holds now, at one place; each with the names of the record's op and of the variable."""
-        place = self.here(Phase.OTHER, sys._getframe(1))
-        for name, path, value in held:
-            self._append(Role.HELD, place, name, path, (), [(value.layout, value.digest)], (), None)
-
-    def write(
-        self,
-        role: Role,
-        phase: Phase,
-        name: str,
-        place: Place,
-        arguments: str,
-        read: Sequence[Value],
-        made: Iterable[tuple[int, bytes]],
-        drawn: Sequence[bytes],
-        call: Callable[[], OpCall] | None,
-    ) -> None:
-        """Add a record of an op in a graph; its line is the one that put the op there."""
-        sites = self.stream.sites
-        if place.frames:
-            _, stack, forward = self._stacks.get(id(place)) or self._know(place)
-        else:
-            stack, forward = sites.stack(sys._getframe(2)), NO_STACK
-        self._append(role, (phase, place.module, stack, forward), name, arguments, read, made, drawn, call)
-
-    def _know(self, place: Place) -> tuple[Place, int, int]:
-        """The numbers of the stacks of a place; holding it keeps its id its own."""
-        sites = self.stream.sites
-        stacks = sites.stack_of_places(place.frames), sites.stack_of_places(place.forward_frames)
-        known = self._stacks[id(place)] = (place, *stacks)
-        return known
-
-    def _append(
-        self,
-        role: Role,
-        place: _Here,
-        name: str,
-        arguments: str,
-        read: Sequence[Value],
-        made: Iterable[tuple[int, bytes]],
-        drawn: Sequence[bytes],
-        call: Callable[[], OpCall] | None,
-    ) -> int:
-        phase, module, stack, forward = place
-        if self.capture is not None:
-            self.capture.look(name, self.progress.step, phase, module, call)
-        inputs: list[int] = []
-        digests: list[int | bytes] = []
-        for position, value in enumerate(read):
-            inputs += (value.record, value.output, _READ, value.layout)
-            self.values.was_read(value)
-            if value.record == EXTERNAL or self._paranoid:
-                digests += (position, value.digest)
-        outputs: list[int | bytes] = []
-        for made_one in made:
-            outputs += made_one
-        cells = (
-            0, self.progress.step, phase, role, self.stream.op(name), self.stream.module(module), stack, _NOWHERE, forward,
-            self.stream.arguments(arguments),
-        )  # fmt: skip
-        return self.writer.append(cells, inputs, digests, outputs, drawn)

@@ -12,7 +12,7 @@ from determinism.frameworks.torch.captured_call import CapturedCall, is_saveable
 from determinism.frameworks.torch.edges import written_tensors
 from determinism.frameworks.torch.op_repeats import OpRepeats, Output, filled_memory, one_thread
 from determinism.frameworks.torch.op_traits import OpTraits
-from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.record_maker import RecordMaker
 from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
 from determinism.frameworks.torch.tensor_bytes import is_plain
 from determinism.trace.files import write_json
@@ -42,7 +42,7 @@ class Capture:
         self._seen = 0
         self._left = int(request["most_bytes"])
 
-    def __call__(self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
         """An op is about to run."""
         if not self._is_wanted(recorder, traits.name):
             return
@@ -55,10 +55,10 @@ class Capture:
             result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
         self._end(result)
 
-    def after(self, recorder: Recorder, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+    def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
         """It has run; the one that was waited for ended the program."""
 
-    def event(self, recorder: Recorder, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Something that is no op is about to be recorded."""
         if self._is_wanted(recorder, name):
             recorder.capture = None
@@ -70,7 +70,7 @@ class Capture:
         write_json(self._folder / CAPTURE_FILE, result)
         self._finish("captured")
 
-    def _is_wanted(self, recorder: Recorder, op: str) -> bool:
+    def _is_wanted(self, recorder: RecordMaker, op: str) -> bool:
         wanted = self._request
         if op != wanted["op"] or recorder.writer.folder != self._folder or recorder.progress.step != wanted["step"]:
             return False
@@ -82,7 +82,7 @@ class Capture:
         return bool(self._seen > wanted["occurrence"])
 
     def _examine(
-        self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any, *, has_changed: bool
+        self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, *, has_changed: bool
     ) -> dict[str, Any]:
         if has_changed and self._request["repeats"]:
             return {}
@@ -97,7 +97,7 @@ class Capture:
         return self._repeat(traits, func, args, kwargs, call)
 
     def _values(
-        self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
+        self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
     ) -> dict[str, Any]:
         """Keep what the op reads, let it run as it would have, and keep what it made."""
         left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
@@ -180,7 +180,7 @@ def _varies(outputs: dict[int, Output]) -> bool:
     return any(output.distinct > 1 for output in outputs.values())
 
 
-def changed_inputs(recorder: Recorder, args: Any, kwargs: Any) -> list[int]:
+def changed_inputs(recorder: RecordMaker, args: Any, kwargs: Any) -> list[int]:
     """Positions of the inputs whose memory no longer holds what the last recorded write left there."""
     changed = []
     for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):

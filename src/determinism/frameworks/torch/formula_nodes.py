@@ -24,7 +24,7 @@ from determinism.frameworks.wrapping import Undo, wrap
 from determinism.types import Role
 
 if TYPE_CHECKING:
-    from determinism.frameworks.torch.recorder import Recorder
+    from determinism.frameworks.torch.record_maker import RecordMaker
     from determinism.frameworks.torch.threads import Threads
 
 _MOST_REMEMBERED = 20_000
@@ -42,7 +42,7 @@ _REASON = "it takes another formula while it is recorded; its bits can differ fr
 class FormulaNodes:
     """The nodes of one recording whose formula depends on modes."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RecordMaker) -> None:
         self.recorder = recorder
         self.has_any = False
         """Whether an op with such a backward has run."""

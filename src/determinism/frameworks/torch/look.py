@@ -10,17 +10,17 @@ import torch
 from determinism.frameworks.torch.op_traits import OpTraits
 
 if TYPE_CHECKING:
-    from determinism.frameworks.torch.recorder import Recorder
+    from determinism.frameworks.torch.record_maker import RecordMaker
 
 
 class Look(Protocol):
     """Looks closely at what a recorder records."""
 
-    def __call__(self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
         """An op is about to run."""
 
-    def after(self, recorder: Recorder, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+    def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
         """It has run, and was recorded under a number."""
 
-    def event(self, recorder: Recorder, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Something else than an op is about to be recorded."""

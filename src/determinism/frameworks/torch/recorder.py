@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.attention import Attention
-from determinism.frameworks.progress import Progress
+from determinism.digest import digest_text
 from determinism.frameworks.torch.arguments import value_text
 from determinism.frameworks.torch.compiler import unwrap_handler
-from determinism.frameworks.torch.edges import Edges, Looked, written_tensors
-from determinism.frameworks.torch.formula_nodes import FormulaNodes
-from determinism.frameworks.torch.forward_links import NO_MODULE, NOWHERE, ForwardLinks, Link, sequence_number
+from determinism.frameworks.torch.edges import Looked, written_tensors
+from determinism.frameworks.torch.forward_links import NO_MODULE, Link, sequence_number
 from determinism.frameworks.torch.generators import generator_of, state_digest
-from determinism.frameworks.torch.held import HeldTensors
-from determinism.frameworks.torch.kept_values import KeptValues
 from determinism.frameworks.torch.late_copies import as_called
-from determinism.frameworks.torch.look import Look
-from determinism.frameworks.torch.modules import ModulePaths
-from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OPAQUE, OpTraits, traits_of
+from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
+from determinism.frameworks.torch.record_maker import RecordMaker
 from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
-from determinism.frameworks.torch.stream import Stream
-from determinism.frameworks.torch.tensor_bytes import plain_parts
 from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
 
@@ -39,66 +30,10 @@ _FORWARD = Phase.FORWARD
 _OP = Role.OP
 
 
-class Recorder(Attention, TorchDispatchMode):
+class Recorder(RecordMaker, TorchDispatchMode):
     """Records the ops of one thread."""
 
     supports_higher_order_operators = True
-
-    def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
-        """Make one that sleeps until `begin`.
-
-        Args:
-            tracks_ops: Whether ops will be seen; without them nobody knows who wrote a tensor.
-            paranoid: Digest every input of every op.
-        """
-        super().__init__()
-        self.tracks_ops = tracks_ops
-        self.paranoid = paranoid
-        self.capture: Look | None = None
-        """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
-        self.kept_values: KeptValues | None = None
-        """Keeps elements of what records give, where that was asked for."""
-        self.saving: list[torch.Tensor] | None = None
-        """What the call of `torch.save` that runs has saved so far; None if none does."""
-        self.graph_depth = 0
-        """How many calls of compiled graphs are running."""
-        self.step_ended: Callable[[str], None] = lambda counted_by: None
-        self.thread = get_ident()
-
-    def begin(
-        self,
-        stream: Stream,
-        *,
-        number: int = 0,
-        edges: Callable[[Callable[[torch.Tensor], None]], Edges] | None = None,
-        progress: Callable[[Callable[[str], None]], Progress] = Progress,
-    ) -> None:
-        """Record into a stream from now on; what was recorded before is forgotten.
-
-        Args:
-            stream: Takes the records.
-            number: Which thread of the stream this is.
-            edges: Makes what knows who wrote a tensor, given what is to be called when a leaf is read.
-            progress: Makes what knows the step, given what is to be called when one ends.
-        """
-        self.stream = stream
-        self.writer = stream.writer
-        self.sites = stream.sites
-        self.arguments = stream.arguments
-        self.layouts = stream.layouts
-        self.modules = ModulePaths(stream.module_number)
-        self.held = HeldTensors(self.modules)
-        self.edges = edges(self._leaf_read) if edges else Edges(stream, self._leaf_read, paranoid=self.paranoid)
-        self.progress = progress(self._step_ended)
-        self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}
-        """By the id of an op: its traits, its number, what runs it, and itself, so that the id stays its own."""
-        self._calls = self.modules.calls
-        self._links = ForwardLinks()
-        self.formula_nodes = FormulaNodes(self)
-        self.number = number
-        self._helpers: dict[int, int] = {}
-        self.wake = None
-        self.is_active = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -149,12 +84,6 @@ class Recorder(Attention, TorchDispatchMode):
         generator = generator_of(args, kwargs)
         return None if generator is None else (generator, state_digest(generator))
 
-    def _leaf_read(self, tensor: torch.Tensor) -> None:
-        if self.progress.phase is Phase.INIT and not self.progress.optimizer_depth:
-            self.progress.phase = Phase.FORWARD
-        if not isinstance(tensor, torch.nn.Parameter):
-            self.held.add_leaf(tensor, lambda: f"tensor of shape {tuple(tensor.shape)}")
-
     def _after(
         self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
     ) -> None:
@@ -189,111 +118,10 @@ class Recorder(Attention, TorchDispatchMode):
         if traits.asks_for_modes:
             self.formula_nodes.ran_forward(traits, args, looked, record, outputs)
 
-    def append(
-        self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
-    ) -> int:
-        """Add a record; returns its number."""
-        is_own = (ident := get_ident()) == self.thread
-        # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
-        thread = self.number if is_own else self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
-        phase, link = self.place()
-        stack = self.sites.stack(_frame(3), self._calls)
-        cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
-        record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
-        if is_own and (sequence := sequence_number()) != self._links.last:
-            self._links.add(sequence, Link(record, stack, link.module))
-        return record
-
-    def place(self) -> tuple[Phase, Link]:
-        """The phase; for a backward op its forward op and that op's module, else the module being called."""
-        node = _current_node()
-        if node is not None:
-            if self.formula_nodes.has_any:
-                self.formula_nodes.saw(node)
-            return _BACKWARD, self._links.of(node._sequence_nr())
-        calls = self._calls
-        if calls:
-            return _FORWARD, calls[-1].link
-        return (Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase), NOWHERE
-
     def _link_view(self) -> None:
         calls = self._calls
         module = calls[-1].link.module if calls else NO_MODULE
         self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
-
-    def _step_ended(self, counted_by: str) -> None:
-        self.step_ended(counted_by)
-        self._links.age()
-
-    def event(
-        self,
-        role: Role,
-        name: str,
-        tensors: Sequence[torch.Tensor],
-        *,
-        text: str = "",
-        given: Sequence[torch.Tensor] = (),
-        values: bool = False,
-        plain_values: Sequence[bytes] = (),
-        generators: Sequence[bytes] = (),
-        phase: Phase | None = None,
-    ) -> int:
-        """Record that something happened to tensors: an escape, a loss, what is held.
-
-        Args:
-            role: What it stands for.
-            name: Its name, such as `determinism::tolist`.
-            tensors: The tensors concerned.
-            text: Kept as the record's arguments.
-            given: Tensors that it got, to be digested as its inputs.
-            values: Digest the tensors as the record's outputs.
-            plain_values: Bytes that stand for values that are no tensors; outputs as well.
-            generators: Digests of the states of generators.
-            phase: Instead of the current phase.
-        """
-        looked = Looked()
-        tensors = [part for tensor in tensors for part in plain_parts(tensor)]
-        for part in (part for tensor in given for part in plain_parts(tensor)):
-            self.edges.look_at_value(part, looked)
-        for tensor in tensors if self.tracks_ops else ():
-            self.edges.look_at(tensor, looked)
-        outputs: list[Any] = []
-        for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
-            outputs += (self.layouts.number_without_storage(tensor), digest)
-        for value in plain_values:
-            outputs += (self.layouts.value_number, digest_bytes(value))
-        arguments = self.arguments.text_number(text) if text else -1
-        with self.progress.in_phase(phase or self.progress.phase):
-            if self.capture is not None:
-                self.capture.event(self, name, tensors)
-            record = self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
-        if self.kept_values is not None and values:
-            self.kept_values.add(self.writer, record, tensors, outputs)
-        return record
-
-    def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
-        """What some tensors hold, before something that is no op reads or writes them."""
-        looked = Looked()
-        for tensor in tensors:
-            self.edges.look_at(tensor, looked)
-        return looked
-
-    def made(
-        self,
-        name: str,
-        looked: Looked,
-        tensors: list[torch.Tensor],
-        *,
-        text: str,
-        generators: Sequence[bytes] = (),
-    ) -> None:
-        """Record that something that is no op read what was looked at, and left these tensors."""
-        outputs, states = self.edges.outputs(OPAQUE, tensors)
-        arguments = self.arguments.text_number(text)
-        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, generators)
-        if self.kept_values is not None:
-            self.kept_values.add(self.writer, record, tensors, outputs)
-        self.edges.wrote(states, record)
 
 
 unwrap_handler(Recorder)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from determinism import environment
 from determinism.frameworks.torch import (
     compiled_graphs,
     data_loading,
@@ -32,7 +29,8 @@ from determinism.frameworks.torch.device_digests.captures import watch_captures
 from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
 from determinism.frameworks.torch.held_records import generator_states, record_held
 from determinism.frameworks.torch.kept_values import KeptValues
-from determinism.frameworks.torch.libraries import gpu_facts, libraries
+from determinism.frameworks.torch.libraries import gpu_facts
+from determinism.frameworks.torch.process_traces import ProcessTraces
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.settings import settings
 from determinism.frameworks.torch.stream import Stream
@@ -40,7 +38,6 @@ from determinism.frameworks.torch.threads import Threads
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
-from determinism.trace.writer import ProcessWriter
 from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
 
 
@@ -56,6 +53,7 @@ class Session:
         self._part = Part("process", None)
         self._outermost: FrameType | None = None
         self._racy: list[str] = []
+        self._traces = ProcessTraces(options)
         self._besides = Besides(options)
         self._devices = DeviceDigests()
         self._inherited: list[Any] = []
@@ -101,9 +99,9 @@ class Session:
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
         self._part = part_of_program()
-        self._environment = {**environment.describe(), **libraries()}
+        self._traces.begin()
         folder = self._folders.claim(self._part.name)
-        self.writer = self._open_writer(folder, self._part.stream)
+        self.writer = self._traces.open(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
         recorder.begin(Stream(self.writer, self._devices))
         if self._part.stream == "pool":
@@ -118,28 +116,11 @@ class Session:
         if self._part.stream == "process":
             self._besides.begin(recorder, folder)
 
-    def _open_writer(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
-        description = {
-            "framework": "torch",
-            "level": self.level.value,
-            "stream": stream,
-            "steps_by": None,
-            "argv": sys.argv,
-            "started": time.time(),
-            "environment": self._environment,
-            "settings": settings(),
-        }
-        if stream == "process":
-            facts["values"] = self._options.values
-        elif stream in ("worker", "pool"):
-            facts["part_of"] = folder.name.rpartition(".")[0]
-        return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
-
     def _open_thread_stream(self) -> Stream | None:
         folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
         try:
             folder.mkdir()
-            writer = self._open_writer(folder, "threads", part_of=self.writer.folder.name)
+            writer = self._traces.open(folder, "threads", part_of=self.writer.folder.name)
             stream = Stream(writer, self._devices)
         except OSError as error:
             self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
@@ -263,7 +244,7 @@ class Session:
                 steps_by=progress.steps_by,
                 step_seconds=progress.step_seconds,
                 open_settings=left_open.facts(),
-                environment={**self._environment, **(recorder.quietly(gpu_facts) or {})},
+                environment={**self._traces.environment, **(recorder.quietly(gpu_facts) or {})},
                 **({} if progress.step else {"settings": settings()}),
             )
             recorder.quietly(self._besides.close)

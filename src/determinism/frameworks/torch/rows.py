@@ -13,7 +13,7 @@ import torch
 from determinism.digest import digest_many
 from determinism.frameworks.torch.data_loading import leaves
 from determinism.frameworks.torch.op_traits import OpTraits
-from determinism.frameworks.torch.recorder import Recorder
+from determinism.frameworks.torch.record_maker import RecordMaker
 from determinism.frameworks.torch.row_digests import seen
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, plain_parts
 from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
@@ -56,11 +56,11 @@ class Rows:
         self._module: tuple[torch.nn.Module, tuple[SeenTensor, ...], int, dict[str, tuple[int, bytes]]] | None = None
         self._has_drawn = False
 
-    def watch(self, recorder: Recorder) -> None:
+    def watch(self, recorder: RecordMaker) -> None:
         """Look at what this recorder records."""
         recorder.capture = self
 
-    def __call__(self, recorder: Recorder, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
         """An op is about to run."""
         self._op = None
         self._has_drawn |= traits.draws
@@ -81,10 +81,10 @@ class Rows:
             known = self._weights[place] = (weakref.ref(owner), owner._version, seen(tensor, self._batch))
         return known[2]
 
-    def event(self, recorder: Recorder, name: str, tensors: Sequence[torch.Tensor]) -> None:
+    def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Something else than an op is about to be recorded; rows are those of ops and modules."""
 
-    def after(self, recorder: Recorder, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+    def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
         """It has run, and was recorded."""
         if self._op is None or self._op[0] is not traits:
             return
@@ -104,14 +104,14 @@ class Rows:
         outputs = tuple(seen(tensor, self._batch) for tensor in kept)
         self._add(recorder, SeenCall(record, traits.name, NONE, self._batch, facts, inputs, outputs))
 
-    def entered(self, recorder: Recorder, module: torch.nn.Module, arguments: Any) -> None:
+    def entered(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any) -> None:
         """An outermost module is about to be called."""
         if recorder.capture is not self:
             return
         stack = recorder.sites.stack(sys._getframe(2))
         recorder.quietly(self._enter, recorder, module, arguments, stack)
 
-    def _enter(self, recorder: Recorder, module: torch.nn.Module, arguments: Any, stack: int) -> None:
+    def _enter(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any, stack: int) -> None:
         if self._evaluates:
             module.eval()
         if self._stirs:
@@ -123,13 +123,13 @@ class Rows:
         self._has_drawn = False
         self._module = (module, given, stack, self._state_of(module))
 
-    def returned(self, recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def returned(self, recorder: RecordMaker, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         """A module returned."""
         if self._module is None or self._module[0] is not module or len(recorder.modules.calls) != 1:
             return
         recorder.quietly(self._leave, recorder, output)
 
-    def _leave(self, recorder: Recorder, output: Any) -> None:
+    def _leave(self, recorder: RecordMaker, output: Any) -> None:
         assert self._module is not None
         (module, given, stack, before), self._module = self._module, None
         after = self._state_of(module)
@@ -166,7 +166,7 @@ class Rows:
             known = self._states[id(tensor)] = (weakref.ref(tensor), version, address, digest_tensor(tensor))
         return version, known[3]
 
-    def _add(self, recorder: Recorder, call: SeenCall) -> None:
+    def _add(self, recorder: RecordMaker, call: SeenCall) -> None:
         was_full = self._writer.is_full
         self._writer.add(call)
         if self._writer.is_full and not was_full:

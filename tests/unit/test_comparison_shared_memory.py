@@ -1,0 +1,49 @@
+"""Who wrote other values into memory that processes share is where a difference that was read there began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from determinism.types import Kind, Role
+from tests.streams import compared
+from tests.traces import Ref, TraceBuilder, layout
+
+WHOLE = layout(4)._replace(is_shared=True)
+PART = layout(2, elements=4)._replace(is_shared=True)
+
+
+def origins(folder: Path, *, prints: bool, writes: bool) -> dict[str, tuple[Kind | None, str | None]]:
+    """Each process that differs, in order, with the kind and whom it received that from.
+
+    The parent reads other numbers in each run from memory that it shares with a child. That draws other numbers in each run,
+    and prints them, or writes them there.
+    """
+
+    def write(b: TraceBuilder, run: int) -> None:
+        child = b.beside("main.finder-0", stream="process")
+        drawn = child.add("aten::randn", (), [f"noise {run}"])
+        if prints:
+            child.add("aten::item", [drawn], [f"said {run}"], role=Role.ESCAPE, layouts=[None])
+        if writes:
+            child.add("aten::copy_", [Ref(-1, layout=PART), drawn], [f"written {run}"], layouts=[PART])
+        else:
+            child.add("aten::fill_", [Ref(-1, layout=PART)], ["written"], layouts=[PART])
+        b.step({"sum": b.add("aten::sum", [Ref(-1, layout=WHOLE, digest=f"all {run}")], [f"sum {run}"])})
+
+    comparison = compared(folder, write)
+    found = [comparison.first_divergence, *comparison.divergences]
+    return {one.process: (one.kind, one.received_from) for one in found if one is not None}
+
+
+def test_a_child_that_writes_and_prints_other_values_is_the_origin(tmp_path: Path) -> None:
+    found = origins(tmp_path, prints=True, writes=True)
+    assert list(found) == ["main.finder-0", "main"] and found["main"] == (Kind.DATA, "main.finder-0")
+
+
+def test_a_child_that_only_writes_other_values_is_the_origin(tmp_path: Path) -> None:
+    found = origins(tmp_path, prints=False, writes=True)
+    assert list(found) == ["main.finder-0", "main"] and found["main"] == (Kind.DATA, "main.finder-0")
+
+
+def test_a_child_that_only_prints_other_values_explains_nothing_that_others_read(tmp_path: Path) -> None:
+    assert origins(tmp_path, prints=True, writes=False)["main"][1] is None
