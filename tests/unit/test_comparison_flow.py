@@ -102,6 +102,16 @@ def test_absorbed(tmp_path: Path) -> None:
     assert comparison.absorbed
 
 
+def test_what_is_held_beside_a_part_that_was_written_over_has_not_vanished(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        part = b.add("aten::fill_", [carry(differing(b, run), LOW)], layouts=[LOW])
+        b.step({"weight": part})
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.ARGUMENT, 0)
+    assert not comparison.absorbed
+
+
 def test_later_step_reads_it(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         record = differing(b, run)
