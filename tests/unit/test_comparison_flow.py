@@ -246,6 +246,22 @@ def test_inputs_in_another_order(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.ORDER, 2)
 
 
+def sum_of(names: str, b: TraceBuilder, *, first_line: int) -> None:
+    """As `total = 0; for part in parts: total = total * 0.5 + part` has it: the first round takes another op."""
+    made = {name: b.add("op::a", outputs=[name], site=("/work/parts.py", 1)) for name in "xyz"}
+    total = b.add("aten::rsub", [made[names[0]]], [names[0]], site=("/work/sum.py", first_line))
+    for position, name in enumerate(names[1:], start=2):
+        total = b.add("aten::sub", [total, made[name]], [names[:position]], site=("/work/sum.py", 2))
+    escape(b, total, names)
+
+
+def test_another_order_though_the_first_round_of_a_sum_takes_another_op(tmp_path: Path) -> None:
+    same_line = compared(tmp_path / "1", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=2))
+    other_line = compared(tmp_path / "2", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=9))
+    kinds = [divergence(comparison)[0] for comparison in (same_line, other_line)]
+    assert kinds == [Kind.ORDER, Kind.STRUCTURE]
+
+
 def test_the_op_itself(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         escape(b, b.add("aten::index_add", [b.add("op::a")], [f"sum {run}"]), f"sum {run}")

@@ -120,6 +120,26 @@ def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None
     assert all(LISTING not in made.sources for made in program.made)
 
 
+@pytest.mark.parametrize(
+    ("source", "differs", "kind", "status"),
+    [
+        ("queue-order", True, Kind.DATA, "possible"),
+        ("queue-order", False, Kind.ORDER, "possible"),
+        ("queue-order", False, Kind.DATA, None),
+        ("python-random", True, Kind.DATA, None),
+    ],
+)
+def test_a_queue_that_processes_fill_stays_possible_though_turns_of_threads_change_nothing(
+    source: str, differs: bool, kind: Kind, status: str | None
+) -> None:
+    place = FixedSource("/p/train.py", 7, source)
+    comparison = investigated(Pretended([(divergence(kind=kind), ["nothing"])], [used(place, differs=differs)]))
+    assert [made.equal for made in comparison.experiments if made.factor in ("thread-schedule", "python-seed")] == [
+        False
+    ] * 2
+    assert found(comparison) == ([] if status is None else [(source, status)])
+
+
 def test_the_salt_of_strings_is_told_from_addresses() -> None:
     @dataclass
     class Salted(Pretended):

@@ -52,6 +52,9 @@ _BY_SOURCE = {
 _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
 """Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
 
+_HELD_IN_PART = ("queue-order",)
+"""Sources that go on to vary where processes are behind them, though threads take turns."""
+
 _SHOWN = 60
 _TENSORFLOW = "tf::"
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
@@ -130,6 +133,21 @@ def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
         not FACTORS[name].frameworks or not set(FACTORS[name].frameworks).isdisjoint(frameworks)
         for name, _ in hypothesis.intervention.factors
     )
+
+
+def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> bool:
+    """Whether something that the program took from outside may still be the cause after experiments.
+
+    Args:
+        one: A hypothesis.
+        divergence: The first one.
+        tried: Names of the interventions that changed nothing.
+    """
+    if one.source is None:
+        return False
+    if one.source.source in _HELD_IN_PART:
+        return bool(one.source.differs) or divergence.kind is Kind.ORDER
+    return bool(one.source.differs) and one.intervention.name not in tried
 
 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:

@@ -9,7 +9,7 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Cause, Experiment, Status
 from determinism.comparison.result import Comparison
 from determinism.diagnose.catalog import causes
-from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
+from determinism.diagnose.hypotheses import Hypothesis, hypotheses, is_open, told_by_kind
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
@@ -237,7 +237,7 @@ class Investigation:
         self.comparison.causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
         tried = {experiment.factor for experiment in self.comparison.experiments}
         for one in hypotheses(divergence, sources, leftovers=()):
-            if one.source is not None and one.source.differs and one.intervention.name not in tried:
+            if is_open(one, divergence, tried):
                 self.comparison.causes.append(_cause(one, Status.POSSIBLE, []))
 
     def _conclude(self) -> None:
