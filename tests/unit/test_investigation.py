@@ -120,6 +120,27 @@ def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None
     assert all(LISTING not in made.sources for made in program.made)
 
 
+def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
+    begun, limit, logged = (FixedSource("/p/train.py", line, "clock") for line in (17, 19, 25))
+
+    @dataclass
+    class Limited(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            if any(one.source == "shifted clock" and one.line in (17, 19) for one in intervention.sources):
+                return Trial(intervention, 2, Verdict.DIFFERENT, divergence())
+            return super().compare(intervention, runs=runs)
+
+    looks = [used(begun, records=1), used(limit, records=8), used(logged, records=9)]
+    comparison = investigated(Limited([(divergence(), [begun, limit, logged])], looks))
+    assert found(comparison) == [("clock", "confirmed")]
+    assert [site.line for site in comparison.causes[0].sites] == [19, 17, 20]
+    assert "train.py:19" in comparison.fixes[0].title
+
+    # Where a shifted clock shows nothing at any line, all are named.
+    comparison = investigated(Pretended([(divergence(), [begun, limit, logged])], looks))
+    assert [site.line for site in comparison.causes[0].sites] == [25, 19, 17, 20]
+
+
 @pytest.mark.parametrize(
     ("source", "differs", "kind", "status"),
     [

@@ -215,7 +215,7 @@ def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Di
     """All looks at the clock together: a time that is held still must not be compared with one that is not."""
     held = frozenset(_held(source) for source in sources if source.source == "clock")
     sites = dict.fromkeys([*(source.site.frame for source in looks), *_sites(divergence)])
-    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (_use(looks[0]),), looks[0])
+    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
 
 
 def _held(source: Source) -> FixedSource:
@@ -233,10 +233,10 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     cause = _BY_SOURCE[source.source]
     if cause == "hash-order" and source.elements == "objects":
         cause = "address-order"
-    return Hypothesis(cause, intervention, sites, (_use(source),), source)
+    return Hypothesis(cause, intervention, sites, (use_text(source),), source)
 
 
-def _use(source: Source) -> str:
+def use_text(source: Source) -> str:
     """What was seen of a source, as a sentence."""
     times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
     used = f"{source.source} was used there {times}"

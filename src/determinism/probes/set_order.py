@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
+from weakref import WeakSet
 
 from determinism.probes.stable_text import rank
 
@@ -28,7 +29,7 @@ class Elements(Enum):
 
 def is_set_type(kind: type) -> bool:
     """Whether objects of a type are iterated in the order of a hash table."""
-    return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__)
+    return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__, WeakSet.__iter__)
 
 
 def elements_of(values: Iterable[Any]) -> Elements:
