@@ -262,3 +262,13 @@ def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None
         assert ended == [1]
 
     record_rows(function, tmp_path)
+
+
+def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
+    """It reads the local variable `self` of the frame of each call of a module; without one the process dies."""
+    with determinism.record(tmp_path):
+        called = nn.Module.__call__.__code__
+        assert called.co_varnames[0] == "self"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profiled:
+            nn.Linear(2, 2)(torch.ones(1, 2))
+    assert any("nn.Module: Linear" in event.key for event in profiled.key_averages(group_by_stack_n=1))
