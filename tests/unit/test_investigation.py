@@ -310,3 +310,11 @@ def test_the_last_of_many_experiments_needs_more_equal_runs_than_the_first() -> 
     rate = Rate()
     rate.add(pairs=10, different=10)
     assert rate.runs_needed(is_race=False, tried=12) > rate.runs_needed(is_race=False)
+
+
+def test_what_differed_is_still_named_when_the_time_is_used_up() -> None:
+    place = FixedSource("/p/train.py", 7, "queue-order")
+    program = Pretended([(divergence(kind=Kind.ORDER), ["nothing"])], [used(place)], runs_left=6)
+    comparison = investigated(program)
+    assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
+    assert found(comparison) == [("queue-order", "possible")]

@@ -71,6 +71,8 @@ class Investigation:
             self._change_lines()
         except BudgetSpent:
             self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
+            if divergence is not None and not self._found and self._probed is not None:
+                self._suppose(divergence, self._probed.sources)
         finally:
             self._conclude()
 
