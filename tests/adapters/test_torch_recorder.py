@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import determinism
 from determinism.frameworks.torch.recorder import Recorder
@@ -272,3 +273,35 @@ def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profiled:
             nn.Linear(2, 2)(torch.ones(1, 2))
     assert any("nn.Module: Linear" in event.key for event in profiled.key_averages(group_by_stack_n=1))
+
+
+class Counting(TorchFunctionMode):
+    """A mode of the program that notes what the program asks of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked.append(str(getattr(function, "__name__", function)))
+        return function(*args, **(kwargs or {}))
+
+
+def trained_under_a_mode() -> list[str]:
+    with Counting() as counting:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            loss = model(torch.randn(3, 2)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.tolist()
+            model.weight.detach().numpy()
+    return counting.asked
+
+
+def test_function_modes_of_the_program_do_not_see_the_recorder(tmp_path: Path) -> None:
+    plain = trained_under_a_mode()
+    with determinism.record(tmp_path):
+        assert trained_under_a_mode() == plain
