@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
 from determinism.frameworks.torch.recorder import Recorder
@@ -275,20 +276,28 @@ def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
     assert any("nn.Module: Linear" in event.key for event in profiled.key_averages(group_by_stack_n=1))
 
 
-class Counting(TorchFunctionMode):
-    """A mode of the program that notes what the program asks of tensors."""
+class Counting:
+    """What a mode of the program notes of what the program asks of tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
+
+class CountingOps(Counting, TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class CountingFunctions(Counting, TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.asked.append(str(getattr(function, "__name__", function)))
         return function(*args, **(kwargs or {}))
 
 
-def trained_under_a_mode() -> list[str]:
-    with Counting() as counting:
+def trained_under_a_mode(mode: Any) -> list[str]:
+    with mode() as counting:
         model = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for _ in range(2):
@@ -298,10 +307,11 @@ def trained_under_a_mode() -> list[str]:
             optimizer.step()
             loss.tolist()
             model.weight.detach().numpy()
-    return counting.asked
+    return list(counting.asked)
 
 
-def test_function_modes_of_the_program_do_not_see_the_recorder(tmp_path: Path) -> None:
-    plain = trained_under_a_mode()
+@pytest.mark.parametrize("mode", [CountingOps, CountingFunctions])
+def test_modes_of_the_program_do_not_see_the_recorder(mode: Any, tmp_path: Path) -> None:
+    plain = trained_under_a_mode(mode)
     with determinism.record(tmp_path):
-        assert trained_under_a_mode() == plain
+        assert trained_under_a_mode(mode) == plain

@@ -50,7 +50,7 @@ def elements_of(values: Iterable[Any]) -> Elements:
     return Elements.SORTABLE
 
 
-def _is_hashed_by_address(kind: type) -> bool:
+def _is_hashed_by_address(kind: Any) -> bool:
     return kind.__hash__ is object.__hash__ or kind.__module__.partition(".")[0] in _BY_ADDRESS
 
 
