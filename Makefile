@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 OLDEST_PYTHON := 3.11
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? cores / 2 : 2)))
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 4 : 2)))
 
 .PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
 
@@ -40,7 +40,7 @@ layers: $(INSTALLED)  ## Check who imports whom.
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-thorough: $(INSTALLED)  ## Run the tests with PyTorch, those that take long too (about two hours).
+thorough: $(INSTALLED)  ## Run the tests with PyTorch, those that take long too (about three hours).
 	DETERMINISM_TEST_FRAMEWORKS=torch DETERMINISM_TEST_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
@@ -55,10 +55,10 @@ test: lint types layers tests frameworks tests-legacy site  ## Run every check, 
 	@touch $@
 
 tests-tensorflow: .venv-tensorflow/.installed  ## Run the tests that need TensorFlow, in an environment of its own.
-	DETERMINISM_TEST_FRAMEWORKS=tensorflow .venv-tensorflow/bin/python -m pytest tests/adapters tests/e2e
+	DETERMINISM_TEST_FRAMEWORKS=tensorflow .venv-tensorflow/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e
 
 tests-jax: .venv-jax/.installed  ## Run the tests that need JAX, in an environment of its own.
-	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest tests/adapters tests/e2e
+	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e
 
 # Each old version in an environment of its own, under Python 3.7; where there is none, that is said and nothing is run.
 tests-legacy: $(INSTALLED)  ## Run the tests of tensorflow-determinism with TensorFlow 1.14 to 2.7.

@@ -67,8 +67,3 @@ def only_named(always: Collection[str], names: Iterable[str]) -> list[ParameterS
 
 def _unless(is_always: bool) -> tuple[pytest.MarkDecorator, ...]:
     return () if is_always else (pytest.mark.thorough,)
-
-
-def by_name(fault: Fault) -> str:
-    """What to call a test."""
-    return fault.name

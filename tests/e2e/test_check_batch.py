@@ -114,7 +114,7 @@ def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "identifier"),
     [
-        (("--unseeded", "samples"), "batch-rows-unmatched"),
+        pytest.param(("--unseeded", "samples"), "batch-rows-unmatched", marks=pytest.mark.thorough),
         (("--unseeded", "weights", "--model", "products"), "batch-weights-differ"),
         (("--always", "8"), "batch-without-rows"),
         (("--model", "normed flat", "--train"), "batch-run-failed"),

@@ -50,7 +50,9 @@ def test_file_elsewhere_is_not_helped_by_a_copy(folder: Path, tmp_path: Path) ->
     assert "--fresh-copy" not in finished.text
 
 
-@pytest.mark.parametrize(("how", "file"), [("rates", "rates.db"), ("child", "scale.txt")])
+@pytest.mark.parametrize(
+    ("how", "file"), [("rates", "rates.db"), pytest.param("child", "scale.txt", marks=pytest.mark.thorough)]
+)
 def test_databases_and_processes_without_a_framework_are_seen(how: str, file: str, folder: Path) -> None:
     finished = check(folder, *command(how))
 
@@ -67,7 +69,7 @@ def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:
     assert "start alike" not in finished.text
 
 
-@pytest.mark.parametrize(("how", "status"), [("own", 0), ("random", 1)])
+@pytest.mark.parametrize(("how", "status"), [pytest.param("own", 0, marks=pytest.mark.thorough), ("random", 1)])
 def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: Path) -> None:
     (folder / "old.pt").write_bytes(b"from before")
     finished = check(folder, *command(how))
@@ -77,7 +79,9 @@ def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: P
     assert "start alike" not in finished.text
 
 
-@pytest.mark.parametrize("option", [["--before", "rm -f last.pt; echo removed"], ["--fresh-copy"]])
+@pytest.mark.parametrize(
+    "option", [["--before", "rm -f last.pt; echo removed"], pytest.param(["--fresh-copy"], marks=pytest.mark.thorough)]
+)
 def test_runs_that_start_alike_are_the_same(option: list[str], folder: Path) -> None:
     finished = check(folder, *option, *command("resume"))
 

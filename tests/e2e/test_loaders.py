@@ -13,7 +13,7 @@ FORKED = "main,shuffled,stream,fork,pinned,iterable,persistent,unordered"
 STARTED = "spawn,forkserver"
 
 
-@pytest.mark.parametrize(("modes", "processes"), [(FORKED, 11), (STARTED, 5)])
+@pytest.mark.parametrize(("modes", "processes"), [(FORKED, 11), pytest.param(STARTED, 5, marks=pytest.mark.thorough)])
 def test_same(modes: str, processes: int, tmp_path: Path) -> None:
     assert_same(python("loaders/epochs", modes, processes=processes), tmp_path)
 

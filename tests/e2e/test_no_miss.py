@@ -144,7 +144,11 @@ def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "step", "element", "bit"),
-    [("batch", 0, 0, 0), ("function", 1, 19, 0), ("optimizer", LAST, -1, 31)],
+    [
+        pytest.param("batch", 0, 0, 0, marks=pytest.mark.thorough),
+        ("function", 1, 19, 0),
+        pytest.param("optimizer", LAST, -1, 31, marks=pytest.mark.thorough),
+    ],
 )
 def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int, tmp_path: Path) -> None:
     place = PLACES[name]

@@ -18,7 +18,7 @@ from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_middle, plain, printed
 
 
-@pytest.mark.parametrize("program", ["classifier.py", "gpt.py"])
+@pytest.mark.parametrize("program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough)])
 def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, program)
 
@@ -159,7 +159,7 @@ def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Pat
     assert resumed.split()[1] == full.split()[1] != first.split()[1]
 
 
-@pytest.mark.parametrize("model", ["classifier", "gpt"])
+@pytest.mark.parametrize("model", ["classifier", pytest.param("gpt", marks=pytest.mark.thorough)])
 def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(model: str, tmp_path: Path) -> None:
     """Dropout, augmentation, two workers, mixed precision, and a stop in the middle of an epoch."""
     assert goes_on_from_the_middle(tmp_path, "middle.py", model)
