@@ -7,6 +7,25 @@ import re
 import sys
 
 
+class _Forks:
+    """Counts what this process forks, so that each child knows which one it is, whenever it begins to do something."""
+
+    def __init__(self) -> None:
+        self.own_name: str | None = None
+        """Name of this process, if it was forked: its number, after those of the processes in between."""
+        self.name_of_parent: str | None = None
+        """What `multiprocessing` called the process that forked this one."""
+        self._num_children = 0
+
+    def about_to_fork(self) -> None:
+        self._num_children += 1
+
+    def forked(self) -> None:
+        self.own_name = f"{self.own_name or 'fork'}-{self._num_children}"
+        self.name_of_parent = _multiprocessing_name()
+        self._num_children = 0
+
+
 def own_name(parent_key: str) -> str | None:
     """What this process is called among its siblings; None if it has no name.
 
@@ -17,8 +36,20 @@ def own_name(parent_key: str) -> str | None:
     # The children of a rank inherit its variables.
     if rank.isdigit() and f"rank-{rank}" not in parent_key.split("."):
         return f"rank-{rank}"
+    name = _multiprocessing_name()
+    # A child of `os.fork` still has its parent's name.
+    if _forks.own_name is not None and name == _forks.name_of_parent:
+        return _forks.own_name
+    return name
+
+
+def _multiprocessing_name() -> str | None:
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return None
     name = str(multiprocessing.current_process().name)
     return None if name == "MainProcess" else re.sub(r"[^A-Za-z0-9-]", "-", name)
+
+
+_forks = _Forks()
+os.register_at_fork(before=_forks.about_to_fork, after_in_child=_forks.forked)

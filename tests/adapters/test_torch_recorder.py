@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
 from determinism.frameworks.torch.recorder import Recorder
@@ -262,3 +264,54 @@ def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None
         assert ended == [1]
 
     record_rows(function, tmp_path)
+
+
+def test_profiler_that_keeps_stacks_sees_modules(tmp_path: Path) -> None:
+    """It reads the local variable `self` of the frame of each call of a module; without one the process dies."""
+    with determinism.record(tmp_path):
+        called = nn.Module.__call__.__code__
+        assert called.co_varnames[0] == "self"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profiled:
+            nn.Linear(2, 2)(torch.ones(1, 2))
+    assert any("nn.Module: Linear" in event.key for event in profiled.key_averages(group_by_stack_n=1))
+
+
+class Counting:
+    """What a mode of the program notes of what the program asks of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+
+class CountingOps(Counting, TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class CountingFunctions(Counting, TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked.append(str(getattr(function, "__name__", function)))
+        return function(*args, **(kwargs or {}))
+
+
+def trained_under_a_mode(mode: Any) -> list[str]:
+    with mode() as counting:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            loss = model(torch.randn(3, 2)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.tolist()
+            model.weight.detach().numpy()
+    return list(counting.asked)
+
+
+@pytest.mark.parametrize("mode", [CountingOps, CountingFunctions])
+def test_modes_of_the_program_do_not_see_the_recorder(mode: Any, tmp_path: Path) -> None:
+    plain = trained_under_a_mode(mode)
+    with determinism.record(tmp_path):
+        assert trained_under_a_mode(mode) == plain

@@ -189,7 +189,7 @@ def test_processes_pair_and_forked_children_have_notes_of_their_own(tmp_path: Pa
     notes = Stage(tmp_path, program).noted()
     lines = {path.stem: [one["line"] for one in documents(path.parent) if "digest" in one] for path in notes.iterdir()}
 
-    assert sorted(lines) == ["main", "main.1", "main.by-fork", "main.by-forkserver", "main.by-spawn"]
+    assert sorted(lines) == ["main", "main.by-fork", "main.by-forkserver", "main.by-spawn", "main.fork-2"]
     for path in notes.iterdir():
         noted = [json.loads(line).get("line") for line in path.read_text().splitlines()][1:]
         assert noted == ([] if path.stem == "main" else [4])

@@ -247,6 +247,18 @@ def test_package_of_a_console_script_is_probed(tmp_path: Path) -> None:
     assert [one["line"] for one in documents(stage.noted(str(script), PYTHONPATH=path)) if "digest" in one] == [2]
 
 
+def test_framework_whose_launcher_was_started_is_not_probed(tmp_path: Path) -> None:
+    framework = tmp_path / "installed" / "site-packages" / "torch"
+    framework.mkdir(parents=True)
+    (framework / "__init__.py").write_text("import os\nos.getpid()\n")
+    (framework / "run.py").write_text("import os, runpy\nos.getpid()\nrunpy.run_path('main.py')\n")
+    stage = Stage(tmp_path, "import os\n\n\nos.getpid()\n")
+    path = os.pathsep.join([str(framework.parent), os.environ.get("PYTHONPATH", "")])
+    noted = documents(stage.noted(sys.executable, "-m", "torch.run", PYTHONPATH=path))
+
+    assert [(os.path.basename(one["file"]), one["line"]) for one in noted if "digest" in one] == [("main.py", 4)]
+
+
 def test_code_that_is_not_loaded_from_source_is_said_to_be_unprobed(tmp_path: Path) -> None:
     import py_compile
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from determinism.probes.request import ProbeRequest
+from determinism.probes.request import FixedSource, ProbeRequest
 from determinism.probes.sources import FUNCTIONS
 from tests.e2e.families import only_named
 from tests.e2e.probing import Stage, documents
@@ -38,6 +38,16 @@ PROGRAMS = {
     "hash of a tuple": Program("hash", "print(hash(('word', 1)) % 1000)  # here"),
     "id": Program("id", "things = [object() for _ in range(3)]\nprint([id(t) for t in things])  # here"),
     "id as key": Program("id", "class T: pass\nts = [T() for _ in range(40)]\nts.sort(key=id)  # here\nprint(id)"),
+    "id of objects where others were": Program(
+        "id",
+        "class T: pass\ndef name(t): return id(t)  # here\nts = [T() for _ in range(40)]\nlist(map(name, ts))\n"
+        "del ts[hash('word') % 30 :]\nprint([*map(name, [T() for _ in range(5)])])",
+    ),
+    "weak set": Program(
+        "set-order",
+        "import weakref\nclass T: pass\nts = [T() for _ in range(30)]\nkept = weakref.WeakSet()\n"
+        "for t in ts: kept.add(t)\nprint([ts.index(t) for t in kept])  # here",
+    ),
     "urandom": Program("entropy", "import os\nprint(os.urandom(8))  # here"),
     "uuid": Program("entropy", "from uuid import uuid4\nprint(uuid4())  # here"),
     "secrets": Program("entropy", "import secrets\nprint(secrets.token_hex(8), secrets.randbelow(99**9))  # here"),
@@ -107,6 +117,14 @@ def test_source_differs_and_can_be_fixed(tmp_path: Path, name: str) -> None:
         if " object at " not in first.stdout:
             assert first.stdout == second.stdout
     assert stage.probed(request=request).status == 0
+
+
+def test_a_clock_that_is_shifted_at_one_line_stands_still_at_the_others(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "import time\nprint(time.time())\nprint(time.monotonic())\n")
+    places = [FixedSource(stage.main, 2, "clock"), FixedSource(stage.main, 3, "shifted clock")]
+    first, second = (stage.probed(request=ProbeRequest(fixed=tuple(places))).stdout.split() for _ in range(2))
+
+    assert first[0] == second[0] and first[1] != second[1]
 
 
 COMPLETIONS = {

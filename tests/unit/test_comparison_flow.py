@@ -64,6 +64,18 @@ def test_escaped(tmp_path: Path) -> None:
     assert divergence(compared(tmp_path, write)) == (Kind.ARGUMENT, 0)
 
 
+def test_memory_that_was_handed_out_is_visible_if_it_differs(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int, used: str) -> None:
+        record = b.add("op::use", [differing(b, run)], [used])
+        b.add("determinism::numpy", [record], [], role=Role.ESCAPE)
+
+    other = compared(tmp_path / "other", lambda b, run: write(b, run, f"used {run}"))
+    equal = compared(tmp_path / "equal", lambda b, run: write(b, run, "used"))
+    assert other.first_visible is not None and other.first_visible.what == "value read by numpy()"
+    assert not other.absorbed
+    assert equal.first_visible is None and equal.absorbed
+
+
 def test_held(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.step({"weight": differing(b, run)})
@@ -88,6 +100,16 @@ def test_absorbed(tmp_path: Path) -> None:
     comparison = compared(tmp_path, write)
     assert divergence(comparison) == (Kind.ARGUMENT, 0)
     assert comparison.absorbed
+
+
+def test_what_is_held_beside_a_part_that_was_written_over_has_not_vanished(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        part = b.add("aten::fill_", [carry(differing(b, run), LOW)], layouts=[LOW])
+        b.step({"weight": part})
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison) == (Kind.ARGUMENT, 0)
+    assert not comparison.absorbed
 
 
 def test_later_step_reads_it(tmp_path: Path) -> None:
@@ -222,6 +244,22 @@ def test_inputs_in_another_order(tmp_path: Path) -> None:
         escape(b, b.add("aten::cat", parts[::-1] if run else parts, [f"both {run}"]), f"both {run}")
 
     assert divergence(compared(tmp_path, write)) == (Kind.ORDER, 2)
+
+
+def sum_of(names: str, b: TraceBuilder, *, first_line: int) -> None:
+    """As `total = 0; for part in parts: total = total * 0.5 + part` has it: the first round takes another op."""
+    made = {name: b.add("op::a", outputs=[name], site=("/work/parts.py", 1)) for name in "xyz"}
+    total = b.add("aten::rsub", [made[names[0]]], [names[0]], site=("/work/sum.py", first_line))
+    for position, name in enumerate(names[1:], start=2):
+        total = b.add("aten::sub", [total, made[name]], [names[:position]], site=("/work/sum.py", 2))
+    escape(b, total, names)
+
+
+def test_another_order_though_the_first_round_of_a_sum_takes_another_op(tmp_path: Path) -> None:
+    same_line = compared(tmp_path / "1", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=2))
+    other_line = compared(tmp_path / "2", lambda b, run: sum_of("yxz" if run else "xyz", b, first_line=9))
+    kinds = [divergence(comparison)[0] for comparison in (same_line, other_line)]
+    assert kinds == [Kind.ORDER, Kind.STRUCTURE]
 
 
 def test_the_op_itself(tmp_path: Path) -> None:

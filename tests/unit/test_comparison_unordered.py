@@ -48,6 +48,27 @@ def test_work_that_another_process_of_the_pool_took(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [threads, pool])
+def test_another_argument_is_found_where_the_inputs_are_the_same(
+    tmp_path: Path, stream: Callable[[TraceBuilder], TraceBuilder]
+) -> None:
+    """Each task got another rate, and took another turn."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        own = stream(b)
+        for name in "abc" if run else "cab":
+            data = own.add("aten::randn", [], [f"data {name}"], site=("/work/task.py", 1))
+            moved = own.add(
+                "aten::add_", [data], [f"{name} {run}"], arguments=f"rate={name}{run}", site=("/work/task.py", 2)
+            )
+            own.add("determinism::tolist", [moved], [f"{name} {run}"], role=Role.ESCAPE, site=("/work/task.py", 3))
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.kind, first.op) == (Kind.ARGUMENT, "aten::add_")
+    run = first.detail.split("rate=")
+    assert run[1][0] == run[2][0], "the same task in both runs"
+
+
+@pytest.mark.parametrize("stream", [threads, pool])
 def test_another_result_that_is_looked_at(tmp_path: Path, stream: Callable[[TraceBuilder], TraceBuilder]) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         own = stream(b)

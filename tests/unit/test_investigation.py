@@ -120,6 +120,47 @@ def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None
     assert all(LISTING not in made.sources for made in program.made)
 
 
+def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
+    begun, limit, logged = (FixedSource("/p/train.py", line, "clock") for line in (17, 19, 25))
+
+    @dataclass
+    class Limited(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            if any(one.source == "shifted clock" and one.line in (17, 19) for one in intervention.sources):
+                return Trial(intervention, 2, Verdict.DIFFERENT, divergence())
+            return super().compare(intervention, runs=runs)
+
+    looks = [used(begun, records=1), used(limit, records=8), used(logged, records=9)]
+    comparison = investigated(Limited([(divergence(), [begun, limit, logged])], looks))
+    assert found(comparison) == [("clock", "confirmed")]
+    assert [site.line for site in comparison.causes[0].sites] == [19, 17, 20]
+    assert "train.py:19" in comparison.fixes[0].title
+
+    # Where a shifted clock shows nothing at any line, all are named.
+    comparison = investigated(Pretended([(divergence(), [begun, limit, logged])], looks))
+    assert [site.line for site in comparison.causes[0].sites] == [25, 19, 17, 20]
+
+
+@pytest.mark.parametrize(
+    ("source", "differs", "kind", "status"),
+    [
+        ("queue-order", True, Kind.DATA, "possible"),
+        ("queue-order", False, Kind.ORDER, "possible"),
+        ("queue-order", False, Kind.DATA, None),
+        ("python-random", True, Kind.DATA, None),
+    ],
+)
+def test_a_queue_that_processes_fill_stays_possible_though_turns_of_threads_change_nothing(
+    source: str, differs: bool, kind: Kind, status: str | None
+) -> None:
+    place = FixedSource("/p/train.py", 7, source)
+    comparison = investigated(Pretended([(divergence(kind=kind), ["nothing"])], [used(place, differs=differs)]))
+    assert [made.equal for made in comparison.experiments if made.factor in ("thread-schedule", "python-seed")] == [
+        False
+    ] * 2
+    assert found(comparison) == ([] if status is None else [(source, status)])
+
+
 def test_the_salt_of_strings_is_told_from_addresses() -> None:
     @dataclass
     class Salted(Pretended):
@@ -281,3 +322,11 @@ def test_the_last_of_many_experiments_needs_more_equal_runs_than_the_first() -> 
     rate = Rate()
     rate.add(pairs=10, different=10)
     assert rate.runs_needed(is_race=False, tried=12) > rate.runs_needed(is_race=False)
+
+
+def test_what_differed_is_still_named_when_the_time_is_used_up() -> None:
+    place = FixedSource("/p/train.py", 7, "queue-order")
+    program = Pretended([(divergence(kind=Kind.ORDER), ["nothing"])], [used(place)], runs_left=6)
+    comparison = investigated(program)
+    assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
+    assert found(comparison) == [("queue-order", "possible")]

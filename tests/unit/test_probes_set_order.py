@@ -72,7 +72,7 @@ def test_objects_are_numbered_in_the_order_of_first_use_while_they_live() -> Non
         ({3, 1.5, True}, Elements.SORTABLE, [True, 1.5, 3]),
         ({("b", 1), ("a", 2)}, Elements.SORTABLE, [("a", 2), ("b", 1)]),
         ({"a", 1, None}, Elements.TEXT, [1, None, "a"]),
-        ({Name("b"), Name("a")}, Elements.OBJECTS, [Name("a"), Name("b")]),
+        ({Name("b"), Name("a")}, Elements.HASHED, [Name("a"), Name("b")]),
     ],
 )
 def test_order_is_that_of_values_or_of_texts(values: set[Any], elements: Elements, expected: list[Any]) -> None:
@@ -80,6 +80,10 @@ def test_order_is_that_of_values_or_of_texts(values: set[Any], elements: Element
     if elements is Elements.TEXT:
         expected = sorted(expected, key=str)
     assert in_order(values) == expected
+
+
+def test_a_set_with_an_object_that_is_hashed_by_its_address_is_one_of_objects() -> None:
+    assert elements_of({Thing(), Name("a")}) is Elements.OBJECTS
 
 
 def test_order_of_objects_is_that_of_their_first_use() -> None:

@@ -59,6 +59,12 @@ def test_other_processes() -> None:
     assert "(data)" in text
 
 
+def test_another_thread_is_called_so() -> None:
+    first, other = make_divergence(), make_divergence(process="main", thread="loader")
+    text = text_of(make_different(first_divergence=first, divergences=[first, other]))
+    assert "1 other process or thread differs too thread loader of main: step" in text
+
+
 def test_dead_differences() -> None:
     dead = [DeadDifference(0, "init", f"aten.op_{number}", make_frame(number)) for number in range(5)]
     text = text_of(make_comparison(dead_differences=1200, dead_first=dead))
@@ -108,10 +114,16 @@ def test_environment() -> None:
 
 def test_extra_runs() -> None:
     text = text_of(make_comparison(extra_runs=3, racy=["threads", "pools"]))
-    assert "3 runs were made beyond the first two: the program is racy (threads and pools)" in text
+    assert (
+        "3 runs were made beyond the first two: the program does work whose order the machine decides (threads and pools)"
+        in text
+    )
     text = text_of(make_comparison(racy=["threads"]))
-    assert "racy the program is racy (threads), so it may come out differently at another time; -n 5" in text
-    assert "racy" not in text_of(make_comparison())
+    assert (
+        "timing the program does work whose order the machine decides (threads), which may come out differently at another time; -n 5"
+        in text
+    )
+    assert "timing" not in text_of(make_comparison())
 
 
 def test_settings_that_could_not_be_made() -> None:

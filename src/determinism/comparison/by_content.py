@@ -70,9 +70,9 @@ def paired(
     """
     chunks = (found.first, found.second)
     contents = [input_contents(chunk, Produced(process)) for chunk, process in zip(chunks, processes, strict=True)]
-    tasks = [fingerprints(chunk, contents[side][1], canonical, side).task for side, chunk in enumerate(chunks)]
+    prints = [fingerprints(chunk, contents[side][1], canonical, side) for side, chunk in enumerate(chunks)]
     outside = [given(chunk, held) for chunk, (_, held) in zip(chunks, contents, strict=True)]
-    partners = Partners(chunks, processes, canonical, tasks, outside)
+    partners = Partners(chunks, processes, canonical, prints, outside)
     pairing = partners.pairing(across=across, received=received)
     keys = -2 - _numbers(chunks[1], pairing.second)
     keys = np.where(pairing.first >= 0, _numbers(chunks[0], pairing.first), keys)

@@ -30,6 +30,8 @@ class Fingerprints(NamedTuple):
 
     task: Array
     """The place and the inputs."""
+    read: Array
+    """The inputs alone; zeros where there are none."""
     work: Array
     """The task, and what came of it."""
 
@@ -111,11 +113,12 @@ def fingerprints(chunk: Chunk, held: Array, canonical: Canonical, side: int) -> 
     inputs, outputs, generators = (chunk.children[name] for name in ("inputs", "outputs", "generators"))
     layouts = canonical.layouts[side]
     reads = inputs.columns["access"] == Access.READ
-    task = _mix(task ^ _sums(inputs.starts, _entries(inputs, held, layouts[inputs.columns["layout"]]), reads))
+    read = _sums(inputs.starts, _entries(inputs, held, layouts[inputs.columns["layout"]]), reads)
+    task = _mix(task ^ read)
     made = _entries(outputs, outputs.columns["digest"], layouts[outputs.columns["layout"]])
     drawn = _entries(generators, generators.columns["digest"], None)
     work = _mix(task + _sums(outputs.starts, made))
-    return Fingerprints(task, _mix(work + _sums(generators.starts, drawn)))
+    return Fingerprints(task, read, _mix(work + _sums(generators.starts, drawn)))
 
 
 def given(chunk: Chunk, held: Array) -> Array:

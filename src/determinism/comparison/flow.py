@@ -39,6 +39,8 @@ class Flow:
         self.num_roots = 0
         self.live: Root | None = None
         """The first live root so far."""
+        self.is_held = False
+        """Whether it became live because the program held it at the end of a step."""
         self.sent: Root | None = None
         """The first root so far that other processes got, live or dead here."""
         self.shared: Root | None = None
@@ -201,6 +203,7 @@ class Flow:
             # An extra look at values (logging by the clock) shows nothing of itself; an extra step does.
             if is_extra and root.is_extra and some.role is not Role.STATE and some.role is not Role.LOSS:
                 continue
+            self.is_held = some.role is Role.STATE
             self._settle(root)
 
     def _earlier(self, known: Root | None, index: int) -> Root | None:

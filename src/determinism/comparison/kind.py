@@ -8,7 +8,7 @@ from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry
 from determinism.comparison.roots import Root
 from determinism.trace.chunk import Array, Chunk, pick
-from determinism.types import Kind, Level, Role
+from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
 
@@ -134,9 +134,10 @@ def _kind_of_other_inputs(root: Root) -> Kind:
         group.reads(side)[chunk.children["inputs"].starts[at] : chunk.children["inputs"].starts[at + 1]]
         for side, (chunk, at) in enumerate(zip(chunks, rows, strict=True))
     ]
-    # What one run reads here alone must be read by a record of the same op elsewhere in the other run.
+    # What one run reads here alone must be read by a record of the same op, or of the same line, elsewhere in the other run:
+    # the first round of a sum often takes another op than those that follow.
     missing = [[read for read in here[side] if read not in here[1 - side]] for side in (0, 1)]
-    elsewhere = [_reads_of(group, side, int(chunks[side].columns["op"][rows[side]])) for side in (0, 1)]
+    elsewhere = [_reads_like(group, side, rows[side]) for side in (0, 1)]
     found = [all(read in elsewhere[1 - side] for read in missing[side]) for side in (0, 1)]
     # Where records have no order, the rest of a sum that went another way is in one run only.
     if all(found) or (group.is_unordered and any(missing[side] and found[side] for side in (0, 1))):
@@ -145,9 +146,15 @@ def _kind_of_other_inputs(root: Root) -> Kind:
     return Kind.ARGUMENT if has_same_producers else Kind.STRUCTURE
 
 
-def _reads_of(group: Group, side: int, op: int) -> set[tuple[int, int]]:
-    """What the records of one op read."""
+def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
+    """What the records read that have the op of a record, or its place in the program."""
     chunk = (group.first, group.second)[side]
+    columns = chunk.columns
+    alike = columns["op"] == columns["op"][row]
+    # All ops of a backward pass or of an optimizer have the line that started it.
+    if columns["stack"][row] >= 0 and columns["phase"][row] not in (Phase.BACKWARD, Phase.OPTIMIZER):
+        alike = alike | np.logical_and.reduce(
+            [columns[name] == columns[name][row] for name in ("stack", "module", "phase")]
+        )
     owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.children["inputs"].starts))
-    chosen = chunk.columns["op"][owner] == op
-    return {read for read, is_chosen in zip(group.reads(side), chosen.tolist(), strict=True) if is_chosen}
+    return {read for read, is_chosen in zip(group.reads(side), alike[owner].tolist(), strict=True) if is_chosen}

@@ -8,6 +8,7 @@ import numpy as np
 
 from determinism.comparison.align import Pairing, join, repaired
 from determinism.comparison.canonical import Canonical
+from determinism.comparison.fingerprints import Fingerprints
 from determinism.comparison.received import Pair
 from determinism.trace.chunk import Array, Chunk
 from determinism.trace.joined import JoinedStreams
@@ -23,7 +24,7 @@ class Partners:
         chunks: tuple[Chunk, Chunk],
         processes: Sides,
         canonical: Canonical,
-        tasks: Sequence[Array],
+        prints: Sequence[Fingerprints],
         given: Sequence[Array],
     ) -> None:
         """Take the records.
@@ -32,11 +33,12 @@ class Partners:
             chunks: Those of each run.
             processes: What they were picked from.
             canonical: Numbers for names.
-            tasks: Per run and record what tells its place, arguments and inputs.
+            prints: Per run and record what tells its place, arguments and inputs.
             given: Per run and record what tells the inputs that come from outside its stream.
         """
         self._chunks = chunks
-        self._tasks = [numbers.view(np.int64) for numbers in tasks]
+        self._tasks = [of_side.task.view(np.int64) for of_side in prints]
+        self._read = [_or_nothing(of_side.read.view(np.int64), side) for side, of_side in enumerate(prints)]
         self._given = [numbers.view(np.int64) for numbers in given]
         self._places: list[Array] = []
         self._arguments: list[Array] = []
@@ -52,8 +54,8 @@ class Partners:
             self._streams.append(own[process.stream_of(chunk.numbers)][:, None])
 
     def pairing(self, *, across: bool, received: Set[Pair]) -> Pairing:
-        """Pair the makers of values that were received, then records with equal inputs, then those that were given the
-        same from outside, then those of the same stream.
+        """Pair the makers of values that were received, then records with equal inputs, also where they got other
+        arguments, then those that were given the same from outside, then those of the same stream.
 
         Args:
             across: Whether records of different streams may pair.
@@ -81,9 +83,18 @@ class Partners:
         arguments, streams = self._arguments, self._streams
         within = [[self._given, arguments, streams], [arguments, streams], [streams]]
         if across:
-            turns = [[self._tasks], within[0], [self._given, arguments], *within[1:], [arguments], []]
+            turns = [
+                [self._tasks],
+                [self._read, streams],
+                [self._read],
+                within[0],
+                [self._given, arguments],
+                *within[1:],
+                [arguments],
+                [],
+            ]
         else:
-            turns = [[self._tasks, streams], *within]
+            turns = [[self._tasks, streams], [self._read, streams], *within]
         for parts in turns:
             yield [np.concatenate([self._places[side], *(part[side] for part in parts)], axis=1) for side in (0, 1)]
 
@@ -109,6 +120,12 @@ class Partners:
             read = (_rows_read(self._chunks[side], sources[side], row) for side, row in enumerate((mine, other)))
             waiting += [pair for pair in zip(*read, strict=False) if min(pair) >= 0]
         return np.array(sorted(partner.items()), dtype=np.int64).reshape(-1, 2)
+
+
+def _or_nothing(read: Array, side: int) -> Array:
+    """What records read; of those that read nothing a number that no other has."""
+    alone = np.stack([np.arange(len(read)), np.full(len(read), side)], axis=1)
+    return np.where(read.any(axis=1, keepdims=True), read, alone)
 
 
 def _makers(chunk: Chunk, wanted: set[bytes]) -> dict[bytes, list[int]]:

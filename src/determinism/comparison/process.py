@@ -84,7 +84,8 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         result.loaded = frozenset(flow.loaded)
         result.first_visible = visible.earliest()
         result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
-        result.absorbed = not visible.first and result.divergence.kind is not Kind.STRUCTURE
+        vanished = not visible.first and not flow.is_held
+        result.absorbed = vanished and result.divergence.kind is not Kind.STRUCTURE
         result.counts = lockstep.counts
         result.dataflow = dataflow(flow.live, (first, second), lockstep.num_equal)
     return result

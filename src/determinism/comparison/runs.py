@@ -19,6 +19,7 @@ from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
 from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
 from determinism.comparison.senders import Found
+from determinism.comparison.siblings import pair_siblings
 from determinism.comparison.stack import environment_differences
 from determinism.comparison.step_counts import StepCounts
 from determinism.comparison.streams import ordered, stream_of, unordered
@@ -67,6 +68,7 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
     for number, other in enumerate(traces[1:], start=2):
+        pair_siblings(traces[0], other)
         if _compare_pair(traces[0], other, comparison, number=number, strict=strict):
             break
     _add_losses(comparison, traces)

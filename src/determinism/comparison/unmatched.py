@@ -10,6 +10,7 @@ from determinism.comparison.canonical import Canonical
 from determinism.comparison.fingerprints import stream_fingerprints
 from determinism.trace.chunk import Array, Chunk, cut, join, pick
 from determinism.trace.joined import JoinedStreams
+from determinism.trace.reader import ProcessTrace
 
 _MOST_HELD = 1 << 23
 """Fingerprints that are held at once; of longer streams, one part of all numbers is looked at after the other."""
@@ -34,7 +35,7 @@ def unmatched(first: JoinedStreams, second: JoinedStreams, canonical: Canonical)
         None if every record has an equal in the other run.
     """
     processes = (first, second)
-    totals = [_total(process, canonical, side) for side, process in enumerate(processes)]
+    totals = [total(process, canonical, side) for side, process in enumerate(processes)]
     if totals[0] == totals[1]:
         return None
     parts = -(-max(rows for rows, _ in totals) // _MOST_HELD)
@@ -54,7 +55,7 @@ def unmatched(first: JoinedStreams, second: JoinedStreams, canonical: Canonical)
     return Unmatched(chunks[0] or nothing, chunks[1] or nothing, is_partial)
 
 
-def _total(process: JoinedStreams, canonical: Canonical, side: int) -> tuple[int, tuple[int, ...]]:
+def total(process: ProcessTrace, canonical: Canonical, side: int) -> tuple[int, tuple[int, ...]]:
     """How many records there are, and the sum of their fingerprints, which does not depend on their order."""
     rows, total = 0, np.zeros(2, dtype=np.uint64)
     for _, counted, prints in stream_fingerprints(process, canonical, side):

@@ -44,13 +44,14 @@ class VisibleDifferences:
         differs = group.flags.outputs & paired
         differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
         if len(differing):
-            self._differing.append(differing)
+            self._differing.append(np.sort(differing))
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
         self._look_at_extra_losses(group)
         for role in _SINKS:
-            # A step ends with equal outputs, of which it has none; whether what is held differs shows in its inputs.
-            chosen = roles == role if role is Role.STATE else (roles == role) & differs[paired]
+            # A step has no outputs, nor has memory that is handed out; whether they differ shows in their inputs.
+            by_inputs = role in (Role.STATE, Role.ESCAPE)
+            chosen = roles == role if by_inputs else (roles == role) & differs[paired]
             for row in rows[chosen]:
                 self._look(group, int(row), role)
 
@@ -80,12 +81,18 @@ class VisibleDifferences:
             sort = _HELD_OPS.get(names.text(Table.OP, int(group.first.columns["op"][row])) or "", "parameter")
             name = names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row]))
             self._note(sort, step, f"{sort} {name}")
-        else:
+        elif "escape" not in self.first and self._escaped_differs(group, row):
             self._note_escape(group, row, step)
 
+    def _escaped_differs(self, group: Group, row: int) -> bool:
+        """Whether what left the framework differs: the value itself, or the tensor whose memory was handed out."""
+        position = int(np.flatnonzero(group.pairing.first == row)[0])
+        outputs = group.first.children["outputs"].starts
+        if outputs[row + 1] > outputs[row]:
+            return bool(group.flags.outputs[position])
+        return any(self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row))
+
     def _note_escape(self, group: Group, row: int, step: int) -> None:
-        if "escape" in self.first:
-            return
         names = self._process.names
         stack = names.stack(int(group.first.columns["stack"][row]))
         op = (names.text(Table.OP, int(group.first.columns["op"][row])) or "").partition("::")[2]
@@ -96,10 +103,7 @@ class VisibleDifferences:
     def _look_at_state(self, group: Group, row: int, step: int) -> None:
         if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
             return
-        inputs = group.first.children["inputs"]
-        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
-        differing = np.concatenate(self._differing) if self._differing else np.zeros(0, dtype=np.int64)
-        hit = np.flatnonzero(np.isin(group.producers_first[start:end], differing))
+        hit = self._differing_inputs(group, row)
         if not len(hit):
             return
         text = self._process.names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row])) or "[]"
@@ -107,6 +111,19 @@ class VisibleDifferences:
         for at in hit:
             if at < len(held) and held[at][0] not in self.first and self._held_differs(group, row, int(at)):
                 self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
+
+    def _differing_inputs(self, group: Group, row: int) -> np.ndarray:
+        """Which inputs of a record come from one whose outputs differ."""
+        inputs = group.first.children["inputs"]
+        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
+        if len(self._differing) > 1:
+            self._differing = [np.sort(np.concatenate(self._differing), kind="stable")]
+        if not self._differing:
+            return np.zeros(0, dtype=np.int64)
+        (known,) = self._differing
+        producers = group.producers_first[start:end]
+        places = np.minimum(np.searchsorted(known, producers), len(known) - 1)
+        return np.flatnonzero(known[places] == producers)
 
     def _held_differs(self, group: Group, row: int, at: int) -> bool:
         """Whether two runs hold different values: their producers may pair otherwise, or hold what was not digested."""

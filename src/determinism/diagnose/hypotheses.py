@@ -52,6 +52,9 @@ _BY_SOURCE = {
 _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
 """Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
 
+_HELD_IN_PART = ("queue-order",)
+"""Sources that go on to vary where processes are behind them, though threads take turns."""
+
 _SHOWN = 60
 _TENSORFLOW = "tf::"
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
@@ -132,6 +135,21 @@ def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
     )
 
 
+def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> bool:
+    """Whether something that the program took from outside may still be the cause after experiments.
+
+    Args:
+        one: A hypothesis.
+        divergence: The first one.
+        tried: Names of the interventions that changed nothing.
+    """
+    if one.source is None:
+        return False
+    if one.source.source in _HELD_IN_PART:
+        return bool(one.source.differs) or divergence.kind is Kind.ORDER
+    return bool(one.source.differs) and one.intervention.name not in tried
+
+
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     """What a divergence says of its cause by itself, where no experiment could show one."""
     evidence = _evidence(divergence)
@@ -197,7 +215,7 @@ def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Di
     """All looks at the clock together: a time that is held still must not be compared with one that is not."""
     held = frozenset(_held(source) for source in sources if source.source == "clock")
     sites = dict.fromkeys([*(source.site.frame for source in looks), *_sites(divergence)])
-    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (_use(looks[0]),), looks[0])
+    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
 
 
 def _held(source: Source) -> FixedSource:
@@ -215,10 +233,10 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
     cause = _BY_SOURCE[source.source]
     if cause == "hash-order" and source.elements == "objects":
         cause = "address-order"
-    return Hypothesis(cause, intervention, sites, (_use(source),), source)
+    return Hypothesis(cause, intervention, sites, (use_text(source),), source)
 
 
-def _use(source: Source) -> str:
+def use_text(source: Source) -> str:
     """What was seen of a source, as a sentence."""
     times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
     used = f"{source.source} was used there {times}"

@@ -9,6 +9,7 @@ from determinism.factors.catalog import FACTORS, Action
 from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
+_MOST_NAMES = 5
 _ENTROPY = "entropy"
 """The factor, and the source, that random bytes of the operating system are."""
 
@@ -66,12 +67,22 @@ class Intervention:
 
     @property
     def name(self) -> str:
+        """What it is done to."""
+        return " and ".join(self._names) or "nothing"
+
+    @property
+    def title(self) -> str:
         """What it is done to, in a few words."""
+        more = len(self._names) - _MOST_NAMES
+        shown = self._names if more < 2 else [*self._names[:_MOST_NAMES], f"{more} more"]
+        return " and ".join(shown) or "nothing"
+
+    @property
+    def _names(self) -> list[str]:
         names = [name for name, _ in sorted(self.factors)]
         names += [f"{source.source} at {_place(source)}" for source in self.in_order]
         names += ["fresh copy of the working directory"] * self.fresh_copy
-        names += [f"line {place}" for place in self._changed_places]
-        return " and ".join(names) or "nothing"
+        return names + [f"line {place}" for place in self._changed_places]
 
     @property
     def ordered_changes(self) -> tuple[CodeChange, ...]:

@@ -9,7 +9,8 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Cause, Experiment, Status
 from determinism.comparison.result import Comparison
 from determinism.diagnose.catalog import causes
-from determinism.diagnose.hypotheses import Hypothesis, hypotheses, told_by_kind
+from determinism.diagnose.clock_looks import CLOCK, deciding_looks
+from determinism.diagnose.hypotheses import Hypothesis, hypotheses, is_open, told_by_kind
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
@@ -18,6 +19,7 @@ from determinism.trace.names import Frame
 from determinism.types import Kind
 
 _MOST_CAUSES = 5
+_SHIFTED_RUNS = 3
 _FEW = 2
 """So many hypotheses are tried one by one; of more, all together first."""
 
@@ -69,6 +71,8 @@ class Investigation:
             self._change_lines()
         except BudgetSpent:
             self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
+            if divergence is not None and not self._found and self._probed is not None:
+                self._suppose(divergence, self._probed.sources)
         finally:
             self._conclude()
 
@@ -192,6 +196,8 @@ class Investigation:
         A generator may have been seeded, only too late. And an order or a hash rests on strings, which a fixed salt makes
         equal, or on addresses, which it does not.
         """
+        if one.cause == CLOCK and self.can_try_fixes and self._probed is not None and self._trial(found).is_equal:
+            return self._deciding(one, found, self._probed.sources)
         seeded_later = self._seeded_later(one, divergence)
         if seeded_later:
             return replace(one, cause="seed-too-late", sites=(*seeded_later, *one.sites))
@@ -203,6 +209,15 @@ class Investigation:
             return replace(one, cause="address-order")
         self._alternatives.append((one.cause, self._trial(instead)))
         return one
+
+    def _deciding(self, one: Hypothesis, found: Sequence[Hypothesis], sources: Sequence[Source]) -> Hypothesis:
+        try:
+            held = self._trial(found).intervention
+            return deciding_looks(
+                one, sources, held, lambda shifted: self.laboratory.compare(shifted, runs=_SHIFTED_RUNS)
+            )
+        except BudgetSpent:
+            return one
 
     def _seeded_later(self, one: Hypothesis, divergence: Divergence) -> list[Frame]:
         """Where the generator that a cause is about was seeded after it had been drawn from."""
@@ -237,7 +252,7 @@ class Investigation:
         self.comparison.causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
         tried = {experiment.factor for experiment in self.comparison.experiments}
         for one in hypotheses(divergence, sources, leftovers=()):
-            if one.source is not None and one.source.differs and one.intervention.name not in tried:
+            if is_open(one, divergence, tried):
                 self.comparison.causes.append(_cause(one, Status.POSSIBLE, []))
 
     def _conclude(self) -> None:

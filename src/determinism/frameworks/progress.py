@@ -14,6 +14,9 @@ from typing import Any
 
 from determinism.types import Phase
 
+_LEAST_SECONDS = 1.0
+"""What steps must have taken together for their time to be told: what else runs on the machine decides how long a few short ones take."""
+
 
 class Progress:
     """The current step and phase of a process."""
@@ -34,10 +37,11 @@ class Progress:
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step took on average, without the first one; None if there were fewer than two."""
+        """How long a step took on average, without the first one; None if there were too few, or too short ones, to tell."""
         if self._first_end is None or not self._num_later:
             return None
-        return (self._last_end - self._first_end) / self._num_later
+        seconds = self._last_end - self._first_end
+        return seconds / self._num_later if seconds >= _LEAST_SECONDS else None
 
     @contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:

@@ -114,7 +114,7 @@ class Laboratory:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
         self._number += 1
         self._experiments += not probes
-        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.name} {intervention.action}"
+        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.title} {intervention.action}"
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None

@@ -77,8 +77,9 @@ class Loading:
         return [one for one in self._changes if one.file == original_path(os.path.abspath(file))]
 
     def is_users(self, module: str, file: str) -> bool:
-        """Whether a module is the user's."""
-        return module.partition(".")[0] in self._started or owner_of_module(module, file) is Owner.USER
+        """Whether a module is the user's. A framework is not, though its launcher may be what was started."""
+        owner = owner_of_module(module, file)
+        return owner is Owner.USER or (owner is Owner.LIBRARY and module.partition(".")[0] in self._started)
 
     def code_of(self, module: str, file: str) -> CodeType | None:
         """The rewritten code of a module; None if it is not the user's or cannot be rewritten."""

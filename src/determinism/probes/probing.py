@@ -203,7 +203,7 @@ def _ordered(use: Use, value: Any, **details: Any) -> Any:
 
 
 def _key_of(value: Any) -> str | None:
-    return sorting_attribute(value) if elements_of(value) is Elements.OBJECTS else None
+    return sorting_attribute(value) if elements_of(value) in (Elements.OBJECTS, Elements.HASHED) else None
 
 
 def _use(value: Any) -> None:

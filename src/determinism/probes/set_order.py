@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
+from weakref import WeakSet
 
 from determinism.probes.stable_text import rank
 
 _MOST_ELEMENTS = 100_000
 _PLAIN = (str, bytes, int, float, bool)
+_BY_ADDRESS = ("torch", "tensorflow", "jax")
+"""Frameworks whose tensors and variables have a hash of their own, which is their address."""
 _TOLD_BY_TEXT = (tuple, PurePath, Enum, type(None))
 
 
@@ -22,13 +25,15 @@ class Elements(Enum):
     """`sorted` gives one order."""
     TEXT = "text"
     """Their texts give one order."""
+    HASHED = "hashed"
+    """Objects with hashes of their own, which may rest on strings or on addresses."""
     OBJECTS = "objects"
     """They are told apart only by being themselves; the order in which they were put in is the only one."""
 
 
 def is_set_type(kind: type) -> bool:
     """Whether objects of a type are iterated in the order of a hash table."""
-    return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__)
+    return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__, WeakSet.__iter__)
 
 
 def elements_of(values: Iterable[Any]) -> Elements:
@@ -36,15 +41,17 @@ def elements_of(values: Iterable[Any]) -> Elements:
     kinds = {type(value) for value in values}
     if kinds <= {int, float, bool} or (len(kinds) == 1 and kinds <= {str, bytes}):
         return Elements.SORTABLE
-    if not all(kind in _PLAIN or issubclass(kind, _TOLD_BY_TEXT) for kind in kinds):
-        return Elements.OBJECTS
-    if not all(map(_is_plain, values)):
-        return Elements.OBJECTS
+    if not all(kind in _PLAIN or issubclass(kind, _TOLD_BY_TEXT) for kind in kinds) or not all(map(_is_plain, values)):
+        return Elements.OBJECTS if any(map(_is_hashed_by_address, kinds)) else Elements.HASHED
     try:
         sorted(values)
     except TypeError:
         return Elements.TEXT
     return Elements.SORTABLE
+
+
+def _is_hashed_by_address(kind: Any) -> bool:
+    return kind.__hash__ is object.__hash__ or kind.__module__.partition(".")[0] in _BY_ADDRESS
 
 
 def _is_plain(value: Any) -> bool:

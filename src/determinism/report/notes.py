@@ -89,12 +89,12 @@ def _ending(run: RunSummary) -> str | None:
 def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     if not comparison.racy:
         return
-    because = f"the program is racy ({listed(comparison.racy)}), so it may come out differently at another time"
+    because = f"the program does work whose order the machine decides ({listed(comparison.racy)}), which may come out differently at another time"
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
         yield Entry(text, "extra runs", Weight.CONSEQUENCE)
     elif comparison.verdict is Verdict.SAME:
-        yield Entry(f"{because}; -n 5 makes five runs", "racy", Weight.CONSEQUENCE)
+        yield Entry(f"{because}; -n 5 makes five runs", "timing", Weight.CONSEQUENCE)
 
 
 def _step_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -116,10 +116,17 @@ def _process_entries(comparison: Comparison) -> Iterator[Entry]:
     if not others:
         return
     verb = "differs" if len(others) == 1 else "differ"
-    yield Entry(f"{counted(len(others), 'other process', 'other processes')} {verb} too", "processes", Weight.NOTE)
+    has_threads = any(other.thread is not None for other in others)
+    words = (
+        ("other process or thread", "other processes or threads")
+        if has_threads
+        else ("other process", "other processes")
+    )
+    yield Entry(f"{counted(len(others), *words)} {verb} too", "processes", Weight.NOTE)
     for other in others[:MOST_PROCESSES]:
         place = f" at {line_text(other.site)}" if other.site else ""
-        text = f"{other.process}: step {other.step}, {other.phase}, {other.op}{place}"
+        who = other.process if other.thread is None else f"thread {other.thread} of {other.process}"
+        text = f"{who}: step {other.step}, {other.phase}, {other.op}{place}"
         yield Entry(f"{text} ({other.kind})" if other.kind else text, weight=Weight.ITEM, lines=2, indent=2)
 
 

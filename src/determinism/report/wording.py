@@ -17,7 +17,7 @@ _PHASES = {
 }
 
 _KINDS = {
-    Kind.STRUCTURE: "the runs did not do the same here, one has records that another lacks",
+    Kind.STRUCTURE: "the runs did not do the same here: one has records that another lacks, or an op took another tensor",
     Kind.RNG: "a random op ran with different states of its random generator",
     Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
     Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",

@@ -40,8 +40,8 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
     """Make the folder of this process; its name is the process's key.
 
     Keys are `main`, then `main-2`, `main-3` … for processes that no recorded process started, and `<parent>.<name>` for
-    the others. The name is what tells siblings apart in every run: their rank, or what `multiprocessing` calls them; only
-    where there is neither, they count in the order in which they begin to record.
+    the others. The name is what tells siblings apart in every run: their rank, what `multiprocessing` calls them, or their
+    number among those that were forked; only other programs count in the order in which they begin to record.
 
     Args:
         trace_folder: That of the run.

@@ -38,26 +38,27 @@ def install(threads: Threads, returned: Returned | None, entered: Entered | None
     """
 
     def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        # PyTorch's profiler looks for the module in the local variable of this name, and crashes where there is none.
+        def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             recorder = threads.main
             if not recorder.is_active or get_ident() != recorder.thread:
                 other = threads.recorder()
                 if other is None:
-                    return original(module, *args, **kwargs)
+                    return original(self, *args, **kwargs)
                 recorder = other
             paths = recorder.modules
             if not paths.calls:
                 recorder.progress.phase = Phase.FORWARD
                 if entered is not None:
-                    entered(recorder, module, (args, kwargs))
-            paths.enter(module, _frame())
+                    entered(recorder, self, (args, kwargs))
+            paths.enter(self, _frame())
             try:
-                output = original(module, *args, **kwargs)
+                output = original(self, *args, **kwargs)
                 if returned is not None:
-                    returned(recorder, module, (args, kwargs), output)
+                    returned(recorder, self, (args, kwargs), output)
                 return output
             finally:
-                paths.leave(module)
+                paths.leave(self)
 
         return call
 

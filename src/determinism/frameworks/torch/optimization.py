@@ -77,7 +77,9 @@ def _number(loss: torch.Tensor) -> float | None:
     ):
         return None
     try:
-        return float(loss.detach().item())
+        # Modes of the program do not see it.
+        with torch._C._DisableTorchDispatch():
+            return float(loss.detach().item())
     except RuntimeError:
         # Within a transformation, such as `vmap`, there is no single value.
         return None

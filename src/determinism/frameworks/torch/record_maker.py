@@ -24,6 +24,7 @@ from determinism.frameworks.torch.stream import Stream
 from determinism.frameworks.torch.tensor_bytes import plain_parts
 from determinism.types import Phase, Role
 
+num_function_modes = torch._C._len_torch_function_stack
 _current_node = torch._C._current_autograd_node
 _frame = sys._getframe
 _BACKWARD = Phase.BACKWARD
@@ -54,6 +55,13 @@ class RecordMaker(Attention):
         """How many calls of compiled graphs are running."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.thread = get_ident()
+
+    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Do something of ours outside an op; function modes of the program do not see what we ask tensors."""
+        if not num_function_modes():
+            return super().quietly(action, *arguments, **keywords)
+        with torch._C.DisableTorchFunction():
+            return super().quietly(action, *arguments, **keywords)
 
     def begin(
         self,

@@ -17,7 +17,7 @@ from determinism.frameworks.torch.forward_links import NO_MODULE, Link, sequence
 from determinism.frameworks.torch.generators import generator_of, state_digest
 from determinism.frameworks.torch.late_copies import as_called
 from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
-from determinism.frameworks.torch.record_maker import RecordMaker
+from determinism.frameworks.torch.record_maker import RecordMaker, num_function_modes
 from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
 from determinism.trace.schema import Meaning
 from determinism.types import Phase, Role
@@ -59,17 +59,23 @@ class Recorder(RecordMaker, TorchDispatchMode):
                     self._link_view()
                 return result
             traits = as_called(traits, args, kwargs)
+        has_modes = num_function_modes()
         try:
-            if self.capture is not None:
-                self.capture(self, traits, func, args, kwargs)
-            looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
-            generator = self._generator_before(args, kwargs) if traits.draws else None
+            if has_modes:
+                with torch._C.DisableTorchFunction():
+                    looked, generator = self._before(traits, func, args, kwargs)
+            else:
+                looked, generator = self._before(traits, func, args, kwargs)
         except Exception as error:
             self.failed(traits.name, error)
             return run(*args, **kwargs)
         result = run_with_settings(self.writer, func, args, kwargs) if traits.needs_settings else run(*args, **kwargs)
         try:
-            self._after(traits, op, args, kwargs, looked, generator, result)
+            if has_modes:
+                with torch._C.DisableTorchFunction():
+                    self._after(traits, op, args, kwargs, looked, generator, result)
+            else:
+                self._after(traits, op, args, kwargs, looked, generator, result)
         except Exception as error:
             self.failed(traits.name, error)
         return result
@@ -79,6 +85,14 @@ class Recorder(RecordMaker, TorchDispatchMode):
         traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
         known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), runner_of(func), func)
         return known
+
+    def _before(
+        self, traits: OpTraits, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Looked, tuple[torch.Generator, bytes] | None]:
+        if self.capture is not None:
+            self.capture(self, traits, func, args, kwargs)
+        looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
+        return looked, self._generator_before(args, kwargs) if traits.draws else None
 
     def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
         generator = generator_of(args, kwargs)

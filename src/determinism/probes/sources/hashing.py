@@ -38,13 +38,23 @@ def _hashed(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
 def _identified(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     result = function(*arguments, **keywords)
     if use.is_fixed:
-        # By the address: whether an object is the same as another one stays as it was.
-        address = result
-        result = _addresses.get(address)
-        if result is None:
-            result = _addresses[address] = next(_next_address)
+        result = _numbered(arguments[0], result)
     use.note(lambda: str(result))
     return result
+
+
+def _numbered(value: Any, address: int) -> int:
+    """The number of an object by its first use: even, or odd where only its address tells it apart from others.
+
+    What comes to lie where another object was is a new one. Which object that is differs from run to run.
+    """
+    number = FIRST_USES.use(value)
+    if number is not None:
+        return 2 * (number + 1)
+    known = _addresses.get(address)
+    if known is None:
+        known = _addresses[address] = next(_next_address)
+    return 2 * known - 1
 
 
 def _popped(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

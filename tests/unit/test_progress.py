@@ -1,0 +1,26 @@
+"""How long a step takes, and when that cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from determinism.frameworks import progress
+from determinism.frameworks.progress import Progress
+
+
+def step_seconds(monkeypatch: pytest.MonkeyPatch, *moments: float) -> float | None:
+    clock = iter(moments)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
+    steps = Progress(lambda _: None)
+    for _ in moments:
+        steps.explicit()
+    return steps.step_seconds
+
+
+def test_mean_of_the_steps_after_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert step_seconds(monkeypatch, 100.0, 101.0, 104.0) == 2.0
+
+
+@pytest.mark.parametrize("moments", [(), (100.0,), (100.0, 100.01, 100.03)])
+def test_too_few_or_too_short_steps_tell_nothing(monkeypatch: pytest.MonkeyPatch, moments: tuple[float, ...]) -> None:
+    assert step_seconds(monkeypatch, *moments) is None
