@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from determinism.comparison.siblings import alone
+from determinism.trace.reader import open_trace
 from determinism.types import Kind, Role, Verdict
 from tests.streams import compared, first_of
 from tests.traces import TraceBuilder
@@ -48,3 +50,10 @@ def test_a_child_that_only_one_run_has_is_missed(tmp_path: Path) -> None:
     values = {name: f"result {name}" for name in "abc"}
     first = first_of(compared(tmp_path, lambda b, run: sweep(b, values, {0: "abc", 1: "ca"}[run])))
     assert (first.kind, first.process) == (Kind.STRUCTURE, "main.2")
+
+
+def test_while_a_run_goes_on_only_those_are_looked_at_that_cannot_be_mistaken_for_each_other(tmp_path: Path) -> None:
+    builder = TraceBuilder(tmp_path)
+    sweep(builder, dict.fromkeys("ab", "result"), "ab")
+    train(builder.beside("main.named"), "named")
+    assert [process.key for process in alone(open_trace(builder.close()))] == ["main", "main.named"]

@@ -15,6 +15,7 @@ from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.diagnose.trial import BudgetSpent, Rate, Trial
+from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
 from determinism.probes.request import FixedSource
 from determinism.trace.names import Frame
@@ -301,6 +302,20 @@ def test_when_the_time_is_up_what_is_known_stays() -> None:
     assert found(comparison)[0] == ("listing-order", "confirmed")
     assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
     assert not any(fix.verified for fix in comparison.fixes)
+
+
+def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> None:
+    class Interrupted(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            if intervention.sources:
+                raise LaunchError("interrupted", "It was interrupted.")
+            return super().compare(intervention, runs=runs)
+
+    listing = FixedSource("read.py", 3, "listing")
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
+    with pytest.raises(LaunchError):
+        Investigation(comparison, Interrupted([(divergence(), [listing])], [used(listing)])).run()
+    assert found(comparison) == [("listing-order", "possible")]
 
 
 def test_what_is_seldom_different_needs_more_equal_runs() -> None:

@@ -40,6 +40,16 @@ def pair_siblings(first: Trace, second: Trace) -> None:
         _rename(second, renamed)
 
 
+def alone(trace: Trace) -> list[ProcessTrace]:
+    """The processes of a run that have the same key in each: neither they nor who started them was counted among others."""
+    mistakable = {process.key for group in _groups(trace).values() if len(group) > 1 for process in group}
+    return [process for process in ordered(trace) if not any(_is_of(process.key, key) for key in mistakable)]
+
+
+def _is_of(key: str, ancestor: str) -> bool:
+    return key == ancestor or key.startswith(f"{ancestor}.")
+
+
 def _groups(trace: Trace) -> dict[str, list[ProcessTrace]]:
     found: dict[str, list[ProcessTrace]] = {}
     for process in ordered(trace):
@@ -56,9 +66,9 @@ def _pairs(mine: Sequence[ProcessTrace], others: Sequence[ProcessTrace]) -> _Pai
 
     def pair(is_partner: Callable[[ProcessTrace, ProcessTrace], bool]) -> None:
         for process in list(left):
-            found = [other for other in right if is_partner(process, other)]
-            if found:
-                partner = next((other for other in found if other.key == process.key), found[0])
+            likeliest_first = sorted(right, key=lambda other: other.key != process.key)
+            partner = next((other for other in likeliest_first if is_partner(process, other)), None)
+            if partner is not None:
                 pairs.append((process, partner))
                 left.remove(process)
                 right.remove(partner)

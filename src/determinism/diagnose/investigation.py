@@ -15,6 +15,7 @@ from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
+from determinism.errors import LaunchError
 from determinism.trace.names import Frame
 from determinism.types import Kind
 
@@ -71,8 +72,10 @@ class Investigation:
             self._change_lines()
         except BudgetSpent:
             self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
-            if divergence is not None and not self._found and self._probed is not None:
-                self._suppose(divergence, self._probed.sources)
+            self._suppose_what_was_probed(divergence)
+        except LaunchError:
+            self._suppose_what_was_probed(divergence)
+            raise
         finally:
             self._conclude()
 
@@ -246,6 +249,11 @@ class Investigation:
         """The experiments that a cause rests on: all causes removed, and all but this one."""
         names = [_together(found).name, _together([other for other in found if other is not one]).name]
         return [made for made in self.comparison.experiments if made.factor in names]
+
+    def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
+        """The search was broken off: what it was about to try is possible."""
+        if divergence is not None and not self._found and self._probed is not None:
+            self._suppose(divergence, self._probed.sources)
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from determinism.comparison.process import compare_processes
-from determinism.comparison.streams import ordered
+from determinism.comparison.siblings import alone
 from determinism.comparison.whole_steps import up_to_common_step
 from determinism.errors import TraceError
 from determinism.trace.live import take_picture
@@ -25,7 +25,8 @@ class FailFast:
     """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
 
     Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
-    and pools, whose records come in any order, only what reaches the rest of the program is looked at.
+    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
+    are started beside each other: which is which is known only at the end.
     """
 
     def __init__(self, first: Trace, folder: Path) -> None:
@@ -35,7 +36,7 @@ class FailFast:
             first: The first run.
             folder: The trace of the run that is about to begin.
         """
-        self._first = {process.key: process for process in ordered(first)}
+        self._first = {process.key: process for process in alone(first)}
         self._folder = folder
         self._pictures = folder.with_name(f"{folder.name}.pictures")
         self._ended = threading.Event()
