@@ -156,7 +156,7 @@ def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
         lines_of(make_different(first_divergence=first, recorded=make_recorded(steps_by=by)))
         for by in ("optimizer", None)
     )
-    assert counted[0].endswith("departs from run 1 at step 0, during initialisation")
+    assert counted[0].endswith("departs from run 1 at step 0, before the first forward pass")
     assert uncounted[0].endswith("departs from run 1 in aten::randn")
     assert "`determinism.step()` at the end of each turn of a loop" in " ".join(" ".join(uncounted).split())
 

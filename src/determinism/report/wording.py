@@ -7,7 +7,7 @@ from determinism.comparison.result import Comparison
 from determinism.types import Kind, Level
 
 _PHASES = {
-    "init": "during initialisation",
+    "init": "before the first forward pass",
     "data": "while loading data",
     "forward": "in the forward pass",
     "backward": "in the backward pass",
