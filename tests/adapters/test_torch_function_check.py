@@ -29,6 +29,16 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.Adam(model.parameters())
 
 
+def test_what_is_no_function_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="was given 'train.py', which cannot be called; nothing was run"):
+        determinism.check("train.py")  # type: ignore[arg-type]
+
+
+def test_in_a_notebook_a_comparison_is_shown_in_one_line() -> None:
+    comparison = determinism.check(torch.ones, 3)
+    assert repr(comparison) == f"<Comparison {comparison}>" and "\n" not in repr(comparison)
+
+
 def test_training_starts_from_the_same_state_each_time() -> None:
     model, optimizer = made()
     before = [parameter.detach().clone() for parameter in model.parameters()]

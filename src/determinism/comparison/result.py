@@ -98,7 +98,7 @@ class Recorded:
         return min(1.0, spot.count / max(1, self.records + unrecorded))
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """The whole result of comparing two or more runs."""
 
@@ -148,6 +148,9 @@ class Comparison:
     """What the first divergence read, and what read it."""
     values: ValuesApart | None = None
     """How far the values of stored runs are apart; None where that was not asked."""
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self}>"
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""

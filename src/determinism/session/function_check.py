@@ -36,8 +36,14 @@ def check(
 
     Raises:
         StateError: Something that the function can reach cannot be copied.
-        UsageError: No supported framework is imported, or fewer than two runs are asked for.
+        UsageError: No supported framework is imported, fewer than two runs are asked for, or it is no function.
     """
+    if not callable(function):
+        raise UsageError(
+            "not-callable",
+            f"check() calls a function, and was given {function!r}, which cannot be called; nothing was run. Give the function and its "
+            "arguments, or check a whole program with: determinism check -- python train.py",
+        )
     if runs < 2:
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; runs={runs} was given.")
     snapshot = Snapshot.take(function, args, kwargs)
