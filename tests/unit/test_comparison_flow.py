@@ -298,3 +298,38 @@ def test_a_draw_of_another_size_is_said_beside_the_generator(tmp_path: Path) -> 
     first = compared(tmp_path, write).first_divergence
     assert first is not None and first.kind is Kind.RNG
     assert "Its arguments differ, too. Run 1: size=[100]. Run 2: size=[101]." in first.detail
+
+
+def stepped(b: TraceBuilder, order: str, *, trained: str) -> None:
+    """An optimizer that takes parameters in an order, and how the second of them came to be trained, in two steps."""
+    made = {name: Ref(b.add("op::init", [], [name])) for name in "abc"}
+    for step in range(2):
+        values = [f"{name} {step} {trained}" if name == "b" else f"{name} {step}" for name in order]
+        record = b.add("aten::_foreach_add_.List", [made[name] for name in order], values)
+        made = {name: Ref(record, order.index(name)) for name in order}
+        b.step({name: made[name] for name in "abc"})
+        for name in "abc":
+            turned = made[name]._replace(layout=layout(4, strides=[1]))
+            used = b.add("op::use", [turned], [f"used {name}" if trained == "equally" else f"used {name} {trained}"])
+            escape(b, used, f"used {name}")
+
+
+def test_parameters_that_are_stepped_together_may_stand_in_any_order(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, lambda b, run: stepped(b, ("abc", "bac")[run], trained="equally"))
+    assert comparison.verdict is Verdict.SAME
+
+
+def test_of_parameters_that_are_stepped_together_the_one_that_differs_is_found(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, lambda b, run: stepped(b, ("abc", "bac")[run], trained=f"otherwise {run}"))
+    assert comparison.first_visible is not None and comparison.first_visible.what == "parameter b"
+
+
+def test_what_the_first_of_parameters_stepped_together_holds_differs_if_they_change_places(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        made = [Ref(b.add("op::init", [], [name])) for name in "ab"]
+        order = made if run == 0 else made[::-1]
+        record = b.add("aten::_foreach_neg", order, ["-a", "-b"][:: 1 if run == 0 else -1])
+        escape(b, b.add("op::use", [Ref(record, 0)], [f"used {run}"]), f"used {run}")
+
+    comparison = compared(tmp_path, write)
+    assert divergence(comparison)[0] is Kind.ORDER

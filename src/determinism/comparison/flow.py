@@ -18,7 +18,7 @@ from determinism.comparison.origins import Entry, Input, Origins, entry
 from determinism.comparison.readers import Readers
 from determinism.comparison.received import Pair, differing_reads
 from determinism.comparison.roots import Aspects, Root
-from determinism.comparison.taints import PENDING, Incoming, Taints
+from determinism.comparison.taints import PENDING, Incoming, Sides, Taints
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP
 from determinism.types import Role
@@ -30,7 +30,8 @@ class Flow:
     def __init__(self, first: ProcessTrace, second: ProcessTrace, key_of: Callable[[int], int]) -> None:
         """Take the processes, and what gives the key that both runs share for a record of the second."""
         self._processes = (first, second)
-        self._taints = Taints(key_of)
+        self._key_of = key_of
+        self._taints = Taints(key_of, self._holds_equal)
         self._origins = (
             Origins(first, lambda number, output: (number, output) in self._taints),
             Origins(second, lambda number, output: (key_of(number), output) in self._taints),
@@ -104,7 +105,7 @@ class Flow:
             self.loaded |= differing_reads(*sides)
             return
         carried = frozenset(t.root for t in incoming.carried)
-        leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT)
+        leaves_other = aspects.edges and some.role in (Role.ESCAPE, Role.CHECKPOINT) and not self._leaves_equal(sides)
         differs = aspects.outputs or aspects.digests or is_extra or leaves_other
         pending = False
         # The end of the program is no difference of its own: what one run did beyond the other's end is.
@@ -120,7 +121,8 @@ class Flow:
             self._generator_root = min(roots if self._generator_root is None else roots | {self._generator_root})
         gives_other = aspects.outputs or is_extra
         own = {index for index in roots if index in self._open} | ({PENDING} if pending and gives_other else set())
-        if self._taints.spread(key, some, own, incoming, self._open, differs=gives_other):
+        equal = _equal_outputs(sides) if some.takes_each_by_itself else ()
+        if self._taints.spread(key, some, own, incoming, self._open, equal, differs=gives_other):
             yield key
 
     def _entries(self, group: Group, row: int) -> tuple[Entry | None, Entry | None]:
@@ -131,6 +133,35 @@ class Flow:
             for process, chunk, position in zip(self._processes, chunks, at, strict=True)
         )
         return first, second
+
+    def _holds_equal(self, sides: Sides, position: int) -> bool:
+        """Whether an input is known to hold the same bits in both runs.
+
+        An op that took several tensors in another order gave them in that order; which of its outputs a tensor is, is no
+        difference of the tensor.
+        """
+        first, second = sides
+        if first is None or second is None or position >= min(len(first.inputs), len(second.inputs)):
+            return False
+        mine, other = first.inputs[position], second.inputs[position]
+        if mine.digest is not None:
+            return mine.digest == other.digest
+        if mine.producer != self._key_of(other.producer) or mine.output == other.output or mine.layout != other.layout:
+            return False
+        written = self._origins[0].written(mine)
+        return written is not None and written == self._origins[1].written(other)
+
+    def _leaves_equal(self, sides: Sides) -> bool:
+        """Whether what leaves the framework holds the same in both runs, though it is another output of its op."""
+        first, second = sides
+        if first is None or second is None or len(first.inputs) != len(second.inputs):
+            return False
+        places = range(len(first.inputs))
+        return all(self._is_alike(first, second, at) or self._holds_equal(sides, at) for at in places)
+
+    def _is_alike(self, first: Entry, second: Entry, position: int) -> bool:
+        mine, other = first.inputs[position], second.inputs[position]
+        return mine._replace(producer=0) == other._replace(producer=0) and mine.producer == self._key_of(other.producer)
 
     def _has_generator(self, group: Group, row: int) -> bool:
         for chunk, at in ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row]))):
@@ -219,6 +250,15 @@ class Flow:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
+
+
+def _equal_outputs(sides: Sides) -> list[int]:
+    """The places of outputs that are equal in both runs."""
+    first, second = sides
+    if first is None or second is None:
+        return []
+    pairs = enumerate(zip(first.outputs, second.outputs, strict=False))
+    return [place for place, (mine, other) in pairs if any(mine.digest) and mine == other]
 
 
 def _aspects(group: Group, row: int) -> Aspects:

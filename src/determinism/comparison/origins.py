@@ -66,6 +66,11 @@ class Entry(NamedTuple):
         return self.op.partition(".")[0] in _COPIES
 
     @property
+    def takes_each_by_itself(self) -> bool:
+        """Whether the op does the same to each of several tensors, of which none has a part in what comes of the others."""
+        return self.op.startswith("aten::_foreach_")
+
+    @property
     def is_collective(self) -> bool:
         """Whether the op exchanges tensors with other processes; then its outputs were not there yet to be digested."""
         return self.op.startswith(("c10d::", "_c10d_functional::"))
@@ -160,6 +165,16 @@ class Origins:
     def entry(self, number: int) -> Entry:
         """One record by number; it must have been passed."""
         return entry(self._process, *self._process.record(number))
+
+    def written(self, value: Input) -> Output | None:
+        """The output that a value is part of; None where nobody recorded or digested it, or it lies elsewhere too."""
+        if value.producer < 0 or value.layout is None:
+            return None
+        outputs = self.entry(value.producer).outputs
+        made = outputs[value.output] if value.output < len(outputs) else None
+        if made is None or made.layout is None or not any(made.digest):
+            return None
+        return None if leaves_uncovered(value.layout, [made.layout]) else made
 
     def came_in(self, value: Input) -> bool:
         """Whether a value arrived from another process, through a collective or a receive."""

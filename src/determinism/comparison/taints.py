@@ -13,6 +13,10 @@ from determinism.types import Access
 _MOST_COVERS = 64
 
 
+Sides = tuple[Entry | None, Entry | None]
+"""A record in both runs; None where a run lacks it."""
+
+
 class Taint(NamedTuple):
     """A difference that lies in part of a storage."""
 
@@ -53,9 +57,15 @@ def receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
 class Taints:
     """Marks what records give with the differences that lie in it."""
 
-    def __init__(self, key_of: Callable[[int], int]) -> None:
-        """Take what gives the key that both runs share for a record of the second."""
+    def __init__(self, key_of: Callable[[int], int], holds_equal: Callable[[Sides, int], bool]) -> None:
+        """Make an empty one.
+
+        Args:
+            key_of: Gives the key that both runs share for a record of the second.
+            holds_equal: Whether an input of a record, by its position, is known to hold the same in both runs.
+        """
         self._key_of = key_of
+        self._holds_equal = holds_equal
         self._marks: dict[tuple[int, int], tuple[Taint, ...]] = {}
         self.producers: set[int] = set()
         """Keys of the records that gave something that is marked."""
@@ -82,16 +92,17 @@ class Taints:
         self._marks = kept
         self.producers = {key for key, _ in kept}
 
-    def incoming(self, sides: tuple[Entry | None, Entry | None], *, is_equal: bool) -> Incoming:
+    def incoming(self, sides: Sides, *, is_equal: bool) -> Incoming:
         """What a record of both runs receives; `is_equal` says that it gave the same in both."""
         read: set[int] = set()
         carried: set[Taint] = set()
         for side, one in enumerate(sides):
             for position, value in enumerate(one.inputs if one is not None and not one.only_receives else ()):
-                if _is_known_equal(value, position, sides[1 - side]):
-                    continue
                 key = value.producer if side == 0 else self._key_of(value.producer)
-                for taint in self._marks.get((key, value.output), ()):
+                taints = self._marks.get((key, value.output), ())
+                if not taints or self._holds_equal(sides, position):
+                    continue
+                for taint in taints:
                     if value.access is Access.CARRY:
                         carried.add(taint)
                     elif receives(value, taint, can_tell=is_equal and one is not None and one.shows_what_it_read):
@@ -99,16 +110,25 @@ class Taints:
         return Incoming(frozenset(read), tuple(carried))
 
     def spread(
-        self, key: int, some: Entry, own: set[int], incoming: Incoming, followed: Container[int], *, differs: bool
+        self,
+        key: int,
+        some: Entry,
+        own: set[int],
+        incoming: Incoming,
+        followed: Container[int],
+        equal: Container[int] = (),
+        *,
+        differs: bool,
     ) -> bool:
         """Mark what a record gives.
 
         Args:
             key: Of the record.
             some: The record, of either run.
-            own: Roots whose difference is in all that it gives; `PENDING` for memory that nobody wrote.
+            own: Roots whose difference is in all that it gives, but for what is equal; `PENDING` for memory that nobody wrote.
             incoming: What it received, of which some may lie beside what it wrote.
             followed: The roots that still matter.
+            equal: Outputs that have nothing of it.
             differs: Whether it gave something else in the other run.
 
         Returns:
@@ -117,7 +137,7 @@ class Taints:
         keeps = differs and chooses_elements(some)
         marked = False
         for output, made in enumerate(some.outputs):
-            taints = {Taint(made.layout, root) for root in own}
+            taints = set() if output in equal else {Taint(made.layout, root) for root in own}
             for taint in incoming.carried:
                 if taint.root == PENDING or taint.root in followed:
                     left = _left(taint, made.layout, keeps=keeps)
@@ -144,10 +164,3 @@ def _left(taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
         return taint
     covers = (*taint.covers, written)
     return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None
-
-
-def _is_known_equal(value: Input, position: int, other: Entry | None) -> bool:
-    """Whether an input was digested in both runs, and held the same."""
-    if value.digest is None or other is None or position >= len(other.inputs):
-        return False
-    return value.digest == other.inputs[position].digest

@@ -80,7 +80,8 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str]) -> Iterator[Held]:
     for group_index, group in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(group["params"]):
+        # A parameter that has a name is that one wherever it stands; the others are known by where they stand.
+        for index, parameter in sorted(enumerate(group["params"]), key=lambda one: named.get(id(one[1]), "")):
             if not isinstance(parameter, torch.Tensor):
                 continue
             name = named.get(id(parameter)) or f"param_groups[{group_index}].params[{index}]"
