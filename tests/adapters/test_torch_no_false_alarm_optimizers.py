@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,26 @@ for name, options in {"plain": {}, "foreach": {"foreach": True}, "fused": {"fuse
 for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam,
              torch.optim.RAdam, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor):  # fmt: skip
     program(optimize, kind, name=kind.__name__)
+
+
+TURN = itertools.count()
+
+
+def in_another_order(make: Callable[[list[nn.Parameter]], Any]) -> Any:
+    """As with parameters from a set, whose order is another one in each process."""
+    parameters = list((net := mlp()).parameters())
+    shift = next(TURN) % len(parameters)
+    optimizer = make([*parameters[shift:], *parameters[:shift]])
+    train(net, batches(), lambda x, y: F.cross_entropy(net(x), y), optimizer)
+    return net.state_dict()
+
+
+for name, make in {
+    "SGD foreach": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, foreach=True),
+    "Adam for loop": lambda p: torch.optim.Adam(p, foreach=False),
+}.items():
+    program(in_another_order, make, name=f"{name} in another order each time")
 
 
 @program
