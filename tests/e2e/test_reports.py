@@ -105,7 +105,7 @@ def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> 
     report = report_of(finished)
     assert report["dataflow"] is None
     assert [loss["step"] for loss in report["losses"]] == list(range(6))
-    assert "only recording at level op follows values" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "values are followed at level op" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_equal_runs_have_a_page_too(tmp_path: Path) -> None:

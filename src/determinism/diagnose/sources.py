@@ -145,6 +145,15 @@ def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
     return list(found.items())
 
 
+def unprobed_modules(folder: Path) -> list[Unprobed]:
+    """The user's modules in which nothing could be noted.
+
+    Args:
+        folder: With the notes of a run.
+    """
+    return list(dict.fromkeys(one for key in sorted(_keys(folder)) for one in _read(folder, key).unprobed))
+
+
 def _difference(place: _Place, first: _Series, second: _Series) -> tuple[int, bool | None] | None:
     """Which use differs first, and whether it is known to differ; None if none does."""
     untold = None
