@@ -20,13 +20,10 @@ from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, trait
 from determinism.frameworks.torch.record_maker import RecordMaker, num_function_modes
 from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
 from determinism.trace.schema import Meaning
-from determinism.types import Phase, Role
+from determinism.types import Role
 
-_current_node = torch._C._current_autograd_node
 _no_dispatch = torch._C._disabled_torch_dispatch_impl
 _frame = sys._getframe
-_BACKWARD = Phase.BACKWARD
-_FORWARD = Phase.FORWARD
 _OP = Role.OP
 
 
