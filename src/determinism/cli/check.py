@@ -19,7 +19,7 @@ from determinism.cli.reports import Reports
     "--runs",
     "num_runs",
     type=click.IntRange(min=2),
-    help="How many runs.  [default: 2, and up to 3 more if they are equal but the program is racy]",
+    help="How many runs.  [default: 2, and up to 3 more if they are equal but its order depends on timing]",
 )
 @recording_options
 @click.option(

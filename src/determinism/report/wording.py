@@ -72,7 +72,7 @@ def kind_sentence(first: Divergence, level: str) -> str:
 
 def dead_phrase(count: int) -> str:
     """Say how many dead differences there are."""
-    return f"{counted(count, 'value')} that nothing read {'differs' if count == 1 else 'differ'}"
+    return f"{counted(count, 'value')} that reached nothing kept or shown {'differs' if count == 1 else 'differ'}"
 
 
 def stop_phrase(stopped_by: str) -> str:
