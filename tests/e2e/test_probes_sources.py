@@ -40,13 +40,18 @@ PROGRAMS = {
     "id as key": Program("id", "class T: pass\nts = [T() for _ in range(40)]\nts.sort(key=id)  # here\nprint(id)"),
     "id of objects where others were": Program(
         "id",
-        "class T: pass\ndef name(t): return id(t)  # here\nts = [T() for _ in range(40)]\nlist(map(name, ts))\n"
-        "del ts[hash('word') % 30 :]\nprint([*map(name, [T() for _ in range(5)])])",
+        "class T: pass\ndef name(t): return id(t)  # here\nts = [T() for _ in range(999)]\nlist(map(name, ts))\n"
+        "del ts[hash('word') % 900 :]\nprint([*map(name, [T() for _ in range(5)])])",
     ),
     "weak set": Program(
         "set-order",
-        "import weakref\nclass T: pass\nts = [T() for _ in range(30)]\nkept = weakref.WeakSet()\n"
-        "for t in ts: kept.add(t)\nprint([ts.index(t) for t in kept])  # here",
+        "import weakref\nclass T: pass\nothers = [T() for _ in range(hash('word') % 1000)]\nts = [T() for _ in range(200)]\n"
+        "kept = weakref.WeakSet()\nfor t in ts: kept.add(t)\nprint([ts.index(t) for t in kept])  # here",
+    ),
+    "weak set of a list": Program(
+        "set-order",
+        "import weakref\nclass T: pass\nothers = [T() for _ in range(hash('word') % 1000)]\nts = [T() for _ in range(200)]\n"
+        "print([ts.index(t) for t in weakref.WeakSet(ts)])  # here",
     ),
     "urandom": Program("entropy", "import os\nprint(os.urandom(8))  # here"),
     "uuid": Program("entropy", "from uuid import uuid4\nprint(uuid4())  # here"),

@@ -211,7 +211,7 @@ class _Rewriter(ast.NodeTransformer):
     def _arguments(self, node: ast.Call, name: str, which: str) -> bool:
         """Have arguments looked at; whether any of these needs to know what is called."""
         is_name, asks = isinstance(node.func, ast.Name), False
-        if is_name and name in ("set", "frozenset"):
+        if name == "WeakSet" or (is_name and name in ("set", "frozenset")):
             kinds = (*MAYBE_SETS, ast.GeneratorExp, ast.ListComp)
             node.args = [self._asked(MEMBERS, one) if isinstance(one, kinds) else one for one in node.args]
         elif not is_name and name == "add" and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
