@@ -92,6 +92,22 @@ def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model:
     assert "model.eval()" in finished.text and "In training mode" in finished.text
 
 
+@pytest.mark.thorough
+def test_kernels_that_are_left_in_evaluation_mode_are_cured_with_it(tmp_path: Path) -> None:
+    arguments = ("--model", "dropping products")
+    varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
+    report = check_batch(tmp_path, *arguments, "--train").report
+    assert report is not None
+
+    assert report["verdict"] == "different"
+    [fix] = report["fixes"]
+    variables = {one["name"]: one["value"] for one in fix["env"] or []}
+    assert fix["verified"] and fix["code"].startswith("model.eval()") and bool(variables) is varies
+    assert len({results(size, *arguments, environment=variables) for size in (1, 8, 24)}) == 1
+    assert [cause["id"] for cause in report["causes"]] == ["training-mode", *["kernel"] * varies]
+    assert {cause["status"] for cause in report["causes"]} == {"confirmed"}
+
+
 @pytest.mark.parametrize("model", ["normed", pytest.param("dropping", marks=pytest.mark.thorough)])
 def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: str) -> None:
     assert check_batch(tmp_path, "--model", model).status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import jsonschema
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from determinism.comparison.batch_result import BatchKind, BatchRows, RowDifference, TrainingModule
 from determinism.comparison.findings import Fix
 from determinism.comparison.result import Comparison, Recorded, Trouble
-from determinism.diagnose.batch_trials import causes_of, is_cured, trials_for, with_outcome
+from determinism.diagnose.batch_cure import CureSearch, is_cured
+from determinism.diagnose.batch_trials import Trial
 from determinism.report.document import SCHEMA_FILE, document
 from determinism.types import Verdict
 from tests.builders import make_different
@@ -35,10 +37,7 @@ def different(kind: BatchKind | None = BatchKind.OP, *, training: bool = False, 
 
 def with_trials(comparison: Comparison, *, cured: bool) -> Comparison:
     assert comparison.batch is not None
-    trial = trials_for(comparison)[0]
-    comparison.batch.tried = [with_outcome(trial, verified=cured)]
-    comparison.fixes = [one for one in comparison.batch.tried if one.verified]
-    comparison.causes = causes_of(comparison, trial if cured else None)
+    CureSearch(comparison, lambda trial: same() if cured else different(BatchKind.MIXING)).run()
     return comparison
 
 
@@ -90,15 +89,61 @@ def test_an_inconclusive_verdict_says_why_and_nothing_else() -> None:
     assert "Inconclusive: No row came twice." in text and "compared" not in text
 
 
-def test_settings_are_tried_where_they_may_help() -> None:
-    def tried(comparison: Comparison, *, within: bool = False) -> list[str]:
-        return [trial.fix.identifier for trial in trials_for(comparison, within_process=within)]
+def trials_of(comparison: Comparison, outcomes: Callable[[Trial], Comparison | None]) -> list[str]:
+    """What is tried, in order, where trials come out in a way."""
+    tried: list[str] = []
 
-    assert tried(different(BatchKind.MIXING)) == []
-    assert tried(different(BatchKind.PADDING, training=True)) == []
-    assert tried(different(BatchKind.RNG, training=True)) == ["evaluation-mode"]
-    assert "one-thread" in tried(different(BatchKind.OP))
-    assert tried(different(BatchKind.OP), within=True) == ["mkldnn-off"]
+    def attempt(trial: Trial) -> Comparison | None:
+        tried.append(trial.fix.identifier)
+        return outcomes(trial)
+
+    CureSearch(comparison, attempt).run()
+    return tried
+
+
+def test_settings_are_tried_where_they_may_help() -> None:
+    def nothing_helps(trial: Trial) -> Comparison:
+        return different(BatchKind.MIXING)
+
+    assert trials_of(different(BatchKind.MIXING), nothing_helps) == []
+    assert trials_of(different(BatchKind.PADDING, training=True), nothing_helps) == []
+    assert trials_of(different(BatchKind.RNG, training=True), nothing_helps) == ["evaluation-mode"]
+    assert "one-thread" in trials_of(different(BatchKind.OP), nothing_helps)
+
+
+def helps(*identifiers: str) -> Callable[[Trial], Comparison]:
+    """What comes of trials of which only these cure."""
+    return lambda trial: same() if trial.fix.identifier in identifiers else different(BatchKind.OP)
+
+
+@pytest.mark.parametrize("kind", [BatchKind.MIXING, BatchKind.OP])
+def test_kernels_are_tried_in_evaluation_mode_where_that_leaves_them(kind: BatchKind) -> None:
+    comparison = different(kind, training=True)
+    tried = trials_of(comparison, helps("evaluation-mode-one-thread"))
+
+    assert tried[0] == "evaluation-mode" and "evaluation-mode-one-thread" in tried
+    assert [fix.code for fix in comparison.fixes] == ["model.eval()"]
+    assert comparison.fixes[0].environment == (("OMP_NUM_THREADS", "1"), ("MKL_NUM_THREADS", "1"))
+    assert [(cause.identifier, cause.status) for cause in comparison.causes] == [
+        ("training-mode", "confirmed"),
+        ("kernel", "confirmed"),
+    ]
+
+
+def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
+    comparison = different(BatchKind.OP, training=True)
+    trials_of(comparison, helps("evaluation-mode-one-thread", "one-thread"))
+
+    assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
+    assert ("kernel", "confirmed") in [(cause.identifier, cause.status) for cause in comparison.causes]
+    assert ("training-mode", "confirmed") not in [(cause.identifier, cause.status) for cause in comparison.causes]
+
+
+def test_what_could_not_be_tried_is_not_said_to_have_been() -> None:
+    comparison = different(BatchKind.OP)
+    trials_of(comparison, lambda trial: None)
+
+    assert comparison.batch is not None and comparison.batch.tried == []
 
 
 def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:

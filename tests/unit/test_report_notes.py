@@ -83,7 +83,7 @@ def test_dead_differences_that_count() -> None:
     ("changes", "expected"),
     [
         ({"exit_status": 3}, "runs 1 and 2: exit status 3"),
-        ({"exit_status": -9, "stopped_by": "SIGKILL"}, "runs 1 and 2: stopped by SIGKILL, exit status -9"),
+        ({"exit_status": -9, "stopped_by": "SIGKILL"}, "runs 1 and 2: stopped by SIGKILL"),
         ({"stopped_by": "steps"}, "runs 1 and 2: ended by --steps"),
         ({"stopped_by": "interrupt", "exit_status": None}, "runs 1 and 2: interrupted"),
     ],
@@ -94,7 +94,7 @@ def test_how_runs_ended(changes: dict[str, Any], expected: str) -> None:
 
 def test_exit_statuses_that_differ() -> None:
     lines = lines_of(make_comparison(verdict=Verdict.DIFFERENT, runs=[make_run(1), make_run(2, exit_status=1)]))
-    assert lines[0] == "Different: the runs ended with exit statuses 0 and 1"
+    assert lines[0] == "Different: the runs ended with exit status 0 and exit status 1"
     assert "run 2: exit status 1" in lines[2]
 
 

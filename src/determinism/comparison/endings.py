@@ -10,6 +10,7 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.process import ProcessComparison, compare_processes
 from determinism.comparison.result import Comparison, Trouble
 from determinism.comparison.whole_steps import up_to_common_step
+from determinism.exit_status import exit_phrase
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, Table
 from determinism.types import Kind, Level, Verdict
@@ -102,7 +103,7 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
         comparison.trouble.append(
             Trouble(
                 "runs-failed",
-                f"All runs ended with exit status {failed}. What they recorded up to there is equal, but a program that "
+                f"All runs ended with {exit_phrase(failed)}. What they recorded up to there is equal, but a program that "
                 "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
             )
         )
@@ -157,7 +158,7 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     framework = trace.processes[0].description.get("framework")
     if level == Level.OP:
         status = trace.manifest.get("exit_status")
-        ended = f" before it failed with exit status {status}" if status else ""
+        ended = f" before it failed with {exit_phrase(status)}" if status else ""
         return f"Run {number} imported {framework} but ran no op of it{ended}, so there is nothing to compare."
     seen = "step ended" if level == Level.STEP else "module was called and no step ended"
     return (
@@ -169,8 +170,9 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
 def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) -> Divergence:
     process = traces[0].processes[0]
     records, steps = process.extent
-    texts = ", ".join(f"run {i + 1}: {status}" for i, status in enumerate(statuses))
+    phrases = ["unknown" if status is None else exit_phrase(status) for status in statuses]
+    texts = ", ".join(f"run {number}: {phrase}" for number, phrase in enumerate(phrases, start=1))
     return Divergence(
         Kind.STRUCTURE, process.key, max(records - 1, 0), 0, max(steps - 1, 0), "other", "determinism::exit", None, None,
-        None, (), None, (), f"All recorded tensors are equal, but the runs ended differently (exit status of {texts}).",
+        None, (), None, (), f"All recorded tensors are equal, but the runs ended differently ({texts}).",
     )  # fmt: skip

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from determinism.comparison.batch_result import BatchKind
 from determinism.comparison.findings import Cause, Experiment, Fix, Status
 from determinism.comparison.result import Comparison
-from determinism.types import Verdict
 
 _CPU_FACTS = Path("/proc/cpuinfo")
 _MKL = "MKL_CBWR"
 """Conditional numerical reproducibility of oneMKL; its documentation says that `STRICT` makes products of matrices independent of their
 number of rows, from AVX2 on (oneMKL developer guide, "Reproducibility Conditions")."""
+
+
+_TRAINING, _KERNEL = "training-mode", "kernel"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Trial:
     fix: Fix
     settings: tuple[str, ...] = ()
     """Names of what the recorder sets inside."""
-    cause: str = "kernel"
+    causes: tuple[str, ...] = (_KERNEL,)
+    """What it removes."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -32,23 +35,34 @@ class Trial:
         return dict(self.fix.environment or ())
 
 
-def trials_for(comparison: Comparison, *, within_process: bool = False) -> list[Trial]:
-    """What is worth a try, the likeliest first.
+def first_trials(comparison: Comparison) -> list[Trial]:
+    """What is worth a try at first, the likeliest before the others.
 
     Args:
         comparison: Rows were found to depend on their batch.
-        within_process: Only what can be set while a process runs.
     """
     rows = comparison.batch
     assert rows is not None
     kind = None if rows.difference is None else rows.difference.kind
     if kind is BatchKind.PADDING:
         return []
-    is_training = bool(rows.training) or (rows.difference is not None and rows.difference.is_training)
-    found = [_EVALUATION] if is_training else []
-    if kind in (BatchKind.OP, None):
-        found += _kernels()
-    return [trial for trial in found if not (within_process and trial.environment)]
+    if rows.training or (rows.difference is not None and rows.difference.is_training):
+        return [EVALUATION]
+    return kernel_trials() if kind in (BatchKind.OP, None) else []
+
+
+def joined(first: Trial, second: Trial) -> Trial:
+    """Both at once."""
+    return Trial(
+        Fix(
+            f"{first.fix.identifier}-{second.fix.identifier}",
+            f"{first.fix.title}, and {second.fix.title[0].lower()}{second.fix.title[1:]}",
+            "\n".join(one.fix.code for one in (first, second) if one.fix.code is not None) or None,
+            (*(first.fix.environment or ()), *(second.fix.environment or ())) or None,
+        ),
+        (*first.settings, *second.settings),
+        (*first.causes, *second.causes),
+    )
 
 
 def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
@@ -64,17 +78,17 @@ def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
     names = ", ".join(f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training[:4])
     tried = tuple(_experiment(one, len(rows.sizes)) for one in rows.tried)
     found = []
-    if rows.training or (verified is not None and verified.cause == "training-mode"):
-        is_proven = verified is not None and verified.cause == "training-mode"
+    proven = () if verified is None else verified.causes
+    if rows.training or _TRAINING in proven:
         explains = kind in (BatchKind.MIXING, BatchKind.RNG, None)
-        status = Status.CONFIRMED if is_proven else Status.LIKELY if explains else Status.POSSIBLE
+        status = Status.CONFIRMED if _TRAINING in proven else Status.LIKELY if explains else Status.POSSIBLE
         evidence = (f"In training mode and computing otherwise because of it: {names}",) if names else ()
-        found.append(Cause("training-mode", _TITLES["training-mode"], status, evidence, tried, ()))
-    if kind is not None and not any(one.status is Status.CONFIRMED for one in found):
-        identifier = {"op": "kernel", "rng": "random", "mixing": "mixing", "padding": "padding"}[kind]
-        is_proven = verified is not None and verified.cause == identifier
-        status = Status.CONFIRMED if is_proven else Status.LIKELY
-        found.append(Cause(identifier, _TITLES[identifier], status, (), tried, ()))
+        found.append(Cause(_TRAINING, _TITLES[_TRAINING], status, evidence, tried, ()))
+    if _KERNEL in proven:
+        found.append(Cause(_KERNEL, _TITLES[_KERNEL], Status.CONFIRMED, (), tried, ()))
+    elif kind is not None and not any(one.status is Status.CONFIRMED for one in found):
+        identifier = {"op": _KERNEL, "rng": "random", "mixing": "mixing", "padding": "padding"}[kind]
+        found.append(Cause(identifier, _TITLES[identifier], Status.LIKELY, (), tried, ()))
     return found
 
 
@@ -83,24 +97,8 @@ def _experiment(tried: Fix, sizes: int) -> Experiment:
     return Experiment(tried.title, "fixed", sizes, tried.verified, outcome)
 
 
-def is_cured(trial: Comparison, before: Comparison) -> bool:
-    """Whether rows were compared in runs with a trial, and all were equal.
-
-    Args:
-        trial: How these runs compare.
-        before: How the runs without it do.
-    """
-    if trial.verdict is not Verdict.SAME or trial.batch is None or before.batch is None:
-        return False
-    return trial.batch.rows_matched > 0 and trial.batch.places > 0
-
-
-def with_outcome(trial: Trial, *, verified: bool) -> Fix:
-    """What was tried, with how it came out."""
-    return replace(trial.fix, verified=verified)
-
-
-def _kernels() -> list[Trial]:
+def kernel_trials() -> list[Trial]:
+    """What makes libraries keep to one kernel, the likeliest first."""
     flags = _flags()
     branches = [name for name, flag in (("AVX512", "avx512f"), ("AVX2", "avx2")) if flag in flags]
     strict = [
@@ -113,18 +111,7 @@ def _kernels() -> list[Trial]:
         Fix("mkldnn-off", "Without oneDNN, on the CPU", "torch.backends.mkldnn.enabled = False"), ("mkldnn-off",)
     )
     one_thread = Trial(Fix("one-thread", "One thread", None, (("OMP_NUM_THREADS", "1"), ("MKL_NUM_THREADS", "1"))))
-    both = [
-        Trial(
-            Fix(
-                f"mkldnn-off-{one.fix.identifier}",
-                f"{one.fix.title}, and without oneDNN",
-                no_mkldnn.fix.code,
-                one.fix.environment,
-            ),
-            no_mkldnn.settings,
-        )
-        for one in strict
-    ]
+    both = [joined(no_mkldnn, one) for one in strict]
     compatible = Trial(Fix("mkl-compatible", "oneMKL keeps to its oldest kernel", None, ((_MKL, "COMPATIBLE"),)))
     return [*strict, no_mkldnn, one_thread, *both, compatible]
 
@@ -139,12 +126,12 @@ def _flags() -> set[str]:
     return set(line.partition(":")[2].split())
 
 
-_EVALUATION = Trial(
-    Fix("evaluation-mode", "The model in evaluation mode", "model.eval()"), ("evaluation",), "training-mode"
+EVALUATION = Trial(
+    Fix("evaluation-mode", "The model in evaluation mode", "model.eval()"), ("evaluation",), (_TRAINING,)
 )
 _TITLES = {
-    "training-mode": "The model was left in training mode",
-    "kernel": "The library computes a row in another way in batches of another size",
+    _TRAINING: "The model was left in training mode",
+    _KERNEL: "The library computes a row in another way in batches of another size",
     "mixing": "An op takes the rows of a batch together",
     "random": "Random numbers are drawn for each batch",
     "padding": "Batches are padded to their longest row",

@@ -13,12 +13,14 @@ from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
 from determinism.diagnose.intervention import Intervention
 from determinism.errors import LaunchError, UsageError
+from determinism.exit_status import exit_phrase
 from determinism.launch.check_request import CheckRequest
 from determinism.launch.conditions import Conditions, conditions_of
 from determinism.launch.evidence import EvidenceRuns
 from determinism.launch.explaining import VARIED_RUNS, explain, possible_factors
 from determinism.launch.fail_fast import FailFast
 from determinism.launch.fresh_copy import FreshCopy
+from determinism.launch.further_runs import may_run_further
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.output_folder import OutputFolder
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never
@@ -31,7 +33,6 @@ from determinism.launch.unrecorded import require_recorded
 from determinism.trace.reader import Trace, open_trace
 from determinism.types import Verdict
 
-_SECONDS_THAT_EXPLAIN_ITSELF = 60.0
 _MOST_EXTRA_RUNS = 3
 
 
@@ -103,7 +104,7 @@ class Check:
         if log is None and result.exit_status and is_unread():
             raise LaunchError(
                 "output-unread",
-                f"The program ended with exit status {result.exit_status}, and nobody reads what it prints any more, as after "
+                f"The program ended with {exit_phrase(result.exit_status)}, and nobody reads what it prints any more, as after "
                 "`| head`: it may have failed for that alone, so no more runs were made. Send its output to a file.",
             )
         try:
@@ -135,7 +136,7 @@ class Check:
             and comparison.racy
             and self.request.num_runs is None
             and extra < _MOST_EXTRA_RUNS
-            and self._may_run_further()
+            and may_run_further(self.request.explain, self.runs)
         ):
             extra += 1
             self._make(traces, f"run-{len(self.runs) + 1}", f"extra run {extra} of up to {_MOST_EXTRA_RUNS}")
@@ -166,7 +167,9 @@ class Check:
         return plain
 
     def _explain(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> None:
-        is_wanted = self._may_run_further() and not self.request.fail_fast and self.request.budget != 0
+        is_wanted = (
+            may_run_further(self.request.explain, self.runs) and not self.request.fail_fast and self.request.budget != 0
+        )
         if is_wanted and not self._was_interrupted:
             explain(
                 comparison, self.request, self._output, standard_input, self.announce, self.warn,
@@ -176,15 +179,14 @@ class Check:
     def _confirm(self, comparison: Comparison, traces: list[Trace]) -> None:
         self.runs = comparison.runs
         # With factors stirred the further runs would not be like those that differ.
-        if comparison.first_divergence is not None and self._may_run_further() and not comparison.varied:
+        if (
+            comparison.first_divergence is not None
+            and may_run_further(self.request.explain, self.runs)
+            and not comparison.varied
+        ):
             runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)
             runs.gather(comparison, traces, with_values=self.request.budget != 0)
             self._was_interrupted = runs.was_interrupted
-
-    def _may_run_further(self) -> bool:
-        if self.request.explain is not None:
-            return self.request.explain
-        return max(run.seconds for run in self.runs) < _SECONDS_THAT_EXPLAIN_ITSELF
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove the traces of equal runs, unless they are to be kept."""

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from determinism.comparison.batch_invariance import compare_batches
 from determinism.comparison.result import Comparison, RunSummary
-from determinism.diagnose.batch_trials import Trial, causes_of, is_cured, trials_for, with_outcome
+from determinism.diagnose.batch_cure import CureSearch, is_cured
+from determinism.diagnose.batch_trials import Trial
 from determinism.errors import DeterminismError, LaunchError
+from determinism.exit_status import exit_phrase
 from determinism.launch.batch_request import BatchRequest
+from determinism.launch.further_runs import may_run_further
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.output_folder import OutputFolder
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
@@ -21,7 +24,7 @@ from determinism.launch.unrecorded import require_recorded
 from determinism.trace.reader import Trace, open_trace
 from determinism.types import Verdict
 
-_SECONDS_THAT_EXPLAIN_ITSELF = 60.0
+_STIRRED = "stirred"
 
 
 @dataclass
@@ -67,7 +70,7 @@ class BatchCheck:
             name, title = f"{name}-stirred", f"{title} and other random numbers"
         trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
         command = self.request.command(size)
-        rows = {"batch": size, "settings": ["stirred"] if stirred else []}
+        rows = {"batch": size, "settings": [_STIRRED] * stirred}
         try:
             result = record_program(
                 command, trace, rows=rows, log=log, on_progress=self.announce(title, log), stdin=self._standard_input
@@ -82,7 +85,7 @@ class BatchCheck:
         if result.exit_status:
             raise LaunchError(
                 "batch-run-failed",
-                f"The {title} ended with exit status {result.exit_status}, so there is nothing whole to compare. Its output is "
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
                 f"{'above' if log is None else f'in {log}'}. Mend it, or leave this size out: --sizes. In training mode batch norm "
                 "takes no batch of 1.",
             )
@@ -94,49 +97,48 @@ class BatchCheck:
 
     def _explain(self, comparison: Comparison, sizes: Sequence[int]) -> None:
         """Try settings until one makes all rows equal, in batches of all sizes."""
-        rows = comparison.batch
-        assert rows is not None
-        verified: Trial | None = None
-        for trial in trials_for(comparison) if self._may_run_further() else []:
+        may_try = may_run_further(self.request.explain, self.runs)
+
+        def attempt(trial: Trial) -> Comparison | None:
             try:
-                cured = self._try(trial, comparison, sizes)
+                return self._try(trial, comparison, sizes) if may_try else None
             except DeterminismError as error:
                 self.warn(f"{trial.fix.title} could not be tried. {error.message}")
-                continue
-            rows.tried.append(with_outcome(trial, verified=cured))
-            if cured:
-                verified = trial
-                comparison.fixes.append(rows.tried[-1])
-                break
-        comparison.causes = causes_of(comparison, verified)
+                return None
 
-    def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> bool:
-        """Run the program with one thing set: first the two sizes that showed the difference, then all."""
+        CureSearch(comparison, attempt).run()
+
+    def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
+        """Run the program with something set: first the two sizes that showed the difference, then all if these are equal."""
         assert comparison.batch is not None and comparison.batch.difference is not None
         shown = comparison.batch.difference.sizes
         traces: dict[int, Trace] = {}
         names = []
         try:
-            for wanted in (shown, sizes):
+            for wanted in (sorted(shown), sorted(sizes)):
                 for size in wanted:
                     if size not in traces:
                         names.append(f"trial-{trial.fix.identifier}-{size}")
                         traces[size] = self._make_trial(names[-1], trial, size)
-                ordered = sorted(wanted)
-                if not is_cured(compare_batches([traces[size] for size in ordered], ordered), comparison):
-                    return False
-            return True
+                outcome = compare_batches([traces[size] for size in wanted], wanted)
+                if not is_cured(outcome, comparison):
+                    return outcome
+            if outcome.batch is not None and outcome.batch.draws:
+                names.append(f"trial-{trial.fix.identifier}-stirred")
+                stirred = self._make_trial(names[-1], trial, wanted[-1], stirred=True)
+                outcome = compare_batches([*(traces[size] for size in wanted), stirred], [*wanted, wanted[-1]])
+            return outcome
         finally:
             for name in names:
                 self._output.discard(name, with_log=False)
 
-    def _make_trial(self, name: str, trial: Trial, size: int) -> Trace:
+    def _make_trial(self, name: str, trial: Trial, size: int, *, stirred: bool = False) -> Trace:
         trace, log = self._output.trace(name), self._output.log(name)
         title = f"batches of {size}, {trial.fix.title[0].lower()}{trial.fix.title[1:]}"
         result = record_program(
             self.request.command(size),
             trace,
-            rows={"batch": size, "settings": list(trial.settings)},
+            rows={"batch": size, "settings": [*trial.settings, *[_STIRRED] * stirred]},
             environment={**os.environ, **trial.environment},
             log=log,
             on_progress=self.announce(title, log),
@@ -144,15 +146,10 @@ class BatchCheck:
         )
         if result.exit_status:
             raise LaunchError(
-                "batch-run-failed", f"The program ended with exit status {result.exit_status}; its output is in {log}."
+                "batch-run-failed", f"The program ended with {exit_phrase(result.exit_status)}; its output is in {log}."
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)
-
-    def _may_run_further(self) -> bool:
-        if self.request.explain is not None:
-            return self.request.explain
-        return max(run.seconds for run in self.runs) < _SECONDS_THAT_EXPLAIN_ITSELF
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove what equal runs left, unless it is to be kept."""

@@ -14,6 +14,7 @@ from determinism.comparison.resumed_result import conclude_resumed
 from determinism.diagnose.resume_trials import ResumeTrial, fix_of_trial, fixes_of, generator_trials, whole_trials
 from determinism.diagnose.unsaved import unsaved
 from determinism.errors import DeterminismError
+from determinism.launch.further_runs import may_run_further
 from determinism.launch.output_folder import OutputFolder
 from determinism.launch.program import Interrupted, ProgressCallback
 from determinism.launch.resume_request import ResumeRequest
@@ -23,7 +24,6 @@ from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 _CHECKPOINTS = "checkpoints"
-_SECONDS_THAT_EXPLAIN_ITSELF = 60.0
 _RUN = (sys.executable, "-m", "determinism", "run", "--seed", "1", "--")
 
 
@@ -70,7 +70,7 @@ class ResumeCheck:
 
     def _explain(self, comparison: Comparison, full: Trace) -> None:
         """Try what can be set from outside; only what was equal then is called verified."""
-        may_try = comparison.verdict is not Verdict.SAME and self._may_run_further()
+        may_try = comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
         missing = comparison.missing or []
         trials = generator_trials(missing) if may_try else []
         verified = any(self._is_cured(trial, full) for trial in trials)
@@ -105,11 +105,6 @@ class ResumeCheck:
             "resumed", commands["resumed"], generators=generators, environment=variables, trial=title
         )
         return _compared(full, first, resumed)
-
-    def _may_run_further(self) -> bool:
-        if self.request.explain is not None:
-            return self.request.explain
-        return max(run.seconds for run in self.runs) < _SECONDS_THAT_EXPLAIN_ITSELF
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove what equal runs left, unless it is to be kept."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from determinism.errors import LaunchError
+from determinism.exit_status import exit_phrase
 from determinism.launch.executable import find_executable
 from determinism.launch.interpreter import find_interpreter
 from determinism.launch.packages import OLDEST_PYTHON
@@ -99,6 +100,6 @@ def _ask(interpreter: str, command: Sequence[str]) -> None:
         last = ended.stderr.strip().rpartition("\n")[2] or "it printed nothing"
         raise LaunchError(
             "interpreter-silent",
-            f"{interpreter} ended with exit status {ended.returncode} while it imported the frameworks: {last}. See that they "
+            f"{interpreter} ended with {exit_phrase(ended.returncode)} while it imported the frameworks: {last}. See that they "
             "can be imported there.",
         )

@@ -18,6 +18,7 @@ from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.sources import differing_sources, seeding_calls
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Trial
 from determinism.errors import DeterminismError, LaunchError
+from determinism.exit_status import exit_phrase
 from determinism.factors.surroundings import obstacle
 from determinism.launch.check_request import CheckRequest
 from determinism.launch.conditions import conditions_of
@@ -173,7 +174,7 @@ class Laboratory:
         if result.stopped_by == FAIL_FAST:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
         if result.exit_status not in self._exit_statuses:
-            raise LaunchError("run-failed", f"the program ended with exit status {result.exit_status}.")
+            raise LaunchError("run-failed", f"the program ended with {exit_phrase(result.exit_status)}.")
         return open_trace(self._output.trace(name))
 
     def _temporary_for(self, intervention: Intervention) -> Path | None:

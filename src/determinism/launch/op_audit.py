@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from determinism.errors import LaunchError, UsageError
+from determinism.exit_status import exit_phrase
 from determinism.frameworks.registry import NO_DETERMINISTIC_MODE, OP_AUDITS
 from determinism.knowledge.measurement import Audit, Measurement
 
@@ -176,6 +177,6 @@ def _lines(request: OpAuditRequest, way: Way) -> Iterator[dict[str, Any]]:
             errors.seek(0)
             raise LaunchError(
                 "audit-failed",
-                f"The process that measures {request.framework} ({way}) ended with exit status {process.returncode}, so "
+                f"The process that measures {request.framework} ({way}) ended with {exit_phrase(process.returncode)}, so "
                 f"the results are not complete and were not kept. It said: {errors.read()[-_TAIL:].strip()}",
             )

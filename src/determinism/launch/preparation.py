@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from determinism.errors import LaunchError
+from determinism.exit_status import exit_phrase
 
 
 def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None:
@@ -37,6 +38,6 @@ def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None
     if ended.returncode:
         raise LaunchError(
             "before-failed",
-            f"The command given with --before ended with exit status {ended.returncode}, so {title} was not made: "
+            f"The command given with --before ended with {exit_phrase(ended.returncode)}, so {title} was not made: "
             f"{command}\nIts output is in {log}. Mend it; `|| true` at its end says that it may fail.",
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from determinism.comparison.endings import FAIL_FAST
 from determinism.errors import LaunchError
+from determinism.exit_status import exit_phrase, signal_name
 from determinism.launch.child_environment import child_environment
 from determinism.launch.configuration import RecordingConfiguration
 from determinism.launch.hidden_processes import HiddenProcesses
@@ -51,8 +52,8 @@ class Interrupted(LaunchError):
         """
         super().__init__(
             "interrupted",
-            f"{program_exit.stopped_by} came in, so the program was stopped after {program_exit.seconds:.1f} s (exit "
-            f"status {program_exit.exit_status}). What it had recorded can be read; run the command again.",
+            f"{program_exit.stopped_by} came in, so the program was stopped after {program_exit.seconds:.1f} s "
+            f"({exit_phrase(program_exit.exit_status)}). What it had recorded can be read; run the command again.",
         )
         self.program_exit = program_exit
 
@@ -114,10 +115,10 @@ def run_program(
 
         was_stopped = _watch(process, received, each_moment, is_decided)
         seconds = time.monotonic() - started
-    stopped_by = _signal_name(-process.returncode) if process.returncode < 0 else None
+    stopped_by = signal_name(-process.returncode) if process.returncode < 0 else None
     unseen = tuple(hidden.found.values())
     if received:
-        raise Interrupted(ProgramExit(process.returncode, _signal_name(received[0]), seconds, unseen))
+        raise Interrupted(ProgramExit(process.returncode, signal_name(received[0]), seconds, unseen))
     return ProgramExit(process.returncode, FAIL_FAST if was_stopped else stopped_by, seconds, unseen)
 
 
@@ -176,10 +177,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         send(process, signal.SIGKILL)
         process.wait()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from determinism.errors import LaunchError, TraceError
+from determinism.exit_status import exit_phrase
 from determinism.launch.configuration import RecordingConfiguration
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
 from determinism.launch.standard_input import StandardInput
@@ -47,7 +48,7 @@ class Unfinished(TraceError):
         """
         cause = _unwritable(folder, error)
         super().__init__(
-            cause.identifier, f"{cause.message} The program ended with exit status {program_exit.exit_status}."
+            cause.identifier, f"{cause.message} The program ended with {exit_phrase(program_exit.exit_status)}."
         )
         self.program_exit = program_exit
 

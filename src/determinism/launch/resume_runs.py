@@ -10,6 +10,7 @@ from typing import Any
 
 from determinism.comparison.result import RunSummary
 from determinism.errors import LaunchError
+from determinism.exit_status import exit_phrase
 from determinism.launch.output_folder import OutputFolder
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
 from determinism.launch.record import RunResult, Unfinished, record_program
@@ -80,7 +81,7 @@ class ResumeRuns:
         if result.exit_status and not self.allow_failure:
             raise LaunchError(
                 "resume-run-failed",
-                f"The {title} ended with exit status {result.exit_status}, so there is nothing whole to compare. Its output is "
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
                 f"{'above' if log is None else f'in {log}'}. Mend it, or accept the failure with --allow-failure.",
             )
         require_recorded(trace, result.exit_status)

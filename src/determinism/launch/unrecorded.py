@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from determinism.errors import LaunchError
+from determinism.exit_status import exit_phrase
 from determinism.launch.notes import NOTE_PREFIX
 from determinism.trace.description import read_manifest
 from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLDER
@@ -79,7 +80,7 @@ def require_recorded(folder: Path, exit_status: int) -> None:
     reason = unrecorded_reason(folder)
     if reason is None:
         return
-    ended = f"The program ended with exit status {exit_status}."
+    ended = f"The program ended with {exit_phrase(exit_status)}."
     try:
         room = shutil.disk_usage(folder).free
     except OSError:

@@ -113,7 +113,8 @@ def _cure_entries(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
 
 def _written(fix: Fix) -> str:
     parts = [f"{name}={value}" for name, value in fix.environment or ()]
-    return " ".join([*parts, *([fix.code] if fix.code else [])])
+    code = fix.code.replace("\n", "; ") if fix.code else None
+    return " and ".join([*([" ".join(parts)] if parts else []), *([code] if code else [])])
 
 
 def batch_document(rows: BatchRows) -> dict[str, Any]:

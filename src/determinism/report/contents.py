@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from determinism.exit_status import exit_phrase
 from determinism.report.legible import legible
 from determinism.report.places import frame_text
 from determinism.report.wording import counted, stop_phrase
@@ -42,7 +43,7 @@ def _ending(manifest: dict[str, Any]) -> str:
     if not manifest.get("complete"):
         return "not known: it is still running, or its recording was ended from outside"
     status, stopped_by = manifest.get("exit_status"), manifest.get("stopped_by")
-    known = [f"exit status {status}" if status is not None else "", stop_phrase(str(stopped_by)) if stopped_by else ""]
+    known = [exit_phrase(status) if status is not None else "", stop_phrase(str(stopped_by)) if stopped_by else ""]
     parts = [part for part in known if part] or ["when the recorded block was left"]
     return f"{', '.join(parts)}, after {manifest.get('seconds') or 0:.1f} s"
 

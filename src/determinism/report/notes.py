@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from determinism.comparison.divergence import DeadDifference
 from determinism.comparison.result import Comparison, RunSummary
+from determinism.exit_status import exit_phrase
 from determinism.report.entry import Entry, Weight
 from determinism.report.leftovers import leftover_entries
 from determinism.report.places import line_text, path_text
@@ -81,8 +82,8 @@ def _ending(run: RunSummary) -> str | None:
     phrases = []
     if run.stopped_by is not None:
         phrases.append(stop_phrase(run.stopped_by))
-    if run.exit_status:
-        phrases.append(f"exit status {run.exit_status}")
+    if run.exit_status and (run.stopped_by is None or run.exit_status > 0):
+        phrases.append(exit_phrase(run.exit_status))
     return ", ".join(phrases) or None
 
 

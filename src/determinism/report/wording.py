@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from determinism.comparison.divergence import Divergence
 from determinism.comparison.result import Comparison
+from determinism.exit_status import exit_phrase
 from determinism.types import Kind, Level
 
 _PHASES = {
@@ -105,9 +106,9 @@ def _difference(comparison: Comparison) -> str:
     first = comparison.first_divergence
     if first is not None:
         return f"{_departure(comparison, first)} {_when(comparison, first)}"
-    statuses = ["unknown" if run.exit_status is None else str(run.exit_status) for run in comparison.runs]
+    statuses = [run.exit_status for run in comparison.runs]
     if len(set(statuses)) > 1:
-        return f"the runs ended with exit statuses {listed(statuses)}"
+        return f"the runs ended with {listed(['an unknown status' if one is None else exit_phrase(one) for one in statuses])}"
     if comparison.dead_differences:
         return dead_phrase(comparison.dead_differences)
     return "the runs are not bit-identical"

@@ -12,7 +12,8 @@ from typing import Any
 from determinism.comparison.batch_invariance import compare_batches
 from determinism.comparison.result import Comparison
 from determinism.comparison.row_places import Place, PlacedCall, by_shapes
-from determinism.diagnose.batch_trials import Trial, causes_of, is_cured, trials_for, with_outcome
+from determinism.diagnose.batch_cure import CureSearch
+from determinism.diagnose.batch_trials import Trial
 from determinism.errors import UsageError
 from determinism.frameworks.registry import ROW_RECORDERS, STATE_KEEPERS
 from determinism.session import seeding
@@ -112,16 +113,11 @@ class _Check:
 
     def explain(self, comparison: Comparison) -> None:
         """Try what can be set within this process."""
-        assert comparison.batch is not None
-        verified = None
-        for trial in trials_for(comparison, within_process=True) if self._has_recorder else []:
-            cured = is_cured(self.compare(trial), comparison)
-            comparison.batch.tried.append(with_outcome(trial, verified=cured))
-            if cured:
-                verified = trial
-                comparison.fixes.append(comparison.batch.tried[-1])
-                break
-        comparison.causes = causes_of(comparison, verified)
+
+        def attempt(trial: Trial) -> Comparison | None:
+            return self.compare(trial) if self._has_recorder and not trial.environment else None
+
+        CureSearch(comparison, attempt).run()
 
 
 def _others() -> str:

@@ -49,6 +49,7 @@ class Texts(nn.Module):
 MODELS = {
     "row-wise": RowWise,
     "products": Products,
+    "dropping products": lambda: nn.Sequential(nn.Dropout(0.2), Products()),
     "normed": lambda: nn.Sequential(nn.Tanh(), nn.Unflatten(1, (2, WIDTH // 2)), nn.BatchNorm1d(2)),
     "normed flat": lambda: nn.Sequential(nn.Tanh(), nn.BatchNorm1d(WIDTH)),
     "dropping": lambda: nn.Sequential(nn.Tanh(), nn.Dropout(0.2)),
