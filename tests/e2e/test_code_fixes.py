@@ -101,6 +101,24 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "hash as key": ("hash", "print(sorted('abcdefgh', key=hash))", "print(sorted('abcdefgh', key=repr))"),
     "clock as seed": ("clock", "import random, time\nrandom.seed(int(time.time()))\nprint(random.random())", "random.seed(0)"),
     "clock as a variable": ("clock", "import random, time\nseed = int(time.time() * 1000) % 2**32\nrandom.seed(seed)\nprint(random.random())", "seed = 0"),
+    "clock beside what tells processes apart": (
+        "clock",
+        "import random, time\nrank = 3\nseed = int(time.time() * 1000) % 1000 + rank\nrandom.seed(seed)\nprint(random.random())",
+        "seed = 0 + rank",
+    ),
+    "clock where no seed is given": (
+        "clock", "import random, time\ngiven = None\nrandom.seed(given or time.time_ns())\nprint(random.random())", "random.seed(given or 0)"
+    ),
+    "clock in a text": ("clock", "import random, time\nrandom.seed(f'{time.time()}-x')\nprint(random.random())", "random.seed(0)"),
+    "clock as a text": ("clock", "import random, time\nrandom.seed('x' + str(time.time()))\nprint(random.random())", "random.seed(0)"),
+    "clock as a text with a name": (
+        "clock", "import random, time\nname = 'x'\nrandom.seed(name + str(time.time()))\nprint(random.random())", "random.seed(name + '0')"
+    ),
+    "date as seed": (
+        "clock",
+        "import random\nfrom datetime import datetime\nrandom.seed(datetime.now().timestamp())\nprint(random.random())",
+        "random.seed(0)",
+    ),
     "pid as seed": ("process-id", "import os, random\nr = random.Random(os.getpid() + 1)\nprint(r.random())", "r = random.Random(0)"),
     "seed value": ("seed-value", "import os, random\nx = os.getpid()\nrandom.seed(x)  # why\nprint(random.random())", "random.seed(0)  # why"),
     "seed by keyword": ("seed-value", "import os, numpy as np\nr = np.random.default_rng(seed=os.getpid())\nprint(r.random())", "r = np.random.default_rng(seed=0)"),

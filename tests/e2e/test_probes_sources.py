@@ -132,6 +132,27 @@ def test_a_clock_that_is_shifted_at_one_line_stands_still_at_the_others(tmp_path
     assert first[0] == second[0] and first[1] != second[1]
 
 
+@pytest.mark.parametrize(("seed", "apart"), [("time.time_ns() + number", 3), ("base", 1)])
+def test_processes_that_seed_themselves_are_counted_where_each_has_a_seed_of_its_own(
+    tmp_path: Path, seed: str, apart: int
+) -> None:
+    program = f"""
+        import random, sys, time
+        from multiprocessing import get_context
+        def work(number, base):
+            random.seed({seed})  # here
+        if __name__ == "__main__":
+            base = time.time_ns()
+            for number in range(3):
+                child = get_context("fork").Process(target=work, args=(number, base))
+                child.start()
+                child.join()
+    """
+    [found] = [one for one in Stage(tmp_path, program).differing() if one.source == "seed-value"]
+
+    assert found.apart == apart
+
+
 COMPLETIONS = {
     "as_completed": """
         from concurrent.futures import ThreadPoolExecutor, as_completed

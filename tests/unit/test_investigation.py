@@ -229,6 +229,37 @@ def test_a_changed_line_is_verified_only_by_runs_of_that_line(tmp_path: Path, he
     assert (last.factor, last.equal) == ("line read.py:2", helps)
 
 
+@pytest.mark.parametrize(
+    ("code", "apart", "fixed", "advised"),
+    [
+        ("seed = int(os.times()) + rank", 2, "seed = 0 + rank", False),
+        ("seed = int(os.times())", 1, "seed = 0", False),
+        ("seed = int(os.times())", 2, "seed = 0", True),
+    ],
+)
+def test_one_seed_for_many_processes_comes_with_advice(
+    tmp_path: Path, code: str, apart: int, fixed: str, advised: bool
+) -> None:
+    clock = replace(in_a_file(tmp_path, code, "clock", 11, 10), apart=apart)
+    comparison = investigated(Changeable([(divergence(), [held(clock)])], [clock]))
+    [fix] = comparison.fixes
+    assert (fix.code, fix.verified) == (fixed, True)
+    assert fix.title.startswith("Seed with a constant, at read.py:2")
+    assert ("which 2 processes ran" in fix.title) is advised
+
+
+@pytest.mark.parametrize(("apart", "first"), [(1, "seed-varies"), (2, "clock")])
+def test_where_processes_seed_themselves_apart_what_their_seeds_are_made_of_is_mended_first(
+    tmp_path: Path, apart: int, first: str
+) -> None:
+    clock = replace(in_a_file(tmp_path, "seed = int(os.times()) + rank", "clock", 11, 10), apart=apart)
+    seed = replace(used(FixedSource("/p/train.py", 7, "seed-value")), apart=apart)
+    cause = clock if apart > 1 else seed
+    comparison = investigated(Changeable([(divergence(kind=Kind.RNG), [held(cause)])], [clock, seed]))
+    assert comparison.causes[0].identifier == first
+    assert len(comparison.experiments) <= 2
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_repeats_its_numbers(
     tmp_path: Path, times: int

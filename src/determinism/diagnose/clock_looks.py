@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from determinism.diagnose.hypotheses import Hypothesis, use_text
+from determinism.diagnose.hypothesis import Hypothesis
 from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.source_hypotheses import use_text
 from determinism.diagnose.sources import Source
 from determinism.diagnose.trial import Trial
 from determinism.probes.request import FixedSource

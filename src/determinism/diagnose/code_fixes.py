@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from determinism.diagnose import seed_fixes
 from determinism.diagnose.code_edits import Edit, ProgramText
+from determinism.diagnose.code_place import Change, Place, Unfixable, keyword_of, last_name
 from determinism.diagnose.set_fixes import fixed_set
 from determinism.diagnose.sources import Source
 from determinism.probes.code_change import CodeChange
-
-_SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
-"""Parts of the names of functions and variables that a value goes into which is a seed."""
-_SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
-
-
-class Unfixable(Exception):
-    """There is no small change for this place."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A piece of a program that uses a source."""
-
-    text: ProgramText
-    node: ast.expr
-    source: Source
-
-    @property
-    def call(self) -> ast.Call:
-        if not isinstance(self.node, ast.Call):
-            raise Unfixable
-        return self.node
 
 
 def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
@@ -49,7 +27,7 @@ def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
         node = _node_at(text, source)
         if fix is None or node is None:
             return None
-        edits, imports = fix(_Place(text, node, source))
+        edits, imports = fix(Place(text, node, source))
     except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
         return None
     present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
@@ -69,17 +47,14 @@ def _node_at(text: ProgramText, source: Source) -> ast.expr | None:
     return found[0] if found else None
 
 
-_Change = tuple[list[Edit], tuple[str, ...]]
-
-
-def _set_order(place: _Place) -> _Change:
+def _set_order(place: Place) -> Change:
     source = place.source
     return fixed_set(place.text, place.node, source.elements, source.argument, source.key) or [], ()
 
 
-def _listing(place: _Place) -> _Change:
+def _listing(place: Place) -> Change:
     text, call = place.text, place.call
-    name = _name(call.func)
+    name = last_name(call.func)
     parent = text.parent(call)
     if name in ("walk", "fwalk"):
         return _sorted_walk(text, parent), ()
@@ -87,7 +62,7 @@ def _listing(place: _Place) -> _Change:
         if isinstance(parent, ast.withitem):
             raise Unfixable
         return text.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
-    if isinstance(parent, ast.Call) and _name(parent.func) == "list" and len(parent.args) == 1:
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "list" and len(parent.args) == 1:
         return [text.renamed(parent.func, "sorted")], ()
     return text.around(call, "sorted(", ")"), ()
 
@@ -104,86 +79,38 @@ def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
     return [Edit(start, start, "".join(f"{name}.sort()\n{indentation}" for name in names))]
 
 
-def _hash(place: _Place) -> _Change:
+def _hash(place: Place) -> Change:
     text, node = place.text, place.node
-    key = _keyword(node, "key")
-    if key is not None and _name(key.value) == "hash":
+    key = keyword_of(node, "key")
+    if key is not None and last_name(key.value) == "hash":
         return [text.replaced(key.value, "repr")], ()
     call = place.call
-    if _name(call.func) != "hash" or len(call.args) != 1:
+    if last_name(call.func) != "hash" or len(call.args) != 1:
         raise Unfixable
     argument = call.args[0]
     return [text.replaced(call, f"zlib.crc32(repr({text.of(argument)}).encode())")], ("import zlib",)
 
 
-def _identity(place: _Place) -> _Change:
+def _identity(place: Place) -> Change:
     text, node = place.text, place.node
-    key = _keyword(node, "key")
-    if key is None or _name(key.value) != "id" or not isinstance(node, ast.Call) or _name(node.func) != "sorted":
+    key = keyword_of(node, "key")
+    if (
+        key is None
+        or last_name(key.value) != "id"
+        or not isinstance(node, ast.Call)
+        or last_name(node.func) != "sorted"
+    ):
         raise Unfixable
     return [text.replaced(node, f"list({text.of(node.args[0])})")], ()
 
 
-def _constant_seed(place: _Place) -> _Change:
-    """A value of the clock and the like that is used as a seed becomes a constant."""
-    text = place.text
-    node: ast.AST = place.node
-    while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS and isinstance(node, ast.expr):
-            return [text.replaced(node, "0")], ()
-        if isinstance(parent, ast.Call) and _is_of_seeds(_name(parent.func)) and isinstance(node, ast.expr):
-            return [text.replaced(node, "0")], ()
-        node = parent
-    targets = parent.targets if isinstance(parent, ast.Assign) else []
-    if isinstance(parent, ast.AnnAssign):
-        targets = [parent.target]
-    if isinstance(node, ast.expr) and any(_is_of_seeds(_name(target)) for target in targets):
-        return [text.replaced(node, "0")], ()
-    raise Unfixable
-
-
-def _entropy(place: _Place) -> _Change:
-    call = place.call
-    if _name(call.func) == "SystemRandom":
-        return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
-    return _constant_seed(place)
-
-
-def _unseeded(place: _Place) -> _Change:
+def _completion(place: Place) -> Change:
     text, call = place.text, place.call
-    if call.args:
-        return [text.replaced(call.args[0], "0")], ()
-    for keyword in call.keywords:
-        if keyword.arg in _SEED_KEYWORDS:
-            return [text.replaced(keyword.value, "0")], ()
-    edits = [text.first_argument(call, "0")]
-    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
-    is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
-    if _name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
-        if text.of(call.func.value) not in ("np.random", "numpy.random"):
-            if _name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
-                # It gives the seed, and `manual_seed` the generator.
-                return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
-            edits.append(text.renamed(call.func, f"manual_{_name(call.func)}"))
-    return edits, ()
-
-
-def _seed_value(place: _Place) -> _Change:
-    call = place.call
-    keyword = next((one for one in call.keywords if one.arg in _SEED_KEYWORDS), None)
-    if not call.args and keyword is None:
-        raise Unfixable
-    value = call.args[0] if keyword is None else keyword.value
-    return [place.text.replaced(value, "0")], ()
-
-
-def _completion(place: _Place) -> _Change:
-    text, call = place.text, place.call
-    name = _name(call.func)
+    name = last_name(call.func)
     if name == "imap_unordered":
         return [text.renamed(call.func, "imap")], ()
-    if name == "as_completed" and (call.args or _keyword(call, "fs")):
-        keyword = _keyword(call, "fs")
+    if name == "as_completed" and (call.args or keyword_of(call, "fs")):
+        keyword = keyword_of(call, "fs")
         futures = call.args[0] if keyword is None else keyword.value
         kept = futures_in_order(text, futures)
         if kept is None:
@@ -206,14 +133,14 @@ def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Ed
         and any(isinstance(target, ast.Name) and target.id == futures.id for target in node.targets)
     ]
     sets = [value for value in given if isinstance(value, ast.SetComp | ast.Set)]
-    if any(isinstance(value, ast.Call) and _name(value.func) in ("set", "frozenset") for value in given):
+    if any(isinstance(value, ast.Call) and last_name(value.func) in ("set", "frozenset") for value in given):
         return None
     return futures.id, [text.replaced(value, f"[{text.of(value)[1:-1]}]") for value in sets]
 
 
-def _memory(place: _Place) -> _Change:
+def _memory(place: Place) -> Change:
     text, call = place.text, place.call
-    name = _name(call.func)
+    name = last_name(call.func)
     new = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}.get(name)
     if new is None:
         raise Unfixable
@@ -228,9 +155,9 @@ def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
     return ()
 
 
-def _kept(name: str) -> Callable[[_Place], _Change]:
-    def fix(place: _Place) -> _Change:
-        keyword = _keyword(place.node, name)
+def _kept(name: str) -> Callable[[Place], Change]:
+    def fix(place: Place) -> Change:
+        keyword = keyword_of(place.node, name)
         if keyword is None:
             raise Unfixable
         return [place.text.replaced(keyword.value, "True")], ()
@@ -238,32 +165,16 @@ def _kept(name: str) -> Callable[[_Place], _Change]:
     return fix
 
 
-def _name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_of_seeds(name: str) -> bool:
-    return name == "Random" or any(part in name.lower() for part in _SEEDS)
-
-
-def _keyword(node: ast.expr, name: str) -> ast.keyword | None:
-    if not isinstance(node, ast.Call):
-        return None
-    return next((keyword for keyword in node.keywords if keyword.arg == name), None)
-
-
-_FIXES: dict[str, Callable[[_Place], _Change]] = {
+_FIXES: dict[str, Callable[[Place], Change]] = {
     "set-order": _set_order,
     "listing": _listing,
     "hash": _hash,
     "id": _identity,
-    "clock": _constant_seed,
-    "entropy": _entropy,
-    "process-id": _constant_seed,
-    "unseeded-generator": _unseeded,
-    "seed-value": _seed_value,
+    "clock": seed_fixes.constant_seed,
+    "entropy": seed_fixes.entropy,
+    "process-id": seed_fixes.constant_seed,
+    "unseeded-generator": seed_fixes.unseeded,
+    "seed-value": seed_fixes.seed_value,
     "completion-order": _completion,
     "uninitialized-array": _memory,
     "checkpoint-rng": _kept("preserve_rng_state"),

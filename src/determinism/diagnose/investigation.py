@@ -10,7 +10,8 @@ from determinism.comparison.findings import Cause, Experiment, Status
 from determinism.comparison.result import Comparison
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.clock_looks import CLOCK, deciding_looks
-from determinism.diagnose.hypotheses import Hypothesis, hypotheses, is_open, told_by_kind
+from determinism.diagnose.hypotheses import hypotheses, is_open, told_by_kind
+from determinism.diagnose.hypothesis import Hypothesis
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source

@@ -9,14 +9,17 @@ from pathlib import PurePath
 from determinism.comparison.findings import Fix
 from determinism.diagnose.catalog import causes
 from determinism.diagnose.code_fixes import code_fix
-from determinism.diagnose.hypotheses import Hypothesis
+from determinism.diagnose.hypothesis import Hypothesis
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.line_uses import possible_uses
+from determinism.diagnose.seed_fixes import keeps_other_parts
 from determinism.diagnose.trial import Trial
 from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
 _SEEDED = ("unseeded-generator", "seed-value")
+_MADE_SEEDS = ("clock", "process-id", "entropy")
+"""Sources of which a line is changed only where a seed is made of them."""
 """Sources that a constant seed takes away."""
 _Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]
 _BY_FACTOR: dict[str, _Remedy] = {
@@ -149,14 +152,14 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
         held = _held(hypothesis)
-        title = f"{entry.remedy}, at {PurePath(held.file).name}:{held.line}"
+        place = f"at {PurePath(held.file).name}:{held.line}"
         change = code_change(hypothesis)
         if change is None:
             # The runs had a fixed value there, and no line is known that gives just that one.
-            return Fix(hypothesis.cause, title)
-        lines = [*change.imports, textwrap.dedent(change.code)]
-        title += _repeated(hypothesis)
-        return Fix(hypothesis.cause, title, "\n".join(lines), None, *proof)
+            return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
+        remedy = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
+        title = f"{remedy}, {place}{_repeated(hypothesis) or _apart(hypothesis, change)}"
+        return Fix(hypothesis.cause, title, "\n".join([*change.imports, textwrap.dedent(change.code)]), None, *proof)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
@@ -174,6 +177,20 @@ def _repeated(hypothesis: Hypothesis) -> str:
     if source is None or source.source not in _SEEDED or max(source.counts) < 2:
         return ""
     return f", which ran {max(source.counts):,} times: each then draws the same numbers, so rather make it once, or seed it by the step"
+
+
+def _apart(hypothesis: Hypothesis, change: CodeChange) -> str:
+    """That equal runs are not all that is wanted of processes that were to draw other numbers than each other."""
+    source = hypothesis.source
+    if source is None or source.apart < 2 or keeps_other_parts(change):
+        return ""
+    if source.source in _SEEDED:
+        advice = "all of them then draw the same numbers, so rather add what tells them apart, as their rank"
+    elif source.source in _MADE_SEEDS:
+        advice = "where they are to draw other numbers than each other, add what tells them apart, as their rank"
+    else:
+        return ""
+    return f", which {source.apart:,} processes ran: {advice}"
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:

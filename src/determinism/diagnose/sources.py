@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Source:
     """Of a set that is passed to a call: number or keyword of the argument."""
     records_at_first: int = 0
     """How many records the first run's recorder had made in this process before the first use of all."""
+    apart: int = 1
+    """How many processes of the first run used it there, each with values of its own."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,13 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
     """
     found: dict[_Site, Source] = {}
     same: dict[_Site, Source] = {}
+    used: dict[_Site, list[str | None]] = {}
     for key in sorted(_keys(first) & _keys(second), key=lambda key: (key.count("."), len(key), key)):
         one, other = _read(first, key), _read(second, key)
         ordered = []
         for place in [place for place in one.series if place in other.series]:
             series = one.series[place]
+            used.setdefault(place[:4], []).append(series.notes[0]["digest"])
             if difference := _difference(place, series, other.series[place]):
                 ordered.append((series.notes[difference[0]]["number"], place, *difference))
             elif place[0] in _TIMED:
@@ -126,7 +130,13 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
         for _, place, index, differs in sorted(ordered, key=lambda entry: entry[0]):
             source = _source(key, place, one.series[place], other.series[place], index, differs)
             found.setdefault(place[:4], source)
-    return [*found.values(), *(source for place, source in same.items() if place not in found)]
+    differing = [replace(source, apart=_apart(used[place])) for place, source in found.items()]
+    return [*differing, *(source for place, source in same.items() if place not in found)]
+
+
+def _apart(values: Sequence[str | None]) -> int:
+    """Of how many processes the values are their own, given the first of each; what cannot be told counts as such."""
+    return len(values) if None in values else len(set(values))
 
 
 def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
