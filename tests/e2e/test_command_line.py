@@ -104,7 +104,8 @@ def test_show(traces: Path, tmp_path: Path) -> None:
     assert len(step) > 5
     assert all(" step 1 " in line for line in step)
     assert any(f"{BREAKING}:" in line for line in step)
-    assert len(run(tmp_path, "show", "--records", "4", traces / "op").stdout.splitlines()) == 5
+    shown = run(tmp_path, "show", "--records", "4", traces / "op").stdout.decode().splitlines()
+    assert len(shown) == 6 and " more; --records" in shown[-1]
     assert "no records of step 9; it has 3 steps" in run(tmp_path, "show", "--step", "9", traces / "op").text
 
 

@@ -112,11 +112,14 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
     """
     for process in trace.processes:
         console.print(Text(f"process {legible(process.key)}"))
-        is_empty = True
-        for line in islice(_record_lines(process, step), limit):
-            is_empty = False
+        lines = _record_lines(process, step)
+        shown = 0
+        for shown, line in enumerate(islice(lines, limit), start=1):
             console.print(Text(legible(line, console.encoding)), soft_wrap=True)
-        if is_empty:
+        if next(lines, None) is not None:
+            more = "more" if step is not None else f"{process.extent[0] - shown:,} more"
+            console.print(Text(f"    … and {more}; --records lists as many as it is given"))
+        if not shown:
             steps = f" of step {step}; it has {counted(process.extent[1], 'step')}, counted from 0"
             console.print(Text(f"no records{'' if step is None else steps}"))
 
