@@ -114,7 +114,8 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
         console.print(Text(f"process {legible(process.key)}"))
         lines = _record_lines(process, step)
         shown = 0
-        for shown, line in enumerate(islice(lines, limit), start=1):
+        for line in islice(lines, limit):
+            shown += 1
             console.print(Text(legible(line, console.encoding)), soft_wrap=True)
         if next(lines, None) is not None:
             more = "more" if step is not None else f"{process.extent[0] - shown:,} more"
