@@ -64,6 +64,18 @@ PROGRAMS = {
         "import os, tempfile\nwith tempfile.TemporaryDirectory() as name:  # here\n    print(os.path.basename(name))",
     ),
     "pid": Program("process-id", "import os\nprint(os.getpid())  # here"),
+    "used so far": Program("machine-state", "import resource\nprint(resource.getrusage(resource.RUSAGE_SELF))  # here"),
+    "times of the process": Program(
+        "machine-state", "import os\nsum(range(10**6))\nprint(os.times().user, os.times())  # here"
+    ),
+    "time of a file": Program(
+        "file-time", "import os\nopen('new', 'w').close()\nprint(os.path.getmtime('new'))  # here"
+    ),
+    "status of a file": Program(
+        "file-time",
+        "from pathlib import Path\nnew = Path('new')\nnew.write_text('text')\n"
+        "status = new.stat()  # here\nprint(status.st_size, status.st_mtime, status.st_ctime_ns)",
+    ),
     "draw": Program("python-random", "import random\nprint(random.random(), random.choice('abc'))  # here"),
     "shuffle": Program("python-random", "from random import shuffle\nx = [*range(9)]\nshuffle(x)  # here\nprint(x)"),
     "numpy draw": Program("numpy-random", "import numpy as np\nprint(np.random.rand(2))  # here"),

@@ -173,6 +173,8 @@ _FIXES: dict[str, Callable[[Place], Change]] = {
     "clock": seed_fixes.constant_seed,
     "entropy": seed_fixes.entropy,
     "process-id": seed_fixes.constant_seed,
+    "machine-state": seed_fixes.constant_seed,
+    "file-time": seed_fixes.constant_seed,
     "unseeded-generator": seed_fixes.unseeded,
     "seed-value": seed_fixes.seed_value,
     "completion-order": _completion,

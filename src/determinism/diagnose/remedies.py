@@ -18,7 +18,7 @@ from determinism.probes.code_change import CodeChange
 from determinism.probes.request import FixedSource
 
 _SEEDED = ("unseeded-generator", "seed-value")
-_MADE_SEEDS = ("clock", "process-id", "entropy")
+_MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
 """Sources of which a line is changed only where a seed is made of them."""
 """Sources that a constant seed takes away."""
 _Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]

@@ -19,6 +19,8 @@ _BY_SOURCE = {
     "clock": "clock",
     "entropy": "entropy",
     "process-id": "process-id",
+    "machine-state": "machine-state",
+    "file-time": "file-time",
     "python-random": "seed-missing-python",
     "numpy-random": "seed-missing-numpy",
     "unseeded-generator": "generator-unseeded",
@@ -35,7 +37,7 @@ _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "que
 
 _SHOWN = 60
 
-_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id")
+_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time")
 """Sources that many programs only log."""
 
 

@@ -6,8 +6,10 @@ from determinism.probes.sources import (
     clock,
     completion,
     entropy,
+    file_times,
     hashing,
     listing,
+    machine,
     memory,
     process,
     queues,
@@ -19,7 +21,8 @@ from determinism.probes.sources import (
 FUNCTIONS = tuple(
     function
     for family in (
-        clock, completion, entropy, hashing, listing, memory, process, queues, random_draws, seeding, training,
+        clock, completion, entropy, file_times, hashing, listing, machine, memory, process, queues, random_draws, seeding,
+        training,
     )
     for function in family.FUNCTIONS
 )  # fmt: skip
