@@ -103,6 +103,11 @@ PROGRAMS = {
     "seed of torch": Program(
         "seed-value", "import os, torch\ntorch.manual_seed(os.getpid())  # here\nprint(torch.rand(2))"
     ),
+    "seed of torch after an optimizer": Program(
+        "seed-value",
+        "import os, torch\nfree = torch.ones(2, requires_grad=True)\ntorch.optim.SGD([free], 0.1)\n"
+        "torch.manual_seed(os.getpid())  # here\nprint(torch.rand(2))",
+    ),
     "seed of a torch generator": Program(
         "seed-value",
         "import os, torch\npid = os.getpid()\ng = torch.Generator().manual_seed(pid)  # here\nprint(torch.rand(2, generator=g))",

@@ -26,7 +26,7 @@ def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
 
 
 def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
-    report = checked(tmp_path, "missing_seed", options=("--budget", "60"))
+    report = checked(tmp_path, "missing_seed", options=("--budget", "600"))
     first = report["first_divergence"]
     assert (first["kind"], first["op"], first["step"]) == ("rng", "tf::RandomStandardNormal", 0)
     assert first["site"]["code"] == "weights = tf.Variable(tf.random.normal([4, 1]))"

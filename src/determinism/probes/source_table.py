@@ -5,12 +5,18 @@ Functions are looked up once the module that has them was imported; nothing is i
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
 
 from determinism.import_hook import after_import
 from determinism.probes.source_function import SourceFunction
+
+
+_WRAPPERS = {"torch._dynamo": "torch"}
+"""Modules that, when they are imported, put wrappers in the place of functions of another: of `torch.manual_seed`, when the first
+optimizer is made (PyTorch 2.13, `torch/_dynamo/__init__.py`)."""
 
 
 class SourceTable:
@@ -33,6 +39,11 @@ class SourceTable:
         """Look out for the modules."""
         for name in self._by_module:
             after_import(name, self.imported.append, _ignore)
+        for name in _WRAPPERS:
+            after_import(name, self._look_again, _ignore)
+
+    def _look_again(self, wrapper: types.ModuleType) -> None:
+        self.imported.append(sys.modules[_WRAPPERS[wrapper.__name__]])
 
     def resolve(self) -> None:
         """Look up the functions of the modules that were imported since."""
