@@ -5,8 +5,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 INSTALLED := $(VENV)/.installed
 OLDEST_PYTHON := 3.11
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
-# How many processes run the tests at once: the programs that they start have two threads and more.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 4 : 2)))
+# How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
 .PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
 

@@ -30,11 +30,11 @@ def ops(trace: Path) -> list[str]:
 
 ENDINGS = [
     ("raise", 1, None),
-    ("exit", 3, None),
+    pytest.param("exit", 3, None, marks=pytest.mark.thorough),
     ("kill", -9, "SIGKILL"),
     ("segfault", -11, "SIGSEGV"),
     ("_exit", 5, None),
-    ("abort", -6, "SIGABRT"),
+    pytest.param("abort", -6, "SIGABRT", marks=pytest.mark.thorough),
 ]
 
 

@@ -104,10 +104,12 @@ def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "op", "phase", "site", "forward_site"),
     [
-        ("index_put", "aten::index_put_", "forward", "SITE index_put", None),
+        pytest.param("index_put", "aten::index_put_", "forward", "SITE index_put", None, marks=pytest.mark.thorough),
         ("put", "aten::put_", "forward", "SITE put", None),
         ("index_backward", "aten::index_put", "backward", "SITE backward", "SITE index_backward"),
-        ("take_backward", "aten::put", "backward", "SITE backward", "SITE take_backward"),
+        pytest.param(
+            "take_backward", "aten::put", "backward", "SITE backward", "SITE take_backward", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_op_that_varies_with_two_threads(

@@ -10,7 +10,7 @@ from tests.e2e.clean_programs import RANKS, ranks
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
 
 
-@pytest.mark.parametrize("name", only_named(["replicas", "collectives"], RANKS))
+@pytest.mark.parametrize("name", only_named(["replicas"], RANKS))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(RANKS[name], tmp_path)
 
@@ -31,7 +31,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("planted", only(["replicas, seed", "shards, bit"], FAULTS))
+@pytest.mark.parametrize("planted", only(["replicas, seed"], FAULTS))
 def test_fault(planted: Fault, tmp_path: Path) -> None:
     report = assert_named(planted, tmp_path)
     other = {"main.rank-0": "main.rank-1", "main.rank-1": "main.rank-0"}[planted.process]

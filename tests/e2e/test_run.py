@@ -23,6 +23,7 @@ def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> No
     assert becomes_deterministic(tmp_path, program)
 
 
+@pytest.mark.thorough
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "gpt.py")
 
@@ -43,6 +44,7 @@ def test_a_shell_script_reaches_its_python(tmp_path: Path) -> None:
     assert printed(tmp_path, "bash", script) == printed(tmp_path, sys.executable, PROGRAMS / "hash_order.py")
 
 
+@pytest.mark.thorough
 def test_without_a_seed_generators_are_left_alone(tmp_path: Path) -> None:
     code = "import random, torch; print(random.random(), torch.get_deterministic_debug_mode(), hash('a'))"
     first, second = (printed(tmp_path, sys.executable, "-c", code, before=("run", "--")).split() for _ in range(2))
@@ -100,6 +102,7 @@ def test_a_seed_that_is_no_number(tmp_path: Path) -> None:
     assert run(tmp_path, "run", "--seed", "one", "--", "true").status == 2
 
 
+@pytest.mark.thorough
 def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
     code = "import torch; print(torch.rand(1).item())"
     drawn = [
@@ -149,6 +152,7 @@ def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> Non
     assert "Same: " in finished.text
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "resumable.py")
     full = printed(tmp_path, *program, "3", tmp_path / "full.pt", before=("run", "--"))

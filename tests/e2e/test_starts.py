@@ -28,7 +28,7 @@ def console_script(folder: Path, *arguments: str, exit_status: int = 0) -> Progr
     return Program((str(script), *arguments), exit_status=exit_status)
 
 
-@pytest.mark.parametrize("name", only_named(["pytest", "shell"], STARTS))
+@pytest.mark.parametrize("name", only_named(["pytest"], STARTS))
 def test_same(name: str, tmp_path: Path) -> None:
     report = assert_same(STARTS[name], tmp_path)
     assert report["recorded"]["steps"] >= 3
@@ -45,7 +45,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", only(["package", "shell, second Python"], FAULTS))
+@pytest.mark.parametrize("fault", only(["package"], FAULTS))
 def test_bit(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.checking import PROGRAMS, line
 
 PROGRAM = [sys.executable, str(PROGRAMS / "traced.py")]
@@ -42,6 +44,7 @@ def test_a_fused_kernel_that_varies_is_found_at_its_graph(tmp_path: Path) -> Non
     assert line("fused_sums") in [frame["line"] for frame in first["stack"]]
 
 
+@pytest.mark.thorough
 def test_a_fused_kernel_that_does_not_vary_is_the_same(tmp_path: Path) -> None:
     found = _check_fused(tmp_path, "fixed")
     assert found["verdict"] == "same"

@@ -10,7 +10,7 @@ from tests.e2e.clean_programs import TRAINING, python
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
 
 
-@pytest.mark.parametrize("name", only_named(["rivals", "kinds"], TRAINING))
+@pytest.mark.parametrize("name", only_named(["rivals"], TRAINING))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(TRAINING[name], tmp_path)
 
@@ -37,6 +37,6 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("planted", only(["closures, rate", "mixed, recomputed", "kinds, fill"], FAULTS))
+@pytest.mark.parametrize("planted", only(["closures, rate", "mixed, recomputed"], FAULTS))
 def test_fault(planted: Fault, tmp_path: Path) -> None:
     assert_named(planted, tmp_path)

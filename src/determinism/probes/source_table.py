@@ -13,7 +13,6 @@ from typing import Any
 from determinism.import_hook import after_import
 from determinism.probes.source_function import SourceFunction
 
-
 _WRAPPERS = {"torch._dynamo": "torch"}
 """Modules that, when they are imported, put wrappers in the place of functions of another: of `torch.manual_seed`, when the first
 optimizer is made (PyTorch 2.13, `torch/_dynamo/__init__.py`)."""
