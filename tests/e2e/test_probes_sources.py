@@ -304,6 +304,34 @@ def test_values_that_cannot_be_told_are_said_to_be_so(tmp_path: Path) -> None:
     ]
 
 
+TIMERS = {
+    "alarm": "signal.signal(signal.SIGALRM, ring)\nsignal.alarm(1)  # here",
+    "interval": "signal.signal(signal.SIGALRM, ring)\nsignal.setitimer(signal.ITIMER_REAL, 0.2)  # here",
+    "thread": "timer = threading.Timer(0.2, ring)  # here\ntimer.start()",
+}
+"""What rings while a program counts."""
+
+
+@pytest.mark.parametrize("name", TIMERS)
+def test_what_goes_off_later_goes_off_at_once_when_fixed(tmp_path: Path, name: str) -> None:
+    program = (
+        "import signal, threading\nrung = []\ndef ring(*_): rung.append(1)\n"
+        f"{TIMERS[name]}\ncount = 0\nwhile not rung: count += 1\nprint(count)\nsignal.alarm(0)\n"
+    )
+    stage = Stage(tmp_path, program)
+    [found] = stage.differing()
+
+    assert (found.source, found.site.line, found.differs) == ("timer", Program("", program).line, False)
+    assert stage.plain().stdout != "0\n"
+    assert stage.fixed(found).stdout == "0\n"
+
+
+def test_an_alarm_that_nobody_handles_still_ends_the_program(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "import signal, time\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\ntime.sleep(9)\n")
+
+    assert stage.probed(request=ProbeRequest(fixed_sources=("timer",))).status == -14
+
+
 TRAINING = {
     "checkpoint-rng": """
         import torch

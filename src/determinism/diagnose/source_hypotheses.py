@@ -28,6 +28,7 @@ _BY_SOURCE = {
     "completion-order": "completion-order",
     "loader-order": "completion-order",
     "queue-order": "queue-order",
+    "timer": "timer",
     "uninitialized-array": "uninitialized-memory",
     "checkpoint-rng": "recomputed-randomness",
 }

@@ -13,7 +13,7 @@ from determinism.probes.notes import NOTES_SUFFIX
 from determinism.trace.names import Frame
 
 _MAIN_THREAD = "MainThread"
-_TIMED = frozenset({"completion-order", "loader-order", "queue-order"})
+_TIMED = frozenset({"completion-order", "loader-order", "queue-order", "timer"})
 """Sources that depend on timing, so that in two runs they may by chance be the same."""
 _MOST_LINES = 300_000
 _MOST_BYTES = 1_000_000

@@ -15,6 +15,7 @@ from determinism.probes.sources import (
     queues,
     random_draws,
     seeding,
+    timers,
     training,
 )
 
@@ -22,7 +23,7 @@ FUNCTIONS = tuple(
     function
     for family in (
         clock, completion, entropy, file_times, hashing, listing, machine, memory, process, queues, random_draws, seeding,
-        training,
+        timers, training,
     )
     for function in family.FUNCTIONS
 )  # fmt: skip
