@@ -13,6 +13,7 @@ from determinism.comparison.divergence import Divergence, OutputDifference
 from determinism.comparison.result import Comparison, Recorded
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.investigation import Investigation
+from determinism.diagnose.source_notes import Unprobed
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.diagnose.trial import BudgetSpent, Rate, Trial
 from determinism.errors import LaunchError
@@ -292,6 +293,25 @@ def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
     assert comparison.causes == [] and comparison.fixes == []
     assert comparison.diagnosis == "No experiment made the difference go away."
     assert len(comparison.experiments) > 10
+
+
+def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
+    @dataclass
+    class Unseen(Pretended):
+        failure: str | None = None
+
+        def probe(self, intervention: Intervention) -> Trial:
+            unprobed = [Unprobed(f"/p/{name}.pyc", name, "it was compiled") for name in ("a", "b", "c", "d")]
+            return replace(super().probe(intervention), unprobed=unprobed, failure=self.failure)
+
+    never: list[str | FixedSource] = ["nothing that can be held still"]
+    told = investigated(Unseen([(divergence(), never)])).diagnosis
+    assert told is not None and told.startswith(
+        "No experiment made the difference go away. Of a.pyc nothing could be noted"
+    )
+    assert "d.pyc" not in told and told.endswith("So it is of 1 more.")
+    failed = investigated(Unseen([(divergence(), never)], failure="the program ended with signal SIGSEGV.")).diagnosis
+    assert failed is not None and failed.endswith("could not be looked at: the program ended with signal SIGSEGV.")
 
 
 def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -> None:

@@ -16,6 +16,7 @@ from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.sources import Source
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
+from determinism.diagnose.unseen import unseen_text
 from determinism.errors import LaunchError
 from determinism.trace.names import Frame
 from determinism.types import Kind
@@ -83,17 +84,16 @@ class Investigation:
     def _explain(self, divergence: Divergence) -> Divergence | None:
         """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
         probed = self._probe(divergence)
-        sources: Sequence[Source] = probed.sources if probed is not None else ()
         leftovers = self.comparison.leftovers if not self._found else []
-        if probed is not None and probed.is_equal and self.comparison.environment and not self._found:
+        if probed.is_equal and self.comparison.environment and not self._found:
             self._blame_surroundings()
             return None
-        candidates = hypotheses(divergence, sources, leftovers=leftovers, frameworks=self.frameworks)
+        candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
         candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
         found = self._needed(candidates, divergence)
         if not found:
-            self.comparison.diagnosis = "No experiment made the difference go away."
-            self._suppose(divergence, sources)
+            self.comparison.diagnosis = f"No experiment made the difference go away.{unseen_text(probed)}"
+            self._suppose(divergence, probed.sources)
             return None
         trial = self._trial(found)
         named = [self._told_apart(one, found, divergence) for one in found]
@@ -110,10 +110,10 @@ class Investigation:
         self.comparison.causes.append(_cause(likely, Status.LIKELY, []))
         self.comparison.diagnosis = "Two further runs, in the same surroundings, were equal; so no experiment was made."
 
-    def _probe(self, divergence: Divergence) -> Trial | None:
+    def _probe(self, divergence: Divergence) -> Trial:
         trial = self.laboratory.probe(self._held)
         if trial.failure is not None:
-            return None
+            return trial
         self._rate.add(pairs=1, different=int(not trial.is_equal))
         if trial.divergence is not None and not is_alike(trial.divergence, divergence):
             self._is_steady = False

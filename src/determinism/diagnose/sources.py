@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.probes.notes import NOTES_SUFFIX
+from determinism.diagnose.source_notes import MAIN_THREAD, Place, Series, Site, process_keys, read_notes
 from determinism.trace.names import Frame
 
-_MAIN_THREAD = "MainThread"
 _TIMED = frozenset({"completion-order", "loader-order", "queue-order", "timer"})
 """Sources that depend on timing, so that in two runs they may by chance be the same."""
-_MOST_LINES = 300_000
-_MOST_BYTES = 1_000_000
-"""Of one line; a longer one is none of ours."""
 
 
 @dataclass(frozen=True)
@@ -74,33 +69,6 @@ class Source:
     """How many processes of the first run used it there, each with values of its own."""
 
 
-@dataclass(frozen=True)
-class Unprobed:
-    """A module of the user that ran as it is, so that nothing was noted in it."""
-
-    file: str
-    module: str
-    reason: str
-
-
-@dataclass
-class _Series:
-    """The uses of a source at one place by one thread, in order; by all threads but the main one, together."""
-
-    notes: list[dict[str, Any]] = field(default_factory=list)
-    count: int = 0
-
-
-_Site = tuple[str, str, int, int]
-_Place = tuple[str, str, int, int, str]
-
-
-@dataclass
-class _ProcessNotes:
-    series: dict[_Place, _Series] = field(default_factory=dict)
-    unprobed: list[Unprobed] = field(default_factory=list)
-
-
 def differing_sources(first: Path, second: Path) -> list[Source]:
     """The sources of which two runs noted different values, or values that cannot be told, in order of execution.
 
@@ -114,11 +82,11 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
         Each source once for each place; by process, then in the order of the first run's first difference. Places
         that only one run came to are left out: that they did follows from something else.
     """
-    found: dict[_Site, Source] = {}
-    same: dict[_Site, Source] = {}
-    used: dict[_Site, list[str | None]] = {}
-    for key in sorted(_keys(first) & _keys(second), key=lambda key: (key.count("."), len(key), key)):
-        one, other = _read(first, key), _read(second, key)
+    found: dict[Site, Source] = {}
+    same: dict[Site, Source] = {}
+    used: dict[Site, list[str | None]] = {}
+    for key in sorted(process_keys(first) & process_keys(second), key=lambda key: (key.count("."), len(key), key)):
+        one, other = read_notes(first, key), read_notes(second, key)
         ordered = []
         for place in [place for place in one.series if place in other.series]:
             series = one.series[place]
@@ -147,27 +115,18 @@ def seeding_calls(folder: Path, library: str) -> list[tuple[SourceSite, int]]:
         library: Top-level name of its package.
     """
     found: dict[SourceSite, int] = {}
-    for key in sorted(_keys(folder)):
-        for series in _read(folder, key).series.values():
+    for key in sorted(process_keys(folder)):
+        for series in read_notes(folder, key).series.values():
             for note in series.notes:
                 if note["source"] == "seed-value" and note.get("seeds") == library:
                     found.setdefault(_site(note), note["records"])
     return list(found.items())
 
 
-def unprobed_modules(folder: Path) -> list[Unprobed]:
-    """The user's modules in which nothing could be noted.
-
-    Args:
-        folder: With the notes of a run.
-    """
-    return list(dict.fromkeys(one for key in sorted(_keys(folder)) for one in _read(folder, key).unprobed))
-
-
-def _difference(place: _Place, first: _Series, second: _Series) -> tuple[int, bool | None] | None:
+def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool | None] | None:
     """Which use differs first, and whether it is known to differ; None if none does."""
     untold = None
-    if place[4] != _MAIN_THREAD:
+    if place[4] != MAIN_THREAD:
         return _difference_of_many(first, second)
     others = {note["occurrence"]: note for note in second.notes}
     for index, note in enumerate(first.notes):
@@ -181,7 +140,7 @@ def _difference(place: _Place, first: _Series, second: _Series) -> tuple[int, bo
     return None if untold is None else (untold, None)
 
 
-def _difference_of_many(first: _Series, second: _Series) -> tuple[int, bool | None] | None:
+def _difference_of_many(first: Series, second: Series) -> tuple[int, bool | None] | None:
     """Likewise where threads share the work, so that it is not told which does what."""
     ours, theirs = (Counter(note["digest"] for note in series.notes) for series in (first, second))
     extra = ours - theirs
@@ -191,7 +150,7 @@ def _difference_of_many(first: _Series, second: _Series) -> tuple[int, bool | No
     return next(index for index, note in enumerate(first.notes) if note["digest"] in extra), True
 
 
-def _source(process: str, place: _Place, first: _Series, second: _Series, index: int, differs: bool | None) -> Source:
+def _source(process: str, place: Place, first: Series, second: Series, index: int, differs: bool | None) -> Source:
     note = first.notes[index]
     other = next((one for one in second.notes if one["occurrence"] == note["occurrence"]), second.notes[0])
     return Source(
@@ -222,39 +181,3 @@ def _site(note: dict[str, Any]) -> SourceSite:
         function=note["function"],
         code=note["code"],
     )
-
-
-def _keys(folder: Path) -> set[str]:
-    return {path.name[: -len(NOTES_SUFFIX)] for path in folder.glob(f"*{NOTES_SUFFIX}")}
-
-
-def _read(folder: Path, key: str) -> _ProcessNotes:
-    result = _ProcessNotes()
-    for document in _documents(folder / f"{key}{NOTES_SUFFIX}"):
-        if "unprobed" in document:
-            result.unprobed.append(Unprobed(document["unprobed"], document["module"], document["reason"]))
-        elif "source" in document:
-            thread = _MAIN_THREAD if document["thread"] == _MAIN_THREAD else ""
-            place = (document["source"], document["file"], document["line"], document["column"], thread)
-            series = result.series.setdefault(place, _Series())
-            if "count" in document:
-                series.count = max(series.count, document["count"])
-            else:
-                series.notes.append(document)
-                series.count = max(series.count, document["occurrence"] + 1)
-    return result
-
-
-def _documents(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that are whole; that of a killed process may end in the middle of one."""
-    with path.open("rb") as file:
-        for _ in range(_MOST_LINES):
-            line = file.readline(_MOST_BYTES)
-            if not line:
-                return
-            try:
-                document = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(document, dict):
-                yield document

@@ -10,6 +10,7 @@ from typing import Protocol
 from determinism.comparison.divergence import Divergence
 from determinism.comparison.findings import Experiment
 from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.source_notes import Unprobed
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.types import Verdict
 
@@ -43,6 +44,8 @@ class Trial:
     """Per library where its generators were seeded, and how many records had been made before; of probing runs."""
     sources: Sequence[Source] = ()
     """What the program took from outside, and its values differed; of probing runs."""
+    unprobed: Sequence[Unprobed] = ()
+    """Modules of the user in which nothing could be noted; of probing runs."""
 
     @property
     def is_equal(self) -> bool:

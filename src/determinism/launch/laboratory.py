@@ -15,6 +15,7 @@ from determinism.comparison.endings import FAIL_FAST
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.diagnose.intervention import Intervention
+from determinism.diagnose.source_notes import unprobed_modules
 from determinism.diagnose.sources import differing_sources, seeding_calls
 from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Trial
 from determinism.errors import DeterminismError, LaunchError
@@ -194,7 +195,8 @@ class Laboratory:
         folders = [self._notes(name) for name in names]
         try:
             seedings = {library: seeding_calls(folders[0], library) for library in SEEDED_LIBRARIES}
-            return replace(trial, sources=differing_sources(folders[0], folders[-1]), seedings=seedings)
+            sources = differing_sources(folders[0], folders[-1])
+            return replace(trial, sources=sources, seedings=seedings, unprobed=unprobed_modules(folders[0]))
         finally:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
