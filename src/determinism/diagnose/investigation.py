@@ -73,7 +73,8 @@ class Investigation:
                 divergence = self._explain(divergence)
             self._change_lines()
         except BudgetSpent:
-            self.comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
+            unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
+            self.comparison.diagnosis = f"The time for further runs was used up; --budget SECONDS gives more.{unseen}"
             self._suppose_what_was_probed(divergence)
         except LaunchError:
             self._suppose_what_was_probed(divergence)
