@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from determinism.code_owner import Owner, owner_of, owner_of_file
+from determinism.notebook_cells import cell_name
 from determinism.relocation import original_path
 
 _MAX_FRAMES = 48
@@ -49,7 +50,7 @@ def place_text(path: str, line: int, function: str, module_globals: dict[str, An
         function: Its qualified name.
         module_globals: Of its module, through which a loader may give the text; None if there are none.
     """
-    file = path if path.startswith("<") else original_path(os.path.abspath(path))
+    file = cell_name(path) or (path if path.startswith("<") else original_path(os.path.abspath(path)))
     source = linecache.getline(path, line, module_globals).strip()[:_MAX_CODE]
     return json.dumps([file, line, function, source])
 

@@ -12,6 +12,7 @@ from determinism import relocation
 from determinism.code_owner import is_console_script
 from determinism.import_hook import after_import
 from determinism.probes import main_script
+from determinism.probes.cells import rewrite_cells
 from determinism.probes.loading import Loading
 from determinism.probes.notes import Notes
 from determinism.probes.probing import Probes
@@ -40,6 +41,7 @@ def start() -> None:
     loading.install()
     main_script.install(loading)
     after_import("runpy", lambda runpy: main_script.rewrite_spawned(runpy, loading), _ignore)
+    after_import("IPython.core.compilerop", lambda compilers: rewrite_cells(compilers, loading), _ignore)
     after_import("torch._dynamo.decorators", lambda _: let_compiler_see_through(), _ignore)
     if probing.notes is not None:
         _notes.append(probing.notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import os
 import sys
 import warnings
@@ -115,6 +117,21 @@ class Loading:
             _rewritten_files.add(file)
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         return code
+
+    def rewritten_cell(self, tree: ast.Module, file: str) -> ast.Module:
+        """The rewritten syntax tree of a notebook's cell; the tree itself if it cannot be rewritten.
+
+        Args:
+            tree: As it was parsed.
+            file: What the cell's code objects are said to be of.
+        """
+        try:
+            result = rewritten(copy.deepcopy(tree), file) if self._rewrites else tree
+        except Exception as error:
+            self._not_probed("__main__", file, f"{type(error).__name__}: {error}")
+            return tree
+        _rewritten_files.add(file)
+        return result
 
     def note_unprobed(self) -> None:
         """Tell which modules of the user were loaded in another way."""

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+from determinism.notebook_cells import cell_name
 from determinism.relocation import original_path
 
 _MAX_CODE = 400
@@ -32,8 +33,8 @@ class ProbedSite:
 
     @property
     def original_file(self) -> str:
-        """Where the file lies that this one is, or is a copy of."""
-        return original_path(os.path.abspath(self.file))
+        """Where the file lies that this one is, or is a copy of; of a notebook, what the cell is called."""
+        return cell_name(self.file) or original_path(os.path.abspath(self.file))
 
     @property
     def code(self) -> str:

@@ -15,6 +15,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from determinism import environment
+from determinism.frameworks.earlier_threads import note_earlier_threads
 from determinism.frameworks.tensorflow import escapes
 from determinism.frameworks.tensorflow.capture import Capture
 from determinism.frameworks.tensorflow.earlier import earlier_functions
@@ -141,10 +142,8 @@ class Session:
 
     def note_earlier_threads(self) -> None:
         """Threads that the program started before it imported the framework are not recorded."""
-        reason = "it began before the framework was imported, and its ops are not recorded"
-        for thread in threading.enumerate():
-            if thread.ident != self.recorder.thread:
-                self.writer.blind_spot("thread", thread.name, reason)
+        names = [thread.name for thread in threading.enumerate() if thread.ident != self.recorder.thread]
+        note_earlier_threads(self.writer, names)
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.earlier_threads import note_earlier_threads
 from determinism.frameworks.torch import (
     compiled_graphs,
     data_loading,
@@ -142,9 +143,7 @@ class Session:
 
     def note_earlier_threads(self) -> None:
         """Threads that the program started before it imported the framework are not recorded."""
-        reason = "it began before the framework was imported, and its ops are not recorded"
-        for name in self.threads.earlier_threads():
-            self.writer.blind_spot("thread", name, reason)
+        note_earlier_threads(self.writer, self.threads.earlier_threads())
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
