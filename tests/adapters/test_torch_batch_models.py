@@ -143,3 +143,29 @@ def test_a_softmax_over_the_rows_takes_them_together() -> None:
     assert over_elements.verdict is Verdict.SAME
     assert over_rows.batch is not None and over_rows.batch.difference is not None
     assert over_rows.batch.difference.kind is BatchKind.MIXING
+
+
+class Quantized(nn.Module):
+    """Rounds to steps whose size is computed from the largest element: of the batch, or of each row."""
+
+    def __init__(self, dimension: int | None) -> None:
+        super().__init__()
+        self.dimension = dimension
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        largest = rows.abs().max() if self.dimension is None else rows.abs().amax(self.dimension, keepdim=True)
+        scale = largest / 127 + 1e-6
+        return (rows / scale).round() * scale
+
+
+def test_a_scale_that_is_computed_from_the_whole_batch_takes_rows_together() -> None:
+    """What the rows read is not what was made of them, but what was computed from that."""
+    batch = torch.randn(ROWS, 3)
+    of_batch, of_row = (
+        determinism.check_batch_invariance(Quantized(dimension).eval(), batch, sizes=SIZES) for dimension in (None, 1)
+    )
+
+    assert of_row.verdict is Verdict.SAME
+    assert of_batch.batch is not None and of_batch.batch.difference is not None
+    assert of_batch.batch.difference.kind is BatchKind.MIXING
+    assert of_batch.first_divergence is not None and of_batch.first_divergence.op.startswith("aten::max")

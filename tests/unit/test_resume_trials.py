@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from determinism.comparison.result import Comparison, Missing, Recorded, Trouble
-from determinism.diagnose.resume_trials import MOMENTS, fix_of_trial, fixes_of, generator_trials, whole_trials
-from determinism.diagnose.unsaved import _FIXES, fix
+from determinism.comparison.resumed import ResumedProcess
+from determinism.comparison.resumed_result import when_it_departs
+from determinism.diagnose.resume_trials import MOMENTS, fix_of_trial, fixes_of, generator_trials, in_vain, whole_trials
+from determinism.diagnose.unsaved_fixes import FIXES, fix
 from determinism.report.document import document
 from determinism.report.missing import missing_entries
 from determinism.types import Verdict
-from tests.builders import make_different, make_frame
+from tests.builders import make_different, make_divergence, make_frame
 
 
 def lacking(*identifiers: str) -> list[Missing]:
@@ -32,7 +37,7 @@ def test_what_only_the_program_can_save_is_not_tried(identifiers: tuple[str, ...
     assert generator_trials(lacking(*identifiers)) == []
 
 
-@pytest.mark.parametrize("identifier", _FIXES)
+@pytest.mark.parametrize("identifier", FIXES)
 def test_each_part_has_lines_to_add(identifier: str) -> None:
     (found,) = fixes_of(lacking(identifier), verified=False)
 
@@ -74,3 +79,27 @@ def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
     assert any("PYTHONHASHSEED=0" in text for text in texts) and any(
         "determinism run --seed 1" in text for text in texts
     )
+
+
+def test_what_was_put_back_in_vain_is_said() -> None:
+    for missing in (lacking("rng-python"), in_vain(lacking("rng-python"))):
+        comparison = make_different()
+        comparison.missing = missing
+        texts = [entry.text for entry in missing_entries(comparison)]
+
+        is_said = any("it did not make the resumed run equal" in text for text in texts)
+        assert is_said is missing[0].is_tried_in_vain
+
+
+def test_of_what_departs_in_one_step_the_way_forward_comes_first() -> None:
+    """One rank drew otherwise; the others get that with its gradients."""
+    steps = [(8, "backward", "main.rank-0"), (8, "forward", "main.rank-1"), (7, "optimizer", "main.rank-2")]
+    found = [
+        SimpleNamespace(
+            result=SimpleNamespace(divergence=make_divergence(step=step, phase=phase)), full=SimpleNamespace(key=key)
+        )
+        for step, phase, key in steps
+    ]
+    ordered = sorted(cast("list[ResumedProcess]", found), key=when_it_departs)
+
+    assert [process.full.key for process in ordered] == ["main.rank-2", "main.rank-1", "main.rank-0"]

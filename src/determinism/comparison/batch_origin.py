@@ -106,15 +106,22 @@ class OriginSearch:
         return not axes.is_by_row and self._is_read_by_rows(placed)
 
     def _is_read_by_rows(self, maker: PlacedCall) -> bool:
-        """Whether an op that works on rows reads what another one made of a whole batch."""
+        """Whether an op that works on rows reads what another one made of a whole batch, or what was computed from that."""
+        by_row = {id(placed): found.axes for found in self._ops for placed in found.place.calls}
+        later = (placed for place in self._places if not place.is_module for placed in place.calls)
         made = {one.whole for one in maker.call.outputs}
-        for found in self._ops:
-            for placed in found.place.calls:
-                if placed.run != maker.run or placed.index <= maker.index:
-                    continue
-                pairs = zip(placed.call.inputs, found.axes.inputs, strict=True)
-                if any(axis == SHARED and tensor.whole in made for tensor, axis in pairs):
-                    return True
+        for placed in sorted(later, key=lambda one: one.index):
+            if placed.run != maker.run or placed.index <= maker.index:
+                continue
+            axes = by_row.get(id(placed))
+            if axes is None:
+                if any(tensor.whole in made for tensor in placed.call.inputs):
+                    made |= {one.whole for one in placed.call.outputs}
+            elif any(
+                axis == SHARED and tensor.whole in made
+                for tensor, axis in zip(placed.call.inputs, axes.inputs, strict=True)
+            ):
+                return True
         return False
 
     def _divergence(self, found: Matches, kind: BatchKind | None) -> Origin:

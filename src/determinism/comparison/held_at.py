@@ -20,6 +20,8 @@ class HeldAt:
 
     digests: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """By kind and name; what was not digested is missing."""
+    makers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The record that wrote it last, -1 if none is known; by kind and name likewise."""
     generators: tuple[bytes, ...] = ()
     """States of the generators, in the order in which they are recorded: the framework's, Python's, NumPy's."""
 
@@ -48,14 +50,14 @@ def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, H
 def _held(process: ProcessTrace, chunk: Chunk, row: int) -> HeldAt:
     one = entry(process, chunk, row)
     names = json.loads(one.arguments) if one.arguments.startswith("[[") else []
-    digests = {}
+    digests, makers = {}, {}
     for (kind, name), held in zip(names, one.inputs, strict=False):
         digest = held.digest
         if held.producer >= 0:
             made = entry(process, *process.record(held.producer)).outputs
             digest = made[held.output].digest if held.output < len(made) else None
         if digest is not None and digest != NO_DIGEST:
-            digests[kind, name] = digest
+            digests[kind, name], makers[kind, name] = digest, held.producer
     generators = chunk.children["generators"]
     states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
-    return HeldAt(digests, tuple(state.tobytes() for state in states))
+    return HeldAt(digests, makers, tuple(state.tobytes() for state in states))

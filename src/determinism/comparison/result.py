@@ -65,6 +65,10 @@ class Missing:
     site: Frame | None
     """The line that saved; None if none is known to have."""
     fix: str
+    is_saved: bool = False
+    """Whether it was saved, and loaded from the file, but the run did not go on with it."""
+    is_tried_in_vain: bool = False
+    """Whether it was put back from outside, and the resumed run differed all the same."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from determinism.comparison.resumed import ResumedProcess
 from determinism.comparison.runs import recorded_by, summary_of
 from determinism.comparison.stack import environment_differences
 from determinism.trace.reader import Trace
-from determinism.types import Verdict
+from determinism.types import Phase, Verdict
 
 
 def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Trace, resumed: Trace) -> Comparison:
@@ -35,9 +35,7 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
     if len(compared) < len(processes) or not compared:
         comparison.trouble.append(Trouble("resume-nothing-compared", _nothing_compared(processes)))
     departing = [process for process in processes if process.result.divergence is not None]
-    departing.sort(
-        key=lambda process: (process.result.divergence.step if process.result.divergence else 0, process.full.key)
-    )
+    departing.sort(key=when_it_departs)
     unlike = next((process for process in processes if process.first_departs is not None), None)
     if departing and unlike is not None:
         comparison.trouble.append(Trouble("resume-first-departs", _first_departs(unlike)))
@@ -50,6 +48,13 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
         if comparison.trouble:
             comparison.verdict = Verdict.INCONCLUSIVE
     return comparison
+
+
+def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
+    """What is earliest comes first: in one step, ranks give each other what they made on the way forward only on the way back."""
+    divergence = process.result.divergence
+    assert divergence is not None
+    return divergence.step, Phase[divergence.phase.upper()], process.full.key
 
 
 def _take(comparison: Comparison, departing: list[ResumedProcess]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from determinism.comparison.findings import Fix
 from determinism.comparison.result import Comparison, Missing
@@ -75,6 +75,11 @@ def fixes_of(missing: Sequence[Missing], *, verified: bool) -> list[Fix]:
     return [Fix(one.identifier, one.fix, _LINES.get(one.identifier), verified=verified) for one in missing]
 
 
+def in_vain(missing: Sequence[Missing]) -> list[Missing]:
+    """The same, of which it is known that to put it back from outside did not help."""
+    return [replace(one, is_tried_in_vain=True) for one in missing]
+
+
 _LINES = {
     "model": 'saved["model"] = model.state_dict()\nmodel.load_state_dict(saved["model"])',
     "optimizer": 'saved["optimizer"] = optimizer.state_dict()\noptimizer.load_state_dict(saved["optimizer"])',
@@ -83,6 +88,9 @@ _LINES = {
     "rng-torch": 'saved["rng-torch"] = torch.get_rng_state()\ntorch.set_rng_state(saved["rng-torch"])',
     "rng-python": 'saved["rng-python"] = random.getstate()\nrandom.setstate(saved["rng-python"])',
     "rng-numpy": 'saved["rng-numpy"] = numpy.random.get_state()\nnumpy.random.set_state(saved["rng-numpy"])',
+    "number": 'saved["step"] = step\nstep = saved["step"]',
+    "gradients": 'saved["gradients"] = [p.grad for p in model.parameters()]\n'
+    'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
     "rng-generator": 'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
     "sampler-position": "loader = determinism.state.resumable(loader)\n"
     'determinism.state.capture(loader=loader, ...).save("last.state")\n'

@@ -9,32 +9,29 @@ from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Missing
 from determinism.comparison.resumed import ResumedProcess, of_step
+from determinism.diagnose.resumed_evidence import (
+    batches_of,
+    digests,
+    drawn_from,
+    first_of,
+    gathered,
+    read_by,
+    seeds_of_epoch,
+)
+from determinism.diagnose.unsaved_fixes import NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
-from determinism.types import Kind, Role
+from determinism.types import Kind, Phase, Role
 
 _GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
 """In the order in which the ends of steps have their states."""
 _SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
 """What a gradient scaler does."""
 
-_PUT_BACK_TOO_EARLY = (
-    "It was saved and put back, but was drawn from before the first step: making an iterator of a DataLoader draws, for instance. Put "
-    "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
-)
-
-_FIXES = {
-    "model": ("model.state_dict()", "model.load_state_dict(...)", "model=model"),
-    "optimizer": ("optimizer.state_dict()", "optimizer.load_state_dict(...)", "optimizer=optimizer"),
-    "scheduler": ("scheduler.state_dict()", "scheduler.load_state_dict(...)", "scheduler=scheduler"),
-    "scaler": ("scaler.state_dict()", "scaler.load_state_dict(...)", "scaler=scaler"),
-    "rng-torch": ("torch.get_rng_state()", "torch.set_rng_state(...)", ""),
-    "rng-python": ("random.getstate()", "random.setstate(...)", ""),
-    "rng-numpy": ("numpy.random.get_state()", "numpy.random.set_state(...)", ""),
-    "rng-generator": ("generator.get_state()", "generator.set_state(...)", "generator=generator"),
-    "sampler-position": ("", "", "loader=loader"),
-}
-"""What is to be saved, what takes it back, and what `determinism.state` is given."""
+_PARTS = {"parameter": "model", "buffer": "model", "optimizer state": "optimizer"}
+"""Where each kind of what is held belongs."""
+_STEPS_TO_TAKE_UP = 16
+"""Some optimizers do not step each time, and some modules are not called in each step."""
 
 
 def unsaved(process: ResumedProcess) -> list[Missing]:
@@ -52,18 +49,20 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     search = _Search(process)
     found = search.identifiers()
     return [
-        Missing(one, site, _PUT_BACK_TOO_EARLY if one == "rng-torch" and search.was_put_back else fix(one))
+        Missing(one, site, _fix_of(one, search), is_saved=bool(search.absent.get(one)) and search.was_loaded(one))
         for one in found
     ]
 
 
-def fix(identifier: str) -> str:
-    """What to write so that it is saved."""
-    save, load, part = _FIXES[identifier]
-    whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
-    if identifier == "sampler-position":
-        return f"Save how far the epoch has come: loader = determinism.state.resumable(loader), with {whole}."
-    return f"Save {save} and load it with {load}, or use {whole}."
+def _fix_of(identifier: str, search: _Search) -> str:
+    if identifier == "rng-torch" and search.was_put_back:
+        return PUT_BACK_TOO_EARLY
+    names = search.absent.get(identifier, [])
+    listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    if names and search.was_loaded(identifier):
+        return NOT_TAKEN_UP[identifier].format(listed)
+    never = f"Never held again: {listed}. If that was saved, then before the last step, in another precision, or it was not loaded. "
+    return f"{never if names else ''}{fix(identifier)}"
 
 
 def saving_site(process: ProcessTrace) -> Frame | None:
@@ -93,6 +92,9 @@ class _Search:
         self.was_put_back = self._has_drawn_from_saved_state()
         """Whether PyTorch's generator had the saved state in the resumed run."""
         self._record: Entry = entry(part, *part.record(divergence.record))
+        self.absent: dict[str, list[str]] = {}
+        """What was not taken up, by the part that it belongs to."""
+        self._lost: dict[str, set[bytes]] = {}
 
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
@@ -103,17 +105,62 @@ class _Search:
             found.append("scaler")
         elif self._divergence.kind is Kind.RNG and not generators:
             found.append("rng-generator")
-        elif self._divergence.phase == "optimizer" and "optimizer" not in found:
-            found.append("scheduler")
+        elif not found and (part := self._behind_step(has_generators=bool(generators))) is not None:
+            found.append(part)
         return [*found, *generators]
 
+    def _behind_step(self, *, has_generators: bool) -> str | None:
+        """What else a step depends on that goes on from equal parameters and states."""
+        phase, kind = self._divergence.phase, self._divergence.kind
+        if kind is Kind.ARGUMENT and phase in ("optimizer", "forward"):
+            return "scheduler" if phase == "optimizer" else None if has_generators else "number"
+        if kind is Kind.DATA and phase == "forward" and not has_generators and self._reads_other_samples():
+            return "sampler-position"
+        return "gradients" if phase in ("backward", "optimizer") and self._stopped_between_steps() else None
+
+    def _reads_other_samples(self) -> bool:
+        """Whether the resumed run reads there what the full run took out of the data at another place, without a data loader."""
+        assert self._process.parts is not None
+        full, resumed = self._process.parts
+        other = first_of(resumed, self._divergence.step, self._record.op, self._record.module)
+        if self._divergence.records_of or other is None:
+            return False
+        return bool((read_by(resumed, other) - read_by(full, self._record)) & gathered(self._process.full))
+
+    def was_loaded(self, identifier: str) -> bool:
+        """Whether the resumed run read all of a part from a file, without going on with it."""
+        lost = self._lost.get(identifier, set())
+        return bool(lost) and lost <= digests(self._process.resumed, upto_step=0, of_loads=True)
+
     def _not_taken_up(self) -> list[str]:
-        """What was held when the first run ended and never was in the resumed run until its first step ended."""
-        held = self._full.get(self._before - 1, HeldAt()).digests
-        present = _digests(self._process.resumed, upto_step=0)
-        absent = {kind for (kind, _), digest in held.items() if digest not in present}
-        found = ["model"] if absent & {"parameter", "buffer"} else []
-        return [*found, "optimizer"] if "optimizer state" in absent else found
+        """What was held when the first run ended and never was in the resumed run, in its first steps."""
+        last = max(self._divergence.step - self._before, 0) + _STEPS_TO_TAKE_UP
+        present = digests(self._process.resumed, upto_step=last)
+        for (kind, name), digest in self._held_at_checkpoint().items():
+            if kind in _PARTS and digest not in present:
+                self.absent.setdefault(_PARTS[kind], []).append(name)
+                self._lost.setdefault(_PARTS[kind], set()).add(digest)
+        return [part for part in ("model", "optimizer") if part in self.absent]
+
+    def _held_at_checkpoint(self) -> dict[tuple[str, str], bytes]:
+        """What the full run held when the compared part began.
+
+        After the end of the step an average of the weights may have gone on, and the second optimizer of a GAN made its step.
+        """
+        held = dict(self._full.get(self._before - 1, HeldAt()).digests)
+        assert self._process.parts is not None
+        later, start = self._full.get(self._before, HeldAt()), self._process.parts[0].start
+        held.update({key: later.digests[key] for key, maker in later.makers.items() if 0 <= maker < start})
+        return held
+
+    def _stopped_between_steps(self) -> bool:
+        """Whether the first run went backward after its last step, and no optimizer took these gradients."""
+        last = Phase.INIT
+        for chunk in self._process.first.chunks():
+            phases = chunk.columns["phase"]
+            phases = phases[np.isin(phases, (Phase.BACKWARD, Phase.OPTIMIZER))]
+            last = Phase(int(phases[-1])) if len(phases) else last
+        return last is Phase.BACKWARD
 
     def _generators(self) -> list[str]:
         """The global generators that were in another state, and were drawn from until the divergence."""
@@ -126,7 +173,25 @@ class _Search:
                 for step, held in ((step + self._before, held) for step, held in self._resumed.items())
             ):
                 found.append(identifier)
+        if "rng-torch" in found and self._first_draws_are_equal():
+            # What was drawn since, or was not, follows from another difference.
+            found.remove("rng-torch")
         return found
+
+    def _first_draws_are_equal(self) -> bool:
+        """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
+        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
+            return False
+        assert self._process.parts is not None
+        last = self._divergence.step
+        mine, other = (drawn_from(part, last) for part in self._process.parts)
+        seen = {
+            state
+            for step, held in self._resumed.items()
+            if step + self._before <= last
+            for state in held.generators[:1]
+        }
+        return bool(mine) and mine[0] in {*other, *seen}
 
     def _has_drawn_from_saved_state(self) -> bool:
         """Whether an op of the resumed run drew from the state that PyTorch's generator had at the end of the first run."""
@@ -140,13 +205,26 @@ class _Search:
 
     def _behind_batch(self, generators: list[str]) -> list[str]:
         """Another batch: one of another place in the run, or one that the full run never had."""
+        if (behind := self._behind_epoch()) is not None:
+            return [*([] if behind else ["rng-generator"]), *generators]
         mine = tuple(output.digest for output in self._record_of_resumed().outputs)
         if self.was_put_back:
             # Another batch came because of what was drawn from it, and that is a matter of the loader.
             generators = [identifier for identifier in generators if identifier != "rng-torch"]
-        if not generators or mine in _batches(self._process.full):
+        if not generators or mine in batches_of(self._process.full):
             return ["sampler-position"]
         return generators
+
+    def _behind_epoch(self) -> bool | None:
+        """Whether an epoch that begins with the batch was drawn from another state of PyTorch's global generator, or (False) of another one.
+
+        None if no epoch begins there, or if it began from the same states.
+        """
+        step = self._divergence.step
+        drawn = seeds_of_epoch(self._process.full, step)
+        if not drawn or drawn & seeds_of_epoch(self._process.resumed, step - self._before):
+            return None
+        return bool(drawn & set(self._full.get(step - 1, HeldAt()).generators[:1]))
 
     def _record_of_resumed(self) -> Entry:
         """The record of the resumed run that pairs with the divergence: the batch at which it departs."""
@@ -169,23 +247,3 @@ class _Search:
         whole = entry(self._process.full, *self._process.full.record(number))
         makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
         return any(entry(self._process.full, *place).op.partition(".")[0] in _SCALING[:1] for place in makers)
-
-
-def _digests(process: ProcessTrace, *, upto_step: int) -> set[bytes]:
-    found: set[bytes] = set()
-    for chunk in process.chunks():
-        rows = int((chunk.columns["step"] <= upto_step).sum())
-        for place in ("outputs", "input_digests"):
-            children = chunk.children[place]
-            found.update(row.tobytes() for row in children.columns["digest"][: int(children.starts[rows])])
-        if rows < chunk.rows:
-            break
-    return found
-
-
-def _batches(process: ProcessTrace) -> set[tuple[bytes, ...]]:
-    found = set()
-    for chunk in process.chunks():
-        for row in np.flatnonzero(chunk.columns["role"] == Role.BATCH):
-            found.add(tuple(output.digest for output in entry(process, chunk, int(row)).outputs))
-    return found

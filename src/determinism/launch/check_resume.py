@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.resumed import compare_resumed
 from determinism.comparison.resumed_result import conclude_resumed
-from determinism.diagnose.resume_trials import ResumeTrial, fix_of_trial, fixes_of, generator_trials, whole_trials
+from determinism.diagnose.resume_trials import (
+    ResumeTrial,
+    fix_of_trial,
+    fixes_of,
+    generator_trials,
+    in_vain,
+    whole_trials,
+)
 from determinism.diagnose.unsaved import unsaved
 from determinism.errors import DeterminismError
 from determinism.launch.further_runs import may_run_further
@@ -73,15 +80,31 @@ class ResumeCheck:
         may_try = comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
         missing = comparison.missing or []
         trials = generator_trials(missing) if may_try else []
-        verified = any(self._is_cured(trial, full) for trial in trials)
+        outcomes = list(self._outcomes(trials, full))
+        verified = True in outcomes
+        if False in outcomes and not verified:
+            missing = comparison.missing = in_vain(missing)
         comparison.fixes = fixes_of(missing, verified=verified)
         for trial in whole_trials(comparison, _RUN) if may_try else []:
             if self._is_cured(trial, None):
                 comparison.fixes.append(fix_of_trial(trial))
                 return
 
-    def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool:
-        """Whether the resumed run is equal to the full one with something set; None for a full run of its own."""
+    def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace) -> Iterator[bool | None]:
+        """What came of each, until one makes the runs equal."""
+        for trial in trials:
+            outcome = self._is_cured(trial, full)
+            yield outcome
+            if outcome:
+                return
+
+    def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool | None:
+        """Whether the resumed run is equal to the full one with something set; None if that could not be tried.
+
+        Args:
+            trial: What is set.
+            full: The full run; None for one of its own.
+        """
         try:
             return self._try(trial, full).verdict is Verdict.SAME
         except Interrupted:
@@ -89,7 +112,7 @@ class ResumeCheck:
         except (DeterminismError, OSError) as error:
             message = error.message if isinstance(error, DeterminismError) else str(error)
             self.warn(f"What was to be tried ({trial.title}) could not be. {message}")
-            return False
+            return None
 
     def _try(self, trial: ResumeTrial, full: Trace | None) -> Comparison:
         commands = {name: [*trial.prefix, *words] for name, words in self._commands().items()}

@@ -12,16 +12,23 @@ from determinism.types import Verdict
 _NAMES = {
     "model": "parameters or buffers of the model",
     "optimizer": "the state of the optimizer",
-    "scheduler": "the state of the learning rate scheduler",
+    "scheduler": "the learning rate: the state of its scheduler",
     "scaler": "the state of the gradient scaler",
     "rng-torch": "the state of PyTorch's generator",
     "rng-python": "the state of Python's generator",
     "rng-numpy": "the state of NumPy's generator",
     "rng-generator": "the state of a generator of the program's own",
+    "number": "a number that the program keeps itself",
+    "gradients": "gradients that were added up since the last step",
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
 
 _VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
+
+_IN_VAIN = (
+    "Not verified: put back from outside, in runs made for it, it did not make the resumed run equal. Something else lacks too, of which its "
+    "other state may only follow, or the program takes no batch from a data loader, before which it is put back."
+)
 
 
 def missing_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -36,10 +43,14 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "not saved", Weight.CORE)
         return
     for number, missing in enumerate(comparison.missing):
-        yield Entry(_NAMES[missing.identifier], "" if number else "not saved", Weight.CORE)
+        label = "not put back" if missing.is_saved else "not saved"
+        is_first = not number or missing.is_saved != comparison.missing[number - 1].is_saved
+        yield Entry(_NAMES[missing.identifier], label if is_first else "", Weight.CORE)
         yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
             yield Entry(_VERIFIED, weight=Weight.CORE, lines=4, indent=4)
+        if missing.is_tried_in_vain:
+            yield Entry(_IN_VAIN, weight=Weight.CORE, lines=6, indent=4)
     site = comparison.missing[0].site
     if site is None:
         yield Entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from determinism.trace.chunk import Array, Children, Chunk, cut
 from determinism.trace.decoder import Decoder
 from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import NONE
 from determinism.types import NO_DIGEST
 
 
@@ -19,7 +20,15 @@ class Remainder(ProcessTrace):
     What was made before is an input without a producer, with the digest of what the producer left, as far as that was read as a whole.
     """
 
-    def __init__(self, process: ProcessTrace, start: int, *, steps_before: int = 0, unseen: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        process: ProcessTrace,
+        start: int,
+        *,
+        steps_before: int = 0,
+        unseen: Sequence[int] = (),
+        without: Mapping[int, Array] | None = None,
+    ) -> None:
         """Take the rest of a process.
 
         Args:
@@ -27,6 +36,8 @@ class Remainder(ProcessTrace):
             start: Number of the first record that counts.
             steps_before: Added to the number of each step.
             unseen: Numbers of later records (of the whole process) of which the others know no more than of what was made before.
+            without: By the number of a record (of the whole process) the positions of inputs that do not count. Such a record has no
+                arguments, since they name what it read.
 
         Raises:
             TraceError: The trace is damaged.
@@ -35,6 +46,7 @@ class Remainder(ProcessTrace):
         self.start = start
         self._steps_before = steps_before
         self._unseen = np.array(unseen, dtype=np.int64)
+        self._without = dict(without or {})
         self._left: dict[tuple[int, int], tuple[int, bytes]] = {}
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
@@ -51,6 +63,7 @@ class Remainder(ProcessTrace):
 
     def _seen(self, chunk: Chunk) -> Chunk:
         """Records with numbers from 0, that know of nothing before."""
+        chunk = self._bared(chunk)
         inputs, digests = self._detached(chunk)
         forward = chunk.columns["forward"]
         columns = {
@@ -62,6 +75,25 @@ class Remainder(ProcessTrace):
         }
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
+
+    def _bared(self, chunk: Chunk) -> Chunk:
+        """The records without the inputs that do not count."""
+        rows = [n - chunk.first for n in self._without if 0 <= n - chunk.first < chunk.rows]
+        if not rows:
+            return chunk
+        inputs, digests = chunk.children["inputs"], chunk.children["input_digests"]
+        kept = np.ones(int(inputs.starts[-1]), dtype=bool)
+        for row in rows:
+            kept[inputs.starts[row] + self._without[chunk.first + row]] = False
+        before = np.concatenate([[0], np.cumsum(kept)])
+        owner = np.repeat(np.arange(chunk.rows), np.diff(digests.starts))
+        place = inputs.starts[owner] + digests.columns["position"]
+        positions = (before[place] - before[inputs.starts[owner]]).astype(digests.columns["position"].dtype)
+        digested = _only(digests._replace(columns={**digests.columns, "position": positions}), kept[place])
+        arguments = chunk.columns["arguments"].copy()
+        arguments[rows] = NONE
+        children = {**chunk.children, "inputs": _only(inputs, kept), "input_digests": digested}
+        return replace(chunk, columns={**chunk.columns, "arguments": arguments}, children=children)
 
     def _detached(self, chunk: Chunk) -> tuple[Children, Children]:
         inputs, digests = chunk.children["inputs"], chunk.children["input_digests"]
@@ -92,6 +124,12 @@ class Remainder(ProcessTrace):
                 return -1, NO_DIGEST
             self._left[number, output] = int(outputs.columns["layout"][at]), outputs.columns["digest"][at].tobytes()
         return self._left[number, output]
+
+
+def _only(entries: Children, kept: Array) -> Children:
+    """Some of the entries, by a mask."""
+    starts = np.concatenate([[0], np.cumsum(kept)])[entries.starts]
+    return Children(starts, {name: cells[kept] for name, cells in entries.columns.items()})
 
 
 def _with(digests: Children, owner: Array, found: list[tuple[int, int, bytes]]) -> Children:

@@ -1,0 +1,62 @@
+"""What to write where a checkpoint lacks something."""
+
+from __future__ import annotations
+
+PUT_BACK_TOO_EARLY = (
+    "It was saved and put back, but was drawn from before the first step: making an iterator of a DataLoader draws, for instance. Put "
+    "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
+)
+
+NOT_TAKEN_UP = {
+    "model": (
+        "It was saved, and loaded from the file, but the run did not go on with it: {}. See that load_state_dict is called, and drops "
+        "nothing: with strict=False it passes over keys that do not fit, such as those with `_orig_mod.` or `module.` before them."
+    ),
+    "optimizer": (
+        "It was saved, and loaded from the file, but the run did not go on with it: {}. Call optimizer.load_state_dict(...), on the "
+        "optimizer that steps, after it was made."
+    ),
+}
+
+FIXES = {
+    "model": ("model.state_dict()", "model.load_state_dict(...)", "model=model"),
+    "optimizer": ("optimizer.state_dict()", "optimizer.load_state_dict(...)", "optimizer=optimizer"),
+    "scheduler": ("scheduler.state_dict()", "scheduler.load_state_dict(...)", "scheduler=scheduler"),
+    "scaler": ("scaler.state_dict()", "scaler.load_state_dict(...)", "scaler=scaler"),
+    "rng-torch": ("torch.get_rng_state()", "torch.set_rng_state(...)", ""),
+    "rng-python": ("random.getstate()", "random.setstate(...)", ""),
+    "rng-numpy": ("numpy.random.get_state()", "numpy.random.set_state(...)", ""),
+    "rng-generator": ("generator.get_state()", "generator.set_state(...)", "generator=generator"),
+    "sampler-position": ("", "", "loader=loader"),
+    "number": ("", "", ""),
+    "gradients": ("[p.grad for p in model.parameters()]", "p.grad = ...", ""),
+}
+"""What is to be saved, what takes it back, and what `determinism.state` is given."""
+
+
+def fix(identifier: str) -> str:
+    """What to write so that it is saved."""
+    save, load, part = FIXES[identifier]
+    whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
+    if identifier == "gradients":
+        return (
+            f"The run stopped between two steps of the optimizer, with gradients added up. Save right after a step, or save {save} too and "
+            f"put each back: {load}."
+        )
+    if identifier == "number":
+        return (
+            "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a "
+            "loss, without rounding them. The op that departs was given another one."
+        )
+    if identifier == "scheduler":
+        return (
+            f"Save {save} and load it with {load}, or use {whole}. If that is done, see that nothing sets or steps the learning rate anew "
+            "after loading."
+        )
+    if identifier == "sampler-position":
+        return (
+            f"Save how far the epoch has come: loader = determinism.state.resumable(loader), with {whole}. See, too, that the "
+            "sampler is given its epoch, that the data set lists its samples in the same order, and that a generator is saved with which the "
+            "program draws them itself."
+        )
+    return f"Save {save} and load it with {load}, or use {whole}."

@@ -1,0 +1,273 @@
+"""Programs as they are written, resumed with and without a fault: what lacks is named, and what follows from it is not."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import determinism
+from determinism.comparison.resumed import ResumedProcess, compare_resumed
+from determinism.diagnose.unsaved import unsaved
+from determinism.session import seeding
+from determinism.trace.reader import open_trace
+from determinism.types import Kind
+
+Training = Callable[[Path, str, str], Any]
+INPUTS = torch.linspace(-1, 1, 96).reshape(24, 4).sin()
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    restore = seeding.capture_states()
+    yield
+    restore()
+
+
+def compared(folder: Path, training: Training, fault: str = "") -> ResumedProcess:
+    for run in ("full", "first", "resumed"):
+        torch.manual_seed(7)
+        # A program that does not use them does not seed them either.
+        random.seed(run)
+        np.random.seed(len(run))
+        with determinism.record(folder / run):
+            training(folder / "checkpoint", run, fault)
+    (process,) = compare_resumed(*(open_trace(folder / run) for run in ("full", "first", "resumed")))
+    assert process.first_departs is None
+    return process
+
+
+def lacking(process: ResumedProcess) -> list[str]:
+    return [missing.identifier for missing in unsaved(process)]
+
+
+def adversaries(file: Path, run: str, fault: str) -> object:
+    """Two networks with an optimizer each, and an average that is evaluated after every second step."""
+    generator, critic = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
+    average = copy.deepcopy(generator)
+    parts = {"generator": generator, "critic": critic, "average": average}
+    for name, module in (("first", critic), ("second", generator)):
+        parts[name] = torch.optim.Adam(module.parameters(), lr=0.01)
+    begin = 0
+    if run == "resumed":
+        begin = 4
+        for name, state in torch.load(file).items():
+            if name != fault:
+                parts[name].load_state_dict(state)
+    for step in range(begin, 4 if run == "first" else 8):
+        made = generator(INPUTS[step : step + 4, :2])
+        parts["first"].zero_grad()
+        (critic(INPUTS[step : step + 4]) - critic(made.detach())).mean().backward()
+        parts["first"].step()
+        parts["second"].zero_grad()
+        critic(made).pow(2).mean().backward()
+        parts["second"].step()
+        with torch.no_grad():
+            for mean, parameter in zip(average.parameters(), generator.parameters(), strict=True):
+                mean.lerp_(parameter, 0.1)
+            if step % 2:
+                print(average(INPUTS[:, :2]).sum().item())
+    if run == "first":
+        torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+    # The end of a run is recorded with all of it.
+    return parts
+
+
+def test_what_the_full_run_called_before_the_checkpoint_is_no_difference(tmp_path: Path) -> None:
+    """The resumed run knows the average only from its second step on, and the second optimizer only from the end of its first."""
+    process = compared(tmp_path, adversaries)
+
+    assert process.result.divergence is None, process.result.divergence
+    assert lacking(process) == []
+
+
+@pytest.mark.parametrize(("fault", "part"), [("second", "optimizer"), ("average", "model")])
+def test_what_was_loaded_and_not_taken_up_is_told_apart(tmp_path: Path, fault: str, part: str) -> None:
+    (missing,) = unsaved(compared(tmp_path, adversaries, fault))
+
+    assert (missing.identifier, missing.is_saved) == (part, True)
+    assert missing.fix.startswith("It was saved, and loaded from the file, but")
+    assert "weight" in missing.fix
+
+
+def precise(file: Path, run: str, fault: str) -> object:
+    """Saves as it is, in half precision, or with keys that do not fit."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if run == "resumed":
+        model.load_state_dict(torch.load(file), strict=False)
+    for step in range(3 if run == "resumed" else 0, 3 if run == "first" else 6):
+        optimizer.zero_grad()
+        model(INPUTS[step : step + 4]).pow(2).mean().backward()
+        optimizer.step()
+    if run == "first":
+        states = model.state_dict()
+        changed = {
+            "half": lambda name: (name, states[name].half()),
+            "keys": lambda name: (f"module.{name}", states[name]),
+        }
+        torch.save(dict(changed.get(fault, lambda name: (name, states[name]))(name) for name in states), file)
+    return model
+
+
+@pytest.mark.parametrize(("fault", "is_saved"), [("half", False), ("keys", True)])
+def test_weights_that_come_back_otherwise_are_named(tmp_path: Path, fault: str, is_saved: bool) -> None:
+    (missing,) = unsaved(compared(tmp_path, precise, fault))
+
+    assert (missing.identifier, missing.is_saved) == ("model", is_saved)
+    assert ("strict=False" if is_saved else "in another precision") in missing.fix
+
+
+def test_weights_that_come_back_as_they_were_are_not(tmp_path: Path) -> None:
+    assert lacking(compared(tmp_path, precise)) == []
+
+
+def accumulating(file: Path, run: str, fault: str) -> object:
+    """Steps after every fourth batch; the checkpoint comes after the sixth."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if run == "resumed":
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        for parameter, gradient in zip(model.parameters(), saved["gradients"], strict=True):
+            parameter.grad = None if fault else gradient
+    for batch in range(6 if run == "resumed" else 0, 6 if run == "first" else 16):
+        model(INPUTS[batch : batch + 4]).pow(2).mean().backward()
+        if batch % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    if run == "first":
+        torch.save({"model": model.state_dict(), "gradients": [p.grad for p in model.parameters()]}, file)
+    return model
+
+
+@pytest.mark.parametrize(("fault", "parts"), [("", []), ("gradients", ["gradients"])])
+def test_gradients_of_a_step_that_had_begun(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    assert lacking(compared(tmp_path, accumulating, fault)) == parts
+
+
+def shuffled(file: Path, run: str, fault: str) -> object:
+    """By epochs, of which each run begins with the same seed."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = torch.Generator().manual_seed(3)
+    loader = DataLoader(TensorDataset(INPUTS), batch_size=8, shuffle=True, generator=own if "own" in fault else None)
+    if run == "resumed":
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        if fault != "global":
+            torch.set_rng_state(saved["global"])
+        if fault != "own":
+            own.set_state(saved["own"])
+    model.train(run != "resumed" or fault != "evaluating")
+    for _ in range(2 if run == "resumed" else 0, 2 if run == "first" else 4):
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            model(batch).pow(2).mean().backward()
+            optimizer.step()
+    if run == "first":
+        torch.save({"model": model.state_dict(), "global": torch.get_rng_state(), "own": own.get_state()}, file)
+    return model
+
+
+SHUFFLED = [("", []), ("owned", []), ("global", ["rng-torch"]), ("own", ["rng-generator"]), ("evaluating", [])]
+
+
+@pytest.mark.parametrize(("fault", "parts"), SHUFFLED)
+def test_an_epoch_that_is_drawn_anew_is_no_matter_of_the_position(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    """Its first batch is one of the full run: that of the first epoch. A model left in evaluation mode draws nothing, and lost no state."""
+    process = compared(tmp_path, shuffled, fault)
+
+    assert (process.result.divergence is None) == (fault in ("", "owned"))
+    assert lacking(process) == parts
+
+
+def counting(file: Path, run: str, fault: str) -> object:
+    """The weight of the loss grows with the steps; the hidden state goes on from batch to batch."""
+    model = torch.nn.LSTM(4, 3, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hidden, count = None, 0
+    if run == "resumed":
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        hidden = None if fault == "hidden" else saved["hidden"]
+        count = 0 if fault == "count" else saved["count"]
+    for step in range(3 if run == "resumed" else 0, 3 if run == "first" else 6):
+        optimizer.zero_grad()
+        outputs, hidden = model(INPUTS[None, step : step + 4], hidden)
+        hidden = tuple(one.detach() for one in hidden)
+        (outputs.pow(2).mean() * (1 + count / 100)).backward()
+        optimizer.step()
+        count += 1
+    if run == "first":
+        torch.save({"model": model.state_dict(), "hidden": hidden, "count": count}, file)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "parts"), [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, [])]
+)
+def test_what_the_program_keeps_itself(tmp_path: Path, fault: str, kind: Kind | None, parts: list[str]) -> None:
+    """No op is blamed that went on from another hidden state."""
+    process = compared(tmp_path, counting, fault)
+    divergence = process.result.divergence
+
+    assert (divergence and divergence.kind) == kind
+    assert lacking(process) == parts
+
+
+def by_hand(file: Path, run: str, fault: str) -> object:
+    """Takes its samples by an order of its own, and stops in the middle of an epoch."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    begin, skew = 0, 0
+    if run == "resumed":
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        begin, skew = saved["step"], 2 * (fault == "position")
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(2))
+    for step in range(begin, 3 if run == "first" else 5):
+        at = 4 * (step - skew)
+        optimizer.zero_grad()
+        model(INPUTS[order[at : at + 4]]).pow(2).mean().backward()
+        optimizer.step()
+    if run == "first":
+        torch.save({"model": model.state_dict(), "step": 3}, file)
+    return model
+
+
+@pytest.mark.parametrize(("fault", "parts"), [("", []), ("position", ["sampler-position"])])
+def test_samples_that_are_taken_by_hand(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    assert lacking(compared(tmp_path, by_hand, fault)) == parts
+
+
+def zeroing(file: Path, run: str, fault: str) -> object:
+    """Keeps its gradients and sets them to zero, so that each backward but the first of a run adds to them."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if run == "resumed":
+        model.load_state_dict(torch.load(file))
+        if fault:
+            model[2].bias.data[0] += 1e-3
+    for step in range(3 if run == "resumed" else 0, 3 if run == "first" else 6):
+        optimizer.zero_grad(set_to_none=False)
+        model(INPUTS[step : step + 4]).pow(2).mean().backward()
+        optimizer.step()
+    if run == "first":
+        torch.save(model.state_dict(), file)
+    return model
+
+
+@pytest.mark.parametrize("fault", ["", "bias"])
+def test_gradients_that_are_set_to_zero_are_no_difference(tmp_path: Path, fault: str) -> None:
+    divergence = compared(tmp_path, zeroing, fault).result.divergence
+
+    assert (divergence is not None) == bool(fault), divergence
+    assert divergence is None or (divergence.step, divergence.phase) == (3, "forward")
