@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from determinism.exit_status import exit_phrase
 from determinism.trace.reader import open_trace
 from determinism.trace.schema import Table
 from tests.e2e.commands import check, compare, program, run
@@ -47,7 +48,7 @@ def test_every_record_before_the_end_is_there(
     assert finished.report is not None
     assert finished.report["verdict"] == "inconclusive"
     assert finished.trouble == ["runs-failed"]
-    assert f"exit status {status}" in finished.text
+    assert f"All runs ended with {exit_phrase(status)}." in finished.text
     assert [(run["exit_status"], run["stopped_by"]) for run in finished.report["runs"]] == [(status, stopped_by)] * 2
     assert finished.report["recorded"]["steps"] == 2
     recorded = ops(tmp_path / "out" / "run-1")

@@ -69,7 +69,8 @@ PROGRAMS = {
         "machine-state", "import os\nsum(range(10**6))\nprint(os.times().user, os.times())  # here"
     ),
     "time of a file": Program(
-        "file-time", "import os\nopen('new', 'w').close()\nprint(os.path.getmtime('new'))  # here"
+        "file-time",
+        "import os\nwith open('new', 'w') as new: new.write('text')\nprint(os.path.getmtime('new'))  # here",
     ),
     "status of a file": Program(
         "file-time",

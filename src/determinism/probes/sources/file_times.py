@@ -38,7 +38,8 @@ def _at_one_moment(status: Any) -> Any:
 
 
 FUNCTIONS = (
-    *functions(SOURCE, _moment, "os.path", "getmtime getctime getatime"),
+    # `os.path` has them from there, on every system.
+    *functions(SOURCE, _moment, "genericpath", "getmtime getctime getatime"),
     *functions(SOURCE, _status, "os", "stat lstat fstat"),
     *functions(SOURCE, _status, "pathlib", "Path.stat Path.lstat"),
 )

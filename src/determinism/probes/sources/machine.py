@@ -36,7 +36,7 @@ def _constant(value: Any) -> Any:
 
 
 FUNCTIONS = (
-    *functions(SOURCE, _state, "os", "getloadavg times sched_getcpu"),
+    *functions(SOURCE, _state, "os", "getloadavg times"),
     *functions(SOURCE, _state, "resource", "getrusage"),
     *functions(SOURCE, _state, "psutil", "cpu_percent cpu_times cpu_times_percent cpu_freq cpu_stats getloadavg"),
     *functions(SOURCE, _state, "psutil", "virtual_memory swap_memory disk_io_counters net_io_counters boot_time"),
