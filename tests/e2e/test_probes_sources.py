@@ -327,6 +327,21 @@ def test_what_goes_off_later_goes_off_at_once_when_fixed(tmp_path: Path, name: s
     assert stage.fixed(found).stdout == "0\n"
 
 
+def test_what_watches_over_a_program_and_never_goes_off_is_not_noted(tmp_path: Path) -> None:
+    program = """
+        import signal, threading
+        signal.signal(signal.SIGALRM, print)
+        for _ in range(3):
+            signal.alarm(60)
+            timer = threading.Timer(60, print)
+            timer.start()
+            timer.cancel()
+            signal.alarm(0)
+        print(signal.getsignal(signal.SIGALRM))
+    """
+    assert [one for one in documents(Stage(tmp_path, program).noted()) if "digest" in one] == []
+
+
 def test_an_alarm_that_nobody_handles_still_ends_the_program(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "import signal, time\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\ntime.sleep(9)\n")
 

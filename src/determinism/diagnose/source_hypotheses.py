@@ -38,6 +38,7 @@ _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "que
 
 _SHOWN = 60
 
+_TIMER = "timer"
 _SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time")
 """Sources that many programs only log."""
 
@@ -49,9 +50,7 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         divergence: The first one.
         sources: In the order of the program.
     """
-    before = [
-        one for one in sources if one.recorded_as != divergence.process or one.records_at_first <= divergence.record
-    ]
+    before = [one for one in sources if _may_come_before(one, divergence)]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
     # What differed only later in the runs with notes may have differed earlier in the others.
     telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
@@ -64,6 +63,12 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         of_others.append(_by_clock(looks, sources, divergence))
     of_telling = [_by_source(source, divergence) for source in telling]
     yield from [*of_others, *of_telling] if _is_seeded_by(others, telling) else [*of_telling, *of_others]
+
+
+def _may_come_before(source: Source, divergence: Divergence) -> bool:
+    """Whether a source was used before the divergence, or, going off at another time in each run, may have been."""
+    is_elsewhere = source.recorded_as != divergence.process
+    return is_elsewhere or source.source == _TIMER or source.records_at_first <= divergence.record
 
 
 def _is_seeded_by(origins: Sequence[Source], sources: Sequence[Source]) -> bool:
