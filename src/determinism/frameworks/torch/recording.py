@@ -54,6 +54,7 @@ class Session:
         self._part = Part("process", None)
         self._outermost: FrameType | None = None
         self._racy: list[str] = []
+        self._earlier_threads: list[str] = []
         self._traces = ProcessTraces(options)
         self._besides = Besides(options)
         self._devices = DeviceDigests()
@@ -143,7 +144,9 @@ class Session:
 
     def note_earlier_threads(self) -> None:
         """Threads that the program started before it imported the framework are not recorded."""
-        note_earlier_threads(self.writer, self.threads.earlier_threads())
+        self._earlier_threads = self.threads.earlier_threads()
+        if self.recorder.is_active:
+            note_earlier_threads(self.writer, self._earlier_threads)
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
@@ -205,6 +208,7 @@ class Session:
         self._process = os.getpid()
         self._num_batches = 0
         self._racy = []
+        self._earlier_threads = []
         self._devices = DeviceDigests()
         main = self.threads.forked()
         main.is_active = False
@@ -220,6 +224,7 @@ class Session:
         except OSError as error:
             self._folders.failed(f"The trace of process {os.getpid()} cannot be written: {error}")
             return
+        note_earlier_threads(self.writer, self._earlier_threads)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:
             # Its processes end without running what was registered with atexit.
