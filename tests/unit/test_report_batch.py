@@ -139,6 +139,15 @@ def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
     assert ("training-mode", "confirmed") not in [(cause.identifier, cause.status) for cause in comparison.causes]
 
 
+def test_kernels_are_tried_where_evaluation_mode_cannot_be() -> None:
+    comparison = different(BatchKind.OP, training=True)
+    trials_of(
+        comparison, lambda trial: None if trial.fix.identifier == "evaluation-mode" else helps("one-thread")(trial)
+    )
+
+    assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
+
+
 def test_what_could_not_be_tried_is_not_said_to_have_been() -> None:
     comparison = different(BatchKind.OP)
     trials_of(comparison, lambda trial: None)

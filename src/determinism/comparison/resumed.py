@@ -25,7 +25,6 @@ _UNKNOWN_INPUTS = (
     "was not put back, or is not the same."
 )
 
-
 _CLEARS_GRADIENTS = frozenset({"aten::zero_", "aten::_foreach_zero_", "aten::add_.Tensor"})
 """What `zero_grad(set_to_none=False)` does, and what backward does where a gradient is there already."""
 

@@ -36,13 +36,16 @@ class CureSearch:
     def _first_cure(self, trials: list[Trial]) -> Trial | None:
         for trial in trials:
             outcome = self._outcome(trial)
-            if outcome is None:
-                continue
-            if is_cured(outcome, self._comparison):
+            if outcome is not None and is_cured(outcome, self._comparison):
                 return trial
-            if trial is EVALUATION and _is_of_kernels(outcome):
-                return self._cure_besides_evaluation()
+            if trial is EVALUATION:
+                is_left = outcome is not None and _is_of_kernels(outcome)
+                return self._cure_besides_evaluation() if is_left else self._cure_of_kernels()
         return None
+
+    def _cure_of_kernels(self) -> Trial | None:
+        """What cures it in the mode that the model is in, where that is a matter of kernels."""
+        return self._first_cure(kernel_trials()) if _is_of_kernels(self._comparison) else None
 
     def _cure_besides_evaluation(self) -> Trial | None:
         """What cures it in evaluation mode; without that mode if it does so alone."""
