@@ -25,6 +25,7 @@ if {of_kernel}:
             return "/tmp/ipykernel_%d/%d.py" % (os.getpid(), number)
     InteractiveShell.compiler_class.default_value = Compiler
 shell = InteractiveShell.instance()
+assert ("ipykernel" in shell.compile.get_code_name("", "", 1)) is {of_kernel}
 for cell in {cells}:
     shell.run_cell(cell, store_history=True).raise_error()
 """
