@@ -17,6 +17,7 @@ from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.reader import Trace, open_trace
+from determinism.types import Verdict
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs" / "tensorflow"
 
@@ -86,3 +87,14 @@ def printed(function: Callable[[], Any]) -> str:
 def compared(folder: Path, function: Callable[[], Any], runs: int = 2) -> Comparison:
     """Record a function several times, and compare the recordings."""
     return compare_runs([recorded(folder, function).trace for _ in range(runs)])
+
+
+def compared_until_different(folder: Path, function: Callable[[], Any], at_most: int = 60) -> Comparison:
+    """Record what varies with some probability until two recordings differ, and compare the last with the first."""
+    traces: list[Trace] = []
+    while len(traces) < at_most:
+        traces.append(recorded(folder, function).trace)  # on one line: lines are compared as well
+        comparison = compare_runs([traces[0], traces[-1]])
+        if comparison.verdict is not Verdict.SAME:
+            break
+    return comparison

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from determinism.comparison.runs import compare_runs
 from determinism.types import Kind, Phase, Verdict
-from tests.tensorflow_runs import compared, printed, program, recorded
+from tests.tensorflow_runs import compared, compared_until_different, printed, program, recorded
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_a_draw_in_a_function_without_a_seed_is_the_first_divergence(tmp_path: P
 
 
 def test_elements_in_another_order_are_data_of_that_batch(tmp_path: Path) -> None:
-    first = compared(tmp_path, program("parallel_map"), runs=3).first_divergence
+    first = compared_until_different(tmp_path, program("parallel_map")).first_divergence
     assert first is not None and first.site is not None
     assert (first.kind, first.op) == (Kind.DATA, "tf::IteratorGetNext")
     assert "ParallelMap(deterministic=false, parallel_map.py" in first.detail
@@ -75,7 +75,7 @@ def test_elements_in_another_order_are_data_of_that_batch(tmp_path: Path) -> Non
     ],
 )
 def test_an_op_that_varies_is_named_with_its_line(tmp_path: Path, which: str, op: str, phase: Phase) -> None:
-    first = compared(tmp_path, program("varying_ops", which), runs=4).first_divergence
+    first = compared_until_different(tmp_path, program("varying_ops", which)).first_divergence
     assert first is not None and first.site is not None
     assert (first.kind, first.op, first.phase) == (Kind.OP, op, phase.label)
     assert Path(first.site.file).name == "varying_ops.py"
