@@ -14,7 +14,7 @@ from tests.e2e.running import ENVIRONMENT
 
 def checked(folder: Path, *words: str, options: tuple[str, ...] = ("--budget", "600")) -> dict[str, Any]:
     """The report on the program."""
-    command = [sys.executable, str(PROGRAMS / "jax" / "regression.py"), *words]
+    command = [sys.executable, str(PROGRAMS / "compiled_by_xla" / "regression.py"), *words]
     return check_command(folder, command, options=options, environment=ENVIRONMENT).report
 
 
@@ -28,7 +28,7 @@ def test_a_seeded_program_is_the_same(tmp_path: Path) -> None:
 def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     report = checked(tmp_path, "key")
     assert report["first_divergence"]["kind"] == "data"
-    assert site_of(report) == ("jax/regression", line("jax/regression", "SITE key"))
+    assert site_of(report) == ("compiled_by_xla/regression", line("compiled_by_xla/regression", "SITE key"))
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-varies", "confirmed")]
     assert report["fixes"][0]["verified"]
 
@@ -48,4 +48,4 @@ def test_a_rate_that_was_baked_into_the_program_is_an_argument(tmp_path: Path) -
     report = checked(tmp_path, "rate", options=("--no-explain",))
     assert report["first_divergence"]["kind"] == "argument"
     assert report["first_divergence"]["op"] == "jax::jit(step)"
-    assert site_of(report) == ("jax/regression", line("jax/regression", "SITE step"))
+    assert site_of(report) == ("compiled_by_xla/regression", line("compiled_by_xla/regression", "SITE step"))
