@@ -17,7 +17,7 @@ import determinism
 from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.diagnose.unsaved import unsaved
 from determinism.session import seeding
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import Kind
 
 Training = Callable[[Path, str, str], Any]
