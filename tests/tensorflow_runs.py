@@ -8,6 +8,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import keras
@@ -99,3 +100,12 @@ def compared_until_different(folder: Path, function: Callable[[], Any], at_most:
         if comparison.verdict is not Verdict.SAME:
             break
     return comparison
+
+
+def gives_different_results(function: Callable[[], Any], seconds: float = 60.0) -> bool:
+    """Whether a function gives another result than at first before time is up: on a busy machine threads seldom race."""
+    first, until = function(), monotonic() + seconds
+    while monotonic() < until:
+        if function() != first:
+            return True
+    return False

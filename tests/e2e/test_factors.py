@@ -231,7 +231,8 @@ if __name__ == "__main__":
 
 def test_processes_that_take_turns_end_one_after_the_other(folder: Path) -> None:
     assert printed(PROCESSES, {"process-schedule": "fixed"}, 1, folder) == "0\n1\n"
-    assert printed(PROCESSES, {}, 1, folder) == "1\n0\n"
+    # On a busy machine the second process may begin much later than the first.
+    assert any(printed(PROCESSES, {}, 1, folder) == "1\n0\n" for _ in range(5))
 
 
 def test_processes_that_wait_for_each_other_go_on(folder: Path) -> None:
@@ -259,13 +260,19 @@ def test_one_thread_computes_when_threads_are_held_still(folder: Path) -> None:
 
 def test_ops_are_replaced_where_patches_are_an_experiment(folder: Path) -> None:
     program = """
-import torch
+import time, torch
 torch.set_num_threads(2)
 places, values = torch.arange(1 << 19) % 8, torch.rand(1 << 19, generator=torch.Generator().manual_seed(0))
-print(len({tuple(torch.zeros(8).index_put((places,), values, accumulate=True).tolist()) for _ in range(40)}))
+until, found = time.monotonic() + SECONDS, set()
+for _ in range(40):
+    found.add(tuple(torch.zeros(8).index_put((places,), values, accumulate=True).tolist()))
+while len(found) == 1 and time.monotonic() < until:
+    found.add(tuple(torch.zeros(8).index_put((places,), values, accumulate=True).tolist()))
+print(len(found))
 """
-    assert printed(program, {"patches": "fixed"}, 1, folder) == "1\n"
-    assert int(printed(program, {}, 1, folder)) > 1
+    assert printed(program.replace("SECONDS", "0"), {"patches": "fixed"}, 1, folder) == "1\n"
+    # On a busy machine two threads may take turns for a while.
+    assert int(printed(program.replace("SECONDS", "60"), {}, 1, folder)) > 1
 
 
 def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,13 +41,16 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def copies() -> set[Path]:
-    """What lies among the temporary files."""
-    return set(Path(tempfile.gettempdir()).glob("determinism-*"))
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that no other test uses at the same time."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
-def test_program_finds_what_it_finds_in_its_folder(project: Path) -> None:
-    before = copies()
+def test_program_finds_what_it_finds_in_its_folder(project: Path, temporary: Path) -> None:
     finished = check(project, "--fresh-copy", "--", sys.executable, "train.py")
 
     assert finished.status == 0, finished.text
@@ -56,7 +58,7 @@ def test_program_finds_what_it_finds_in_its_folder(project: Path) -> None:
     assert finished.stdout.decode().splitlines()[:3] == [f"True {found}", "17 17", "True True"]
     assert (project / "data/own.txt").read_text() == "mine"
     assert not (project / "made").exists()
-    assert copies() == before
+    assert list(temporary.iterdir()) == []
 
 
 def test_report_names_the_original_files(project: Path) -> None:
@@ -74,13 +76,12 @@ def test_report_names_the_original_files(project: Path) -> None:
     assert again.report["first_divergence"]["site"] == first["site"]
 
 
-def test_too_much_is_not_copied(project: Path) -> None:
+def test_too_much_is_not_copied(project: Path, temporary: Path) -> None:
     with (project / "huge.bin").open("wb") as file:
         file.truncate(5 << 40)
-    before = copies()
     finished = check(project, "--fresh-copy", "--", sys.executable, "train.py")
 
     assert finished.trouble == ["copy-too-large"]
     assert "holds 5,497,55" in finished.text
     assert finished.report["runs"] == []
-    assert copies() == before
+    assert list(temporary.iterdir()) == []

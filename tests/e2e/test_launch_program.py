@@ -51,7 +51,7 @@ def test_exit_status_passes_through(
 ) -> None:
     found = run_program(command, configuration=configuration, log=tmp_path / "log")
     assert (found.exit_status, found.stopped_by) == (status, stopped_by)
-    assert 0 < found.seconds < 10
+    assert 0 < found.seconds < 60
 
 
 def test_output_goes_to_the_log_in_order(configuration: RecordingConfiguration, tmp_path: Path, capfd) -> None:
@@ -106,13 +106,18 @@ def test_progress_comes_from_the_spools_and_stays_after_the_end(
             spool = Spool(folder / "records.spool", 64, 64)
             for step in range(1, records + 1):
                 spool.append((0, step, 0, 0, 0, -1, -1, -1, -1, -1), (), (), (), ())
-        time.sleep(0.3)
+        until = time.monotonic() + 60
+        while not pathlib.Path({str(tmp_path / "seen")!r}).exists() and time.monotonic() < until: time.sleep(0.01)
         for path in pathlib.Path({str(configuration.trace_folder)!r}).glob("*/*/records.spool"): path.unlink()
     """
     seen: list[tuple[int, int]] = []
-    run_program(
-        python(code), configuration=configuration, log=tmp_path / "log", on_progress=lambda *now: seen.append(now)
-    )
+
+    def see(*now: int) -> None:
+        seen.append(now)
+        if now == (12, 7):
+            (tmp_path / "seen").touch()
+
+    run_program(python(code), configuration=configuration, log=tmp_path / "log", on_progress=see)
     assert (tmp_path / "log").read_text() == ""
     assert seen[-1] == (12, 7)
 
@@ -125,8 +130,8 @@ def test_no_program_stays_behind_when_watching_breaks_off(
 
     started = time.monotonic()
     with pytest.raises(RuntimeError, match="no progress"):
-        run_program(["sleep", "30"], configuration=configuration, log=tmp_path / "log", on_progress=break_off)
-    assert time.monotonic() - started < 5
+        run_program(["sleep", "90"], configuration=configuration, log=tmp_path / "log", on_progress=break_off)
+    assert time.monotonic() - started < 60
 
 
 READ_ALL = python("import sys; text = sys.stdin.read(); print(len(text), text[:5])")
@@ -170,7 +175,7 @@ def test_pipe_that_stays_open_and_is_not_read(configuration: RecordingConfigurat
     with StandardInput(read_end) as stdin:
         started = time.monotonic()
         assert list(runs(["true"], stdin, configuration, tmp_path)) == [""] * 3
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
     os.close(read_end)
     os.close(write_end)
 
@@ -222,8 +227,8 @@ DRIVER = """
     from determinism.launch import interruption
     from determinism.launch.configuration import RecordingConfiguration
     from determinism.launch.program import Interrupted, run_program
-    interruption.GRACE_SECONDS = 1.0
     request = json.loads(sys.argv[1])
+    interruption.GRACE_SECONDS, interruption._FORWARDING_SECONDS = request["grace"], request["forwarding"]
     if "terminal" in request:
         terminal = os.open(request["terminal"], os.O_RDWR)
         for stream in (0, 1, 2):
@@ -238,13 +243,26 @@ DRIVER = """
 """
 
 
+PATIENCE = 60.0
+"""Seconds that a busy machine may take; where a test would hang it is told by its being over."""
+
+
 class Driver:
     """Runs a program under recording from a process that can be interrupted, on a terminal if wanted."""
 
-    def __init__(self, folder: Path, command: list[str], *, log: bool, terminal: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        *,
+        log: bool,
+        terminal: bool,
+        grace: float = PATIENCE,
+        forwarding: float = 0.25,
+    ) -> None:
         self.folder = folder
         request = {"command": command, "trace": str(folder / "trace"), "result": str(folder / "result"),
-                   "log": str(folder / "log") if log else None}  # fmt: skip
+                   "log": str(folder / "log") if log else None, "grace": grace, "forwarding": forwarding}  # fmt: skip
         self.terminal = pty.openpty() if terminal else ()
         self.master = self.terminal[0] if terminal else -1
         if terminal:
@@ -255,14 +273,15 @@ class Driver:
         self.screen = b""
 
     def wait_for(self, path: Path) -> None:
-        for _ in range(500):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             if path.exists():
                 return
             time.sleep(0.01)
         raise AssertionError(f"{path} did not appear")
 
     def end(self) -> dict:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
             shown = self.master >= 0 and select.select([self.master], [], [], 0.02)[0]
@@ -318,7 +337,7 @@ def sleeper(folder: Path, on_interrupt: str) -> list[str]:
             {on_interrupt}
         signal.signal(signal.SIGINT, interrupted)
         pathlib.Path({str(folder / "ready")!r}).touch()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while time.monotonic() < end: time.sleep(0.05)
     """)
 
@@ -343,7 +362,7 @@ def test_second_ctrl_c_ends_a_program_that_goes_on(tmp_path: Path) -> None:
     started = time.monotonic()
     os.write(driver.master, b"\x03")
     document = driver.end()
-    assert time.monotonic() - started < 0.8
+    assert time.monotonic() - started < PATIENCE / 2, "it was ended before its grace was over"
     assert document["exit"].exit_status == -signal.SIGTERM
 
 
@@ -356,7 +375,8 @@ def test_interrupt_that_only_this_process_got_is_forwarded(tmp_path: Path) -> No
 
 
 def test_interrupt_of_the_whole_group_is_not_doubled(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False)
+    # The program may take its time to end on a busy machine.
+    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False, forwarding=PATIENCE / 2)
     driver.wait_for(tmp_path / "ready")
     os.killpg(driver.process.pid, signal.SIGINT)
     assert driver.end()["exit"].exit_status == 6
@@ -365,12 +385,12 @@ def test_interrupt_of_the_whole_group_is_not_doubled(tmp_path: Path) -> None:
 
 def test_stubborn_program_is_killed(tmp_path: Path) -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    driver = Driver(tmp_path, sleeper(tmp_path, code), log=True, terminal=False)
+    driver = Driver(tmp_path, sleeper(tmp_path, code), log=True, terminal=False, grace=1.0)
     driver.wait_for(tmp_path / "ready")
     driver.process.send_signal(signal.SIGINT)
     document = driver.end()
     assert document["exit"].exit_status == -signal.SIGKILL
-    assert document["exit"].seconds < 6
+    assert document["exit"].seconds < PATIENCE
 
 
 def test_termination_reaches_what_a_shell_started(tmp_path: Path) -> None:
@@ -382,5 +402,6 @@ def test_termination_reaches_what_a_shell_started(tmp_path: Path) -> None:
     driver.process.send_signal(signal.SIGTERM)
     document = driver.end()
     assert document["exit"].stopped_by == "SIGTERM"
-    found = subprocess.run(["pgrep", "-f", str(inner)], capture_output=True, text=True)
-    assert found.stdout == ""
+    until = time.monotonic() + 20
+    while found := subprocess.run(["pgrep", "-f", str(inner)], capture_output=True, text=True).stdout:
+        assert time.monotonic() < until, found

@@ -15,19 +15,18 @@ SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race 
 
 @SEVERAL
 def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
-    finished = run(
-        tmp_path, "audit", "--ops", "torch.take,torch.Tensor.put_", "--runs", "60", "--seconds", "20", "-o", "out.json"
-    )
+    for number in range(10):  # a busy machine may let threads take turns for a while
+        out = tmp_path / f"out-{number}.json"
+        options = ("--runs", "60", "--seconds", "20", "-o", out)
+        finished = run(tmp_path, "audit", "--ops", "torch.take,torch.Tensor.put_", *options)
+        assert finished.status == 0, finished.text
+        found = read_audit(out).measurements
+        backward = [one for one in found if one.op == "torch.take" and one.direction == "backward"]
+        varied = {(one.threads > 1, one.deterministic_mode): one.varies for one in backward}
+        if any(varied.values()):
+            break
 
-    assert finished.status == 0, finished.text
-    found = read_audit(tmp_path / "out.json").measurements
-    backward = [one for one in found if one.op == "torch.take" and one.direction == "backward"]
-    assert {(one.threads > 1, one.deterministic_mode): one.varies for one in backward} == {
-        (True, False): True,
-        (False, False): False,
-        (True, True): False,
-        (False, True): False,
-    }
+    assert varied == {(True, False): True, (False, False): False, (True, True): False, (False, True): False}
     raised = [one for one in found if one.raised is not None]
     assert {(one.op, one.deterministic_mode) for one in raised} == {("torch.Tensor.put_", True)}
     assert "nothing contradicts what is declared" in finished.text

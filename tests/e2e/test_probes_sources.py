@@ -129,7 +129,10 @@ PROGRAMS = {
 def test_source_differs_and_can_be_fixed(tmp_path: Path, name: str) -> None:
     program = PROGRAMS[name]
     stage = Stage(tmp_path, program.text)
-    found = [one for one in stage.differing() if one.source == program.source]
+    for _ in range(5):  # what the machine decides may by chance come out alike in two runs
+        found = [one for one in stage.differing() if one.source == program.source]
+        if found:
+            break
     request = ProbeRequest(fixed_sources=(program.source,))
 
     assert [(one.source, one.site.line) for one in found][:1] == [(program.source, program.line)]
@@ -323,7 +326,7 @@ def test_what_goes_off_later_goes_off_at_once_when_fixed(tmp_path: Path, name: s
     [found] = stage.differing()
 
     assert (found.source, found.site.line, found.differs) == ("timer", Program("", program).line, False)
-    assert stage.plain().stdout != "0\n"
+    assert any(stage.plain().stdout != "0\n" for _ in range(5))  # a busy machine may come to count too late
     assert stage.fixed(found).stdout == "0\n"
 
 

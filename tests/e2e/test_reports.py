@@ -13,7 +13,7 @@ from tests.e2e.commands import Finished, check, run
 from tests.html_structure import Page
 
 TRAINING = """
-import os, torch
+import random, torch
 from torch import nn
 
 torch.manual_seed(0)
@@ -24,13 +24,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(6):
     inputs = torch.ones(2, 4)
     if step == 3:
-        inputs = inputs + float(os.getpid() % 1000 + 1) / 1000  # another in every run
+        inputs = inputs + random.SystemRandom().uniform(1, 2)  # another in every run
     loss = model(inputs).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 """
-LINE = "inputs = inputs + float(os.getpid() % 1000 + 1) / 1000  # another in every run"
+LINE = "inputs = inputs + random.SystemRandom().uniform(1, 2)  # another in every run"
 ATTACK = "<script>alert(1)<\\script><img src=x onerror=alert(1)>]]>\"'&"
 FILES = ["--html", "report.html", "--junit", "report.xml", "--annotate"]
 
@@ -109,7 +109,9 @@ def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> 
 
 
 def test_equal_runs_have_a_page_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINING.format(name="body").replace("os.getpid()", "7"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(
+        TRAINING.format(name="body").replace("random.SystemRandom()", "random.Random(7)"), encoding="utf-8"
+    )
     assert check(tmp_path, *FILES, "--", sys.executable, "train.py").status == 0
     read = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "same" in read.text and "The losses are equal at all 6 steps at which they are known." in read.text

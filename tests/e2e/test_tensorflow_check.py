@@ -17,6 +17,15 @@ def checked(folder: Path, program: str, *words: str, options: tuple[str, ...] = 
     return check_command(folder, command, options=options, environment=ENVIRONMENT).report
 
 
+def checked_until_different(folder: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The report once an op varied: on a busy machine threads may take turns for a while."""
+    for _ in range(20):
+        report = checked(folder, program, *words, options=options)
+        if report["verdict"] != "same":
+            break
+    return report
+
+
 def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
     report = checked(tmp_path, "op_determinism")
     assert report["verdict"] == "same"
@@ -35,18 +44,26 @@ def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
 
 
 def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
-    report = checked(tmp_path, "varying_ops", "crop", options=("--budget", "1"))
+    for _ in range(10):
+        report = checked_until_different(tmp_path, "varying_ops", "crop", options=("--budget", "1"))
+        if all(output["distinct"] not in (None, 1) for output in report["first_divergence"]["outputs"]):
+            break
     first = report["first_divergence"]
     assert (first["kind"], first["op"], first["phase"]) == ("op", "tf::CropAndResizeGradImage", "backward")
     assert first["inputs_equal"] is True
     assert first["outputs"][0]["distinct"] > 1
-    script = subprocess.run([sys.executable, report["reproducer"], "10"], capture_output=True, text=True)
+    for _ in range(20):
+        script = subprocess.run([sys.executable, report["reproducer"], "10"], capture_output=True, text=True)
+        if script.returncode:
+            break
     assert script.returncode == 1
     assert "distinct results in 10 repeats on equal inputs" in script.stdout
 
 
 def test_a_scatter_with_duplicate_indices_is_found_where_the_variable_is_written(tmp_path: Path) -> None:
-    first = checked(tmp_path, "varying_ops", "scatter", options=("--no-explain",))["first_divergence"]
+    report = checked_until_different(tmp_path, "varying_ops", "scatter", options=("--no-explain",))
+    first = report["first_divergence"]
+    assert first is not None
     assert (first["kind"], first["op"]) == ("op", "tf::ResourceScatterAdd")
     assert first["site"]["code"].startswith("totals.scatter_add(")
 

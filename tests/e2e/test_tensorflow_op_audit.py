@@ -16,14 +16,17 @@ RACES, SEEDED = "tf.Variable.scatter_add", "tf.random.normal"
 
 @SEVERAL
 def test_an_op_that_races_and_one_that_needs_a_seed(tmp_path: Path) -> None:
-    finished = run(
-        tmp_path, "audit", "--framework", "tensorflow", "--ops", f"{RACES},{SEEDED}", "--runs", "40", "-o", "out.json"
-    )
-
-    assert finished.status == 0, finished.text
-    found = read_audit(tmp_path / "out.json")
-    assert found.framework == "tensorflow"
-    varied = {(one.threads > 1, one.deterministic_mode) for one in found.of(RACES) if one.varies}
+    for number in range(10):  # a busy machine may let threads take turns for a while
+        out = tmp_path / f"out-{number}.json"
+        finished = run(
+            tmp_path, "audit", "--framework", "tensorflow", "--ops", f"{RACES},{SEEDED}", "--runs", "40", "-o", out
+        )
+        assert finished.status == 0, finished.text
+        found = read_audit(out)
+        assert found.framework == "tensorflow"
+        varied = {(one.threads > 1, one.deterministic_mode) for one in found.of(RACES) if one.varies}
+        if varied:
+            break
     assert varied == {(True, False)}
     raised = {(one.case, one.deterministic_mode) for one in found.of(SEEDED) if one.raised is not None}
     assert raised == {("no seed was set", True)}

@@ -38,7 +38,10 @@ def _check_fused(folder: Path, mode: str) -> dict[str, Any]:
 
 
 def test_a_fused_kernel_that_varies_is_found_at_its_graph(tmp_path: Path) -> None:
-    found = _check_fused(tmp_path, "racing")
+    for _ in range(10):  # a busy machine may let two threads take turns for a while
+        found = _check_fused(tmp_path, "racing")
+        if found["verdict"] != "same":
+            break
     first = found["first_divergence"]
     assert (found["verdict"], first["kind"], first["op"]) == ("different", "op", "inductor::graph")
     assert line("fused_sums") in [frame["line"] for frame in first["stack"]]

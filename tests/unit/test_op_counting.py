@@ -81,10 +81,10 @@ def test_time_counts_from_the_first_run_on_and_three_runs_are_made() -> None:
     calls = itertools.count()
 
     def slow_at_first() -> bytes:
-        time.sleep(0 if next(calls) else 0.2)
+        time.sleep(0 if next(calls) else 1.1)
         return b"a"
 
-    assert counted(Refusing(slow_at_first, lambda: b"x"), runs=9, seconds=0.1)["forward"].runs == 9
+    assert counted(Refusing(slow_at_first, lambda: b"x"), runs=9, seconds=1.0)["forward"].runs == 9
     assert counted(Scripted("a"), runs=9, seconds=0.0)["forward"].runs == 3
 
 

@@ -89,8 +89,9 @@ def count_all():
     for op in OPS:
         runs = RUNS_OF_CROPS if op is crop_and_resize_gradient else RUNS
         found = results(op, runs)
+        enough = RUNS_OF_CROPS // 2 if op is crop_and_resize_gradient else 1
         # On a busy machine the threads may happen to come in one order for a while.
-        while is_seen_to_vary(op) and len(set(found)) == 1 and len(found) < 8 * runs:
+        while is_seen_to_vary(op) and len(set(found)) <= enough and len(found) < 40 * runs:
             found += results(op, runs)
         counts[op.__name__] = len(set(found)), len(found)
     return counts

@@ -11,7 +11,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs = torch.randn(16, 8)
-noise = bytes(2) if "fixed" in sys.argv else os.urandom(2)
+noise = bytes(3) if "fixed" in sys.argv else os.urandom(3)
 for step in range(3):
     optimizer.zero_grad()
     model(inputs).square().mean().backward()  # SITE

@@ -42,7 +42,7 @@ class SlowSamples(Samples):
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
         if get_worker_info().id == self.slow_worker:
-            time.sleep(0.05)
+            time.sleep(0.1)
         return sample(index, torch.Generator().manual_seed(index))
 
 
