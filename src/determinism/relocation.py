@@ -18,3 +18,8 @@ def original_path(path: str) -> str:
         if path == copy or path.startswith(copy + os.sep):
             return original + path[len(copy) :]
     return path
+
+
+def copy_of() -> tuple[str, str] | None:
+    """The folder that this process runs in and the one that it is a copy of; None if it runs in no copy."""
+    return _moves[0] if _moves else None

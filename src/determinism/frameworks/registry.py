@@ -5,6 +5,7 @@ from __future__ import annotations
 RECORDERS = {
     "torch": "determinism.frameworks.torch.recording",
     "tensorflow": "determinism.frameworks.tensorflow.recording",
+    "jax": "determinism.frameworks.jax.recording",
 }
 """Per framework the module with `start(folder, options)`, which returns a session."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "torch": ((2, 6), (3, 0)),
     "tensorflow": ((2, 16), (3, 0)),
+    "jax": ((0, 5), (1, 0)),
 }
 
 _HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -52,7 +53,7 @@ def _starter(framework: str, recorder: str) -> Callable[[ModuleType], None]:
     def start_recorder(module: ModuleType) -> None:
         reason = _obstacle(framework, str(getattr(module, "__version__", "")))
         if reason is None:
-            _start_recorder(recorder)
+            _start_recorder(framework, recorder)
         else:
             note_not_recorded(reason)
 
@@ -82,7 +83,7 @@ def _obstacle(framework: str, version: str) -> str | None:
     return None
 
 
-def _start_recorder(recorder: str) -> None:
+def _start_recorder(framework: str, recorder: str) -> None:
     import atexit
     from importlib import import_module
 
@@ -97,11 +98,12 @@ def _start_recorder(recorder: str) -> None:
     if configuration.copied is not None:
         relocation.set_copy(*configuration.copied)
     start_session = import_module(recorder).start
-    session = start_session(Folders(configuration.trace_folder, note_not_recorded), configuration)
+    session = start_session(Folders(configuration.trace_folder, framework, note_not_recorded), configuration)
     session.note_earlier_threads()
+    is_second = active.has_begun()
     active.add(session, note_not_recorded)
     probes = sys.modules.get("determinism.probes.child")
-    if probes is not None:
+    if probes is not None and not is_second:
         # Notes then tell between which records a source was used.
         probes.recorded_by(lambda: (os.environ.get(PROCESS_VARIABLE), session.num_records))
     atexit.register(_quietly(session.close))

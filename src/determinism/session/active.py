@@ -8,12 +8,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
-from determinism.errors import UsageError
 from determinism.types import ProcessFolders, RecordingOptions
 
 
 class RecordingSession(Protocol):
     """What a framework's recorder gives."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process has a trace of what it does with the framework; some wait until it is used."""
 
     def begin_at(self, frame: FrameType) -> None:
         """The recording was begun in this frame; what lies outside of it is not the program's."""
@@ -66,16 +69,7 @@ def add(session: RecordingSession, failed: Callable[[str], None] = warnings.warn
     Args:
         session: The recording.
         failed: Told when a forked process cannot be recorded.
-
-    Raises:
-        UsageError: This process is being recorded already.
     """
-    if _sessions:
-        raise UsageError(
-            "already-recording",
-            "This process is being recorded already, so a second recording cannot begin. Leave out "
-            "`determinism.record` under `determinism check`, and do not nest it.",
-        )
     global _failed
     _failed = failed
     _sessions.append(session)
@@ -85,6 +79,11 @@ def remove(session: RecordingSession) -> None:
     """A recording ended."""
     if session in _sessions:
         _sessions.remove(session)
+
+
+def has_begun() -> bool:
+    """Whether this process has a trace."""
+    return any(session.has_begun for session in _sessions)
 
 
 def is_recording() -> bool:

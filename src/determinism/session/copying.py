@@ -63,7 +63,15 @@ _STATELESS_NAMES = frozenset(
     {
         *("pyarrow.lib.Array", "pyarrow.lib.ChunkedArray", "pyarrow.lib.DataType", "pyarrow.lib.Field"),
         *("pyarrow.lib.Scalar", "pyarrow.lib.Schema", "pyarrow.lib._Tabular"),
-        *("jax.Array", "triton.runtime.jit.KernelInterface", "numpy.generic", "numpy.dtype", "numpy.ufunc"),
+        *(
+            "jax.Array",
+            "jax._src.random.prng.PRNGKeyArray",
+            "jax._src.prng.PRNGKeyArray",
+            "triton.runtime.jit.KernelInterface",
+            "numpy.generic",
+            "numpy.dtype",
+            "numpy.ufunc",
+        ),
         *("rich.console.Console", "torch._ops.OperatorBase", "torch._ops.OpOverloadPacket"),
         *("torch.library.Library", "_json.Scanner", "_json.Encoder", "_collections._tuplegetter"),
     }

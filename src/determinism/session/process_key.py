@@ -17,9 +17,13 @@ PROCESS_VARIABLE = "DETERMINISM_PROCESS"
 class Folders:
     """The folders of the processes of one run."""
 
-    def __init__(self, trace_folder: Path, failed: Callable[[str], None]) -> None:
-        """Take the trace, and what is told when a process cannot be recorded."""
+    _claimed_in: int | None = None
+    """The process that a folder was made for last: a second framework in it gets one beside."""
+
+    def __init__(self, trace_folder: Path, framework: str, failed: Callable[[str], None]) -> None:
+        """Take the trace, whose ops are recorded, and what is told when a process cannot be recorded."""
         self._trace_folder = trace_folder
+        self._framework = framework
         self.failed = failed
 
     def claim(self, name: str | None) -> Path:
@@ -31,7 +35,11 @@ class Folders:
         Raises:
             OSError: The folder cannot be made.
         """
-        folder = claim_process_folder(self._trace_folder, os.environ.get(PROCESS_VARIABLE), name)
+        own_key = os.environ.get(PROCESS_VARIABLE)
+        if Folders._claimed_in == os.getpid():
+            return claim_process_folder(self._trace_folder, own_key, self._framework)
+        Folders._claimed_in = os.getpid()
+        folder = claim_process_folder(self._trace_folder, own_key, name)
         os.environ[PROCESS_VARIABLE] = folder.name
         return folder
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from determinism.frameworks.tensorflow.op_call import OpCall
+from determinism.frameworks.array_capture import NotWritable
+
+if TYPE_CHECKING:
+    from determinism.frameworks.tensorflow.op_call import OpCall
 
 _NUMBERS = "biufc"
 """Kinds of NumPy's dtypes whose elements a file can hold; those of TensorFlow's own floats are `V`."""
-
-
-class NotWritable(Exception):
-    """The call cannot be written down; the text says why, and goes on from "because"."""
 
 
 def call_document(call: OpCall, arrays: Mapping[str, Any]) -> dict[str, Any]:

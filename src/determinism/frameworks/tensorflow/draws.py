@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from determinism.digest import digest_many
+from determinism.frameworks.made_values import Value
 from determinism.frameworks.tensorflow import op_traits
-from determinism.frameworks.tensorflow.values import Value
 
 
 def drawn_from(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes]]) -> Sequence[bytes]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from tensorflow.python.eager import record
 
 from determinism.digest import digest_many, digest_text
+from determinism.frameworks.made_values import Value
 from determinism.frameworks.tensorflow.function_probes import Library, Probe
 from determinism.frameworks.tensorflow.function_replay import Replay
 from determinism.frameworks.tensorflow.graph_places import Place
 from determinism.frameworks.tensorflow.pending_records import PendingRecords
 from determinism.frameworks.tensorflow.tensor_bytes import digest_tensor, has_value
-from determinism.frameworks.tensorflow.values import Resource, Value
+from determinism.frameworks.tensorflow.values import Resource
 from determinism.types import Phase, Role
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from typing import Any
 from tensorflow.python.framework import tensor_util
 
 from determinism.digest import digest_many, digest_text
+from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_plan import FunctionPlan, Node, Sort
 from determinism.frameworks.tensorflow.function_probes import Execution, Probe
 from determinism.frameworks.tensorflow.op_call import graph_call
 from determinism.frameworks.tensorflow.pending_records import PendingRecords
-from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value
+from determinism.frameworks.tensorflow.values import Resource
 from determinism.types import Phase, Role
 
 Held = Value | Resource | None

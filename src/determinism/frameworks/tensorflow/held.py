@@ -9,8 +9,8 @@ from typing import Any
 
 from determinism import rng
 from determinism.digest import digest_text
+from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow.recorder import Recorder
-from determinism.frameworks.tensorflow.values import EXTERNAL, Value
 from determinism.types import Phase, Role
 
 _MOST_RESULTS = 1000
@@ -72,7 +72,7 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
         name: What the record stands for: the end of a step, or of the process.
         generators: Digests of the states of generators.
     """
-    unread = recorder.values.take_unread()
+    unread = recorder.values.unread.take()
     if unread and recorder.tracks_ops:
         recorder.emit(Role.ESCAPE, "determinism::results", unread[:_MOST_RESULTS], phase=Phase.OTHER)
     names: list[list[str]] = []

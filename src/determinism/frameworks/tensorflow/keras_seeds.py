@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from determinism.digest import digest_text
-from determinism.frameworks.tensorflow.values import Value
+from determinism.frameworks.made_values import Value
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 from determinism.types import Role

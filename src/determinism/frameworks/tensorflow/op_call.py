@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+
+from determinism.frameworks.tensorflow.captured_call import call_document
 
 
 class OpCall(NamedTuple):
@@ -36,6 +38,10 @@ class OpCall(NamedTuple):
         made = getattr(tf.raw_ops, self.kind)(**given, **self.named_attributes())
         made = list(made) if isinstance(made, (list, tuple)) else [made]
         return [part for one in made for part in (one if isinstance(one, list) else [one])]
+
+    def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as JSON; see `call_document`."""
+        return call_document(self, arrays)
 
     def input_positions(self) -> dict[str, int | list[int]]:
         """By the names of the op's arguments: which of the inputs each takes."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow.graph_places import Place
 from determinism.frameworks.tensorflow.op_call import OpCall
-from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value
+from determinism.frameworks.tensorflow.values import Resource
 from determinism.types import Phase, Role
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from types import FrameType
 
 from tensorflow.python.eager import context, record
 
+from determinism.frameworks.array_capture import Capture
 from determinism.frameworks.attention import Attention
+from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
-from determinism.frameworks.tensorflow.capture import Capture
 from determinism.frameworks.tensorflow.graph_places import Place
 from determinism.frameworks.tensorflow.op_call import OpCall
-from determinism.frameworks.tensorflow.stream import Stream
-from determinism.frameworks.tensorflow.values import EXTERNAL, Value, Values
+from determinism.frameworks.tensorflow.values import Values
 from determinism.sites import NO_STACK
 from determinism.types import Access, Phase, Role
 
@@ -138,7 +139,7 @@ class RecordMaker(Attention):
         digests: list[int | bytes] = []
         for position, value in enumerate(read):
             inputs += (value.record, value.output, _READ, value.layout)
-            self.values.was_read(value)
+            self.values.unread.was_read(value)
             if value.record == EXTERNAL or self._paranoid:
                 digests += (position, value.digest)
         outputs: list[int | bytes] = []

@@ -9,6 +9,8 @@ from typing import Any
 from tensorflow.python.eager import record
 from tensorflow.python.framework import dtypes
 
+from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tensorflow import op_traits
 from determinism.frameworks.tensorflow.draws import drawn_from
 from determinism.frameworks.tensorflow.function_calls import FunctionCalls
@@ -17,9 +19,8 @@ from determinism.frameworks.tensorflow.keras_seeds import KerasSeeds
 from determinism.frameworks.tensorflow.op_call import eager_call
 from determinism.frameworks.tensorflow.pipelines import Pipelines
 from determinism.frameworks.tensorflow.record_maker import RecordMaker
-from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value
-from determinism.frameworks.tensorflow.values import EXTERNAL, Resource, Value, Variables
+from determinism.frameworks.tensorflow.values import Resource, Variables
 from determinism.frameworks.tensorflow.variable_contents import content_of, is_read_from
 from determinism.types import Role
 

@@ -15,16 +15,18 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from determinism import environment
+from determinism.frameworks.array_capture import Capture
 from determinism.frameworks.earlier_threads import note_earlier_threads
+from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tensorflow import escapes
-from determinism.frameworks.tensorflow.capture import Capture
 from determinism.frameworks.tensorflow.earlier import earlier_functions
 from determinism.frameworks.tensorflow.function_probes import Probe
 from determinism.frameworks.tensorflow.held import HeldVariables, generator_states, record_held
+from determinism.frameworks.tensorflow.op_call import as_array
 from determinism.frameworks.tensorflow.optimization import Optimization
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.settings_recorded import libraries, settings
-from determinism.frameworks.tensorflow.stream import Stream
+from determinism.frameworks.tensorflow.tensor_bytes import digest_array
 from determinism.frameworks.tensorflow.threads import OtherThreads
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.wrapping import wrap
@@ -40,6 +42,9 @@ _FORKED = "A process that was forked after TensorFlow was imported used TensorFl
 
 class Session:
     """One recording of this process, from `start` to `close`."""
+
+    has_begun = True
+    """Whether this process has a trace of what it does with the framework."""
 
     def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
         self.level = Level(options.level)
@@ -86,7 +91,9 @@ class Session:
         self.recorder.begin(Stream(self.writer))
         request = self._options.capture
         if request is not None and request["process"] == folder.name:
-            self.recorder.capture = Capture(request, folder, self.finish_program)
+            self.recorder.capture = Capture(
+                request, folder, self.finish_program, as_array=as_array, digest=digest_array
+            )
             Probe.keeps_arrays = True
 
     def _install(self) -> None:

@@ -6,19 +6,9 @@ import weakref
 from itertools import islice
 from typing import Any, NamedTuple
 
+from determinism.frameworks.made_values import Unread, Value
+
 _MOST_TENSORS = 200_000
-
-EXTERNAL = -1
-"""Number of the record of a value that nobody recorded making."""
-
-
-class Value(NamedTuple):
-    """What a tensor of the program holds, and who made it."""
-
-    record: int
-    output: int
-    layout: int
-    digest: bytes
 
 
 class Resource(NamedTuple):
@@ -33,7 +23,7 @@ class Values:
 
     def __init__(self) -> None:
         self._made: dict[int, Value] = {}
-        self._unread: dict[tuple[int, int], Value] = {}
+        self.unread = Unread()
 
     def get(self, tensor: Any) -> Value | None:
         """Who made an eager tensor; None if nobody is known to have."""
@@ -46,21 +36,7 @@ class Values:
             for key in list(islice(self._made, _MOST_TENSORS // 2)):
                 del self._made[key]
         self._made[tensor._id] = value
-        if value.record != EXTERNAL:
-            self._unread[value.record, value.output] = value
-
-    def was_read(self, value: Value) -> None:
-        """A record took a value in."""
-        self._unread.pop((value.record, value.output), None)
-
-    def take_unread(self) -> list[Value]:
-        """What the program was given since the last time, and no record read; oldest first.
-
-        NumPy reads the memory of a tensor without any method of it being called, so these may have left the framework.
-        """
-        found = sorted(self._unread.values())
-        self._unread.clear()
-        return found
+        self.unread.made(value)
 
 
 class Variables:

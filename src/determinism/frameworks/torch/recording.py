@@ -45,6 +45,9 @@ from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Ro
 class Session:
     """One recording of this process and of those that it forks, from `start` to `close`."""
 
+    has_begun = True
+    """Whether this process has a trace of what it does with the framework."""
+
     def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
         self.level = Level(options.level)
         self._folders = folders

@@ -1,4 +1,4 @@
-"""One stream of records of a TensorFlow process, with the numbers of the names in it."""
+"""One stream of records with the numbers of the names in it, for frameworks that let nobody see how tensors lie in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stream:
         return self._number(Table.ARGUMENTS, text) if text else -1
 
     def layout(self, dtype: str, shape: Sequence[int], device: str) -> int:
-        """The number of a tensor's dtype, shape and device; TensorFlow has no strides, and nobody sees its memory."""
+        """The number of a tensor's dtype, shape and device; the strides are those of rows that lie one after the other."""
         key = (dtype, tuple(shape), device)
         number = self._layouts.get(key)
         if number is None:

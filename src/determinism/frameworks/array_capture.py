@@ -1,21 +1,18 @@
 """Looks closely at one record in a further run: does the op repeat, and what are the values?
 
-Tensors of TensorFlow do not change once they are made, so an input holds what its producer left, and need not be looked at again.
+For frameworks whose tensors do not change once they are made: an input holds what its producer left, and need not be looked at again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from determinism.comparison.value_difference import ValueDifference, difference
-from determinism.frameworks.tensorflow.captured_call import NotWritable, call_document
-from determinism.frameworks.tensorflow.op_call import OpCall, as_array
-from determinism.frameworks.tensorflow.tensor_bytes import digest_array
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors
@@ -27,10 +24,55 @@ _STORED = {
 }  # fmt: skip
 
 
+class NotWritable(Exception):
+    """The call cannot be written down; the text says why, and goes on from "because"."""
+
+
+class Call(Protocol):
+    """One op with what it was given and made, to be run again by itself."""
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """Tensors or arrays; empty where they are not known, None for one that is not known."""
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        """Tensors or arrays."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be run again; None if it can."""
+
+    def run(self) -> list[Any]:
+        """Run it once; gives what it made.
+
+        Raises:
+            Exception: Whatever the framework says of it.
+        """
+
+    def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as JSON, from which a script can make it again.
+
+        Args:
+            arrays: Its inputs by the names under which they are kept, in order.
+
+        Raises:
+            NotWritable: It has something that a script could not be given.
+        """
+
+
 class Capture:
     """Waits for one record, examines it, and ends the program."""
 
-    def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        folder: Path,
+        finish: Callable[[str], None],
+        *,
+        as_array: Callable[[Any], Any],
+        digest: Callable[[Any], bytes],
+    ) -> None:
         """Take what to look for.
 
         Args:
@@ -38,14 +80,18 @@ class Capture:
                 `seconds`, of which the first may be 0 if only values are wanted.
             folder: Of the process; the result is written there.
             finish: Ends the program.
+            as_array: Gives a tensor of the framework as an array of NumPy.
+            digest: Of an array.
         """
+        self._as_array = as_array
+        self._digest = digest
         self._request = request
         self._folder = folder
         self._finish = finish
         self._seen = 0
         self._left = int(request["most_bytes"])
 
-    def look(self, name: str, step: int, phase: Phase, module: str, call: Callable[[], OpCall] | None) -> None:
+    def look(self, name: str, step: int, phase: Phase, module: str, call: Callable[[], Call] | None) -> None:
         """A record is about to be made.
 
         Args:
@@ -64,14 +110,14 @@ class Capture:
             return
         result: dict[str, Any] = {"changed_inputs": [], "repeats": 0, "outputs": []}
         try:
-            result |= self._examine(call() if call is not None else OpCall("", [], {}, [], "it is no op"))
+            result |= {"saved": _saved("it is no op")} if call is None else self._examine(call())
         except Exception as error:
             result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
         write_json(self._folder / CAPTURE_FILE, result)
         self._finish("captured")
 
-    def _examine(self, call: OpCall) -> dict[str, Any]:
-        outputs = [as_array(one) for one in call.outputs]
+    def _examine(self, call: Call) -> dict[str, Any]:
+        outputs = [self._as_array(one) for one in call.outputs]
         if self._request["repeats"] and call.problem is None:
             return self._repeat(call, outputs)
         left_out = self._keep(CAPTURED_INPUTS_FILE, {f"input_{at}": one for at, one in enumerate(call.inputs)})
@@ -80,15 +126,15 @@ class Capture:
         )
         return {"saved": _saved(left_out or (call.problem if self._request["repeats"] else None), left_out)}
 
-    def _repeat(self, call: OpCall, outputs: list[Any]) -> dict[str, Any]:
+    def _repeat(self, call: Call, outputs: list[Any]) -> dict[str, Any]:
         """Run the op again and again, and keep its inputs with up to two results of each output."""
-        series = [_Output(one) for one in outputs]
+        series = [_Output(one, self._digest) for one in outputs]
         until, done = time.monotonic() + self._request["seconds"], 0
         while done < self._request["repeats"] and (not done or time.monotonic() < until):
             for output, made in zip(series, call.run(), strict=True):
-                output.add(as_array(made))
+                output.add(self._as_array(made))
             done += 1
-        inputs = {f"input_{at}": as_array(one) for at, one in enumerate(call.inputs)}
+        inputs = {f"input_{at}": self._as_array(one) for at, one in enumerate(call.inputs)}
         left_out = self._keep(CAPTURED_INPUTS_FILE, inputs)
         kept = {f"output_{at}": one.first for at, one in enumerate(series)}
         kept |= {f"output_{at}_other": one.other for at, one in enumerate(series) if one.other is not None}
@@ -98,7 +144,7 @@ class Capture:
 
     def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:
         """Keep values as a file; says why if they are too large for what is left."""
-        arrays = {name: as_array(value) for name, value in values.items() if value is not None}
+        arrays = {name: self._as_array(value) for name, value in values.items() if value is not None}
         arrays = {name: array for name, array in arrays.items() if not array.dtype.hasobject}
         needed = sum(array.nbytes for array in arrays.values())
         if needed > self._left:
@@ -112,7 +158,8 @@ class Capture:
 class _Output:
     """What one output of the op was, over a series of repeats."""
 
-    def __init__(self, first: Any) -> None:
+    def __init__(self, first: Any, digest: Callable[[Any], bytes]) -> None:
+        self._digest = digest
         self.first = first
         self.other: Any = None
         self.digests: set[bytes] = set()
@@ -120,7 +167,7 @@ class _Output:
 
     def add(self, result: Any) -> None:
         """One more result."""
-        digest = digest_array(result)
+        digest = self._digest(result)
         if digest in self.digests:
             return
         self.digests.add(digest)
@@ -154,12 +201,12 @@ def stored(array: Any) -> StoredTensor:
     return StoredTensor(kind, shape, array.tobytes())
 
 
-def _with_call(call: OpCall, inputs: Mapping[str, Any], left_out: str | None) -> dict[str, Any]:
+def _with_call(call: Call, inputs: Mapping[str, Any], left_out: str | None) -> dict[str, Any]:
     """What is said of what was kept, with the call, if a script can make it."""
     if left_out is not None:
         return _saved(left_out, left_out)
     try:
-        return {**_saved(None), "call": call_document(call, inputs)}
+        return {**_saved(None), "call": call.document(inputs)}
     except (NotWritable, UnicodeDecodeError) as error:
         return _saved(str(error))
 

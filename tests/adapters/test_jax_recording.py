@@ -1,0 +1,324 @@
+"""What JAX executes is recorded, whichever way it goes, and nothing of it changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import pjit
+from jax._src.interpreters import pxla
+
+import determinism
+from determinism.frameworks.jax import recorder as recorder_module
+from determinism.types import Kind, Phase, Role, Verdict
+from tests.jax_runs import compared, recorded
+
+SIZE = 64
+
+
+def train(seed: int = 0, steps: int = 3) -> Any:
+    """A few steps of a small model; gives its parameters and last loss."""
+    key = jax.random.key(seed)
+    parameters = {"weight": jax.random.normal(key, (8, 4)), "bias": jnp.zeros(4)}
+    batches = np.random.default_rng(0)
+
+    def loss_of(p: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((x @ p["weight"] + p["bias"] - y) ** 2)
+
+    @jax.jit
+    def step(p: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(p, x, y)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradients), loss
+
+    for _ in range(steps):
+        x, y = batches.normal(size=(16, 8)).astype(np.float32), batches.normal(size=(16, 4)).astype(np.float32)
+        parameters, loss = step(parameters, x, y)
+        determinism.step()
+    print(float(loss))
+    return parameters, loss
+
+
+def eagerly() -> Any:
+    x = jnp.arange(4.0) + 1
+    return x[1:].sum() * jax.random.uniform(jax.random.key(3))
+
+
+def with_donation() -> Any:
+    grow = jax.jit(lambda x: x * 2, donate_argnums=0)
+    x = jnp.ones(SIZE)
+    for _ in range(3):
+        x = grow(x)
+    return x
+
+
+def compiled_ahead() -> Any:
+    x = jnp.ones(SIZE)
+    double = jax.jit(lambda x: x * 2).lower(x).compile()
+    for _ in range(3):
+        x = double(x)
+    return x
+
+
+def transformed() -> Any:
+    def body(carry: Any, x: Any) -> Any:
+        return carry * 0.5 + x, carry
+
+    x = jax.vmap(lambda a: jnp.sin(a) * a)(jnp.arange(6.0))
+    return jax.lax.scan(body, 0.0, x), jax.jacfwd(jnp.tanh)(0.3), jax.jit(jax.grad(lambda a: (a**3).sum()))(x)
+
+
+def of_all_dtypes() -> Any:
+    names = [
+        "bool",
+        "int8",
+        "uint16",
+        "int32",
+        "float16",
+        "bfloat16",
+        "float32",
+        "complex64",
+        "int4",
+        "uint2",
+        "float4_e2m1fn",
+        "float8_e4m3fn",
+    ]
+    arrays = [jnp.ones((3, 2), name) for name in names]
+    return [one.reshape(2, 3) for one in arrays], jnp.zeros((0, 3)) + 1, jax.random.split(jax.random.key(0), 3)
+
+
+def numbers_of(result: Any) -> list[bytes]:
+    leaves = jax.tree.leaves(result)
+    return [
+        np.asarray(jax.random.key_data(one) if jnp.issubdtype(one.dtype, jax.dtypes.prng_key) else one).tobytes()
+        for one in leaves
+    ]
+
+
+@pytest.mark.parametrize("run", [train, eagerly, with_donation, compiled_ahead, transformed, of_all_dtypes])
+def test_a_deterministic_program_is_the_same_and_gives_the_bits_it_gives_unrecorded(
+    run: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = numbers_of(run())
+    printed = capsys.readouterr().out
+    found = recorded(tmp_path, run)
+    assert numbers_of(found.result) == plain
+    assert found.output == printed
+    assert found.blind_spots == []
+    assert compared(tmp_path, run).verdict is Verdict.SAME
+
+
+def test_every_execution_is_a_record_also_of_a_function_that_was_called_before(tmp_path: Path) -> None:
+    double = jax.jit(lambda x: x * 2)
+    ahead = jax.jit(lambda x: x + 1)
+    x = jnp.ones(3)
+    double(x), double(x)
+
+    found = recorded(tmp_path, lambda: [double(x) for _ in range(4)] + [ahead(x) for _ in range(3)])
+    assert found.ops.count("jax::jit(<lambda>)") == 7
+
+
+def test_afterwards_jax_takes_its_shorter_way_again(tmp_path: Path) -> None:
+    before = pjit._get_fastpath_data
+    recorded(tmp_path, lambda: jnp.ones(3) + 1)
+    assert pjit._get_fastpath_data is before
+    double, executed = jax.jit(lambda x: x * 2), []
+    x = jnp.ones(3)
+    double(x)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pxla.ExecuteReplicated, "__call__", lambda *args: executed.append(args))
+        double(x)
+    assert executed == []
+
+
+def test_a_record_knows_its_line_its_inputs_and_its_step(tmp_path: Path) -> None:
+    found = recorded(tmp_path, train)
+    steps = [one for one in found.entries if one.op == "jax::jit(step)"]
+    assert [one.step for one in steps] == [0, 1, 2]
+    assert {one.role for one in steps} == {Role.OP}
+    process = found.trace.processes[0]
+    chunk, row = process.record(steps[1].number)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    assert (Path(stack[0].file).name, stack[0].code) == (
+        "test_jax_recording.py",
+        "parameters, loss = step(parameters, x, y)",
+    )
+    made_by = [one.producer for one in steps[1].inputs]
+    assert steps[0].number in made_by and -1 in made_by
+
+
+def first_of(folder: Path, run: Callable[[], Any]) -> Any:
+    comparison = compared(folder, run)
+    assert comparison.verdict is Verdict.DIFFERENT and comparison.first_divergence is not None
+    return comparison.first_divergence
+
+
+def test_another_seed_is_data_at_its_line(tmp_path: Path) -> None:
+    seeds = iter([1, 2])
+    first = first_of(tmp_path, lambda: train(next(seeds)))
+    assert first.kind is Kind.DATA
+    assert first.site.code == "key = jax.random.key(seed)"
+
+
+def test_another_batch_is_data_where_it_comes_in(tmp_path: Path) -> None:
+    batches = iter([np.ones(3, np.float32), np.full(3, 2, np.float32)])
+    first = first_of(tmp_path, lambda: jax.jit(jnp.sum)(next(batches)))
+    assert (first.kind, first.op) == (Kind.DATA, "jax::jit(sum)")
+
+
+@pytest.mark.parametrize("constant", [float, lambda number: np.full(5000, number, np.float32)], ids=["number", "array"])
+def test_what_was_baked_into_a_function_is_another_program(tmp_path: Path, constant: Callable[[float], Any]) -> None:
+    rates = iter([0.1, 0.2])
+
+    def run() -> Any:
+        rate = constant(next(rates))
+        return jax.jit(lambda x: (x * rate).sum())(jnp.ones(5000))
+
+    first = first_of(tmp_path, run)
+    assert first.kind in (Kind.ARGUMENT, Kind.DATA)
+    assert "jax.jit(lambda x: (x * rate).sum())" in first.site.code
+
+
+def test_what_python_gives_a_program_that_calls_back_is_a_blind_spot(tmp_path: Path) -> None:
+    noise = iter([1.0, 2.0])
+
+    def run() -> Any:
+        def noisy(x: Any) -> Any:
+            return np.asarray(x) + np.float32(next(noise))
+
+        return jax.jit(lambda x: jax.pure_callback(noisy, jax.ShapeDtypeStruct((3,), jnp.float32), x))(jnp.ones(3))
+
+    def printing() -> Any:
+        return jax.jit(lambda x: (jax.debug.print("{}", x), x * 2)[1])(jnp.ones(3))
+
+    assert compared(tmp_path, printing).verdict is Verdict.SAME
+    comparison = compared(tmp_path, run)
+    assert comparison.first_divergence is not None and comparison.first_divergence.kind is Kind.OP
+    (spot,) = comparison.recorded.blind_spots
+    assert (spot.identifier, spot.what) == ("host-callback", "jax::jit(<lambda>)")
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        (float, "float"), (bool, "bool"), (str, "print"), (np.ndarray.tolist, "tolist"), (jax.device_get, "numpy"),
+    ],
+)  # fmt: skip
+def test_a_value_that_leaves_jax_is_an_escape(way: Callable[[Any], Any], name: str, tmp_path: Path) -> None:
+    def run() -> None:
+        x = jnp.float32(2) + 1
+        x.tolist() if name == "tolist" else way(x)
+
+    found = recorded(tmp_path, run)
+    assert [one.op for one in found.entries if one.role is Role.ESCAPE] == [f"determinism::{name}"]
+
+
+def test_what_numpy_reads_unseen_may_have_left(tmp_path: Path) -> None:
+    seeds = iter([1.0, 2.0])
+    comparison = compared(tmp_path, lambda: [np.asarray(jnp.float32(next(seeds)) * jnp.ones(3))].clear())
+    assert comparison.verdict is Verdict.DIFFERENT
+
+
+def test_what_the_program_raises_is_its_own(tmp_path: Path) -> None:
+    def run() -> None:
+        grow = jax.jit(lambda x: x * 2, donate_argnums=0)
+        x = jnp.ones(3)
+        grow(x)
+        with pytest.raises(RuntimeError, match="deleted"):
+            grow(x)
+        with pytest.raises(TypeError):
+            jnp.ones(3) + "text"
+
+    assert recorded(tmp_path, run).blind_spots == []
+
+
+def test_a_failure_of_ours_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(array: Any) -> bytes:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(recorder_module, "digest_array", broken)
+    found = recorded(tmp_path, lambda: None if float((jnp.ones(3) * 2).sum()) == 6.0 else pytest.fail("other numbers"))
+    assert {identifier for identifier, _ in found.blind_spots} == {"handler-failed"}
+
+
+def test_threads_are_told(tmp_path: Path) -> None:
+    def run() -> None:
+        float(jnp.float32(1) + 1)
+        thread = threading.Thread(target=lambda: float(jnp.ones(3).sum()), name="prefetch")
+        thread.start()
+        thread.join()
+
+    found = recorded(tmp_path, run)
+    assert ("thread", "prefetch") in found.blind_spots
+    assert found.trace.processes[0].description["racy"] == ["threads"]
+
+
+def test_arrays_over_several_devices(tmp_path: Path) -> None:
+    """In a process of its own: how many devices there are is set before the first use."""
+    program = """
+import jax, jax.numpy as jnp, numpy as np, sys
+from jax.sharding import NamedSharding, PartitionSpec, Mesh
+mesh = Mesh(np.array(jax.devices()), ("data",))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("data")))
+y = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, PartitionSpec()))
+factor = float(sys.argv[1])
+z = jax.jit(lambda x, y, f: (x * f).reshape(2, 4) + y)(x, y, factor)
+print(z.sum())
+"""
+    (tmp_path / "program.py").write_text(program)
+    for name, factor in (("1", "2"), ("2", "2"), ("3", "3")):
+        command = [
+            sys.executable,
+            "-m",
+            "determinism",
+            "record",
+            "-o",
+            name,
+            "--",
+            sys.executable,
+            "program.py",
+            factor,
+        ]
+        environment = {**__import__("os").environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
+    assert determinism.compare(tmp_path / "1", tmp_path / "2").verdict is Verdict.SAME
+    first = determinism.compare(tmp_path / "1", tmp_path / "3").first_divergence
+    assert first is not None and (first.kind, first.op) == (Kind.DATA, "jax::jit(<lambda>)")
+    assert first.outputs[0].device == "cpu x2"
+
+
+def test_a_program_that_only_imports_jax_leaves_no_process(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "determinism",
+        "record",
+        "-o",
+        str(tmp_path / "trace"),
+        "--",
+        sys.executable,
+        "-c",
+        "import jax",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2 and "No process of the program recorded anything" in ended.stderr
+
+
+def test_a_checked_function(tmp_path: Path) -> None:
+    keys = [jax.random.key(0)]
+    assert determinism.check(lambda: jax.random.normal(keys[0], (3,))).verdict is Verdict.SAME
+    comparison = determinism.check(
+        lambda: jax.random.normal(jax.random.key(np.random.default_rng().integers(1 << 30)), (3,))
+    )
+    assert comparison.verdict is Verdict.DIFFERENT
+
+
+def test_phases_are_not_told_apart(tmp_path: Path) -> None:
+    assert {one.phase for one in recorded(tmp_path, train).entries} == {Phase.OTHER}

@@ -1,0 +1,56 @@
+"""Records JAX programs within this process, and compares what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import determinism
+from determinism.comparison.origins import Entry, entry
+from determinism.comparison.result import Comparison
+from determinism.comparison.runs import compare_runs
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+
+
+class Recorded(NamedTuple):
+    """What one recording gave."""
+
+    trace: Trace
+    output: str
+    """What the function printed."""
+    result: Any
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All records of the main process."""
+        process = self.trace.processes[0]
+        return [entry(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+
+    @property
+    def ops(self) -> list[str]:
+        """Names of all records, in their order."""
+        return [one.op for one in self.entries]
+
+    @property
+    def blind_spots(self) -> list[tuple[str, str]]:
+        """Identifier and subject of what could not be recorded."""
+        return [(one["id"], one["what"]) for one in self.trace.processes[0].description["blind_spots"]]
+
+
+def recorded(folder: Path, function: Callable[[], Any], *, steps: bool = False) -> Recorded:
+    """Record a function."""
+    path = folder / f"trace-{len(list(folder.iterdir()))}"
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), determinism.record(path) as session:
+        result = function()
+        session.returned(result)
+    return Recorded(open_trace(path), output.getvalue(), result)
+
+
+def compared(folder: Path, function: Callable[[], Any]) -> Comparison:
+    """Record a function twice, and compare the recordings."""
+    return compare_runs([recorded(folder, function).trace for _ in range(2)])
