@@ -9,6 +9,7 @@ import numpy as np
 
 from determinism.comparison.align import join, keys_of
 from determinism.comparison.canonical import Canonical
+from determinism.comparison.first_gradients import alone_with_gradients
 from determinism.comparison.held_alike import held_by_one
 from determinism.comparison.origins import entry
 from determinism.comparison.process import ProcessComparison, compare_processes
@@ -17,16 +18,12 @@ from determinism.trace.chunk import Array, Chunk, cut, pick
 from determinism.trace.chunk import join as joined
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.remainder import Remainder
-from determinism.trace.schema import Table
 from determinism.types import Kind, Phase, Role
 
 _UNKNOWN_INPUTS = (
     "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
     "was not put back, or is not the same."
 )
-
-_CLEARS_GRADIENTS = frozenset({"aten::zero_", "aten::_foreach_zero_", "aten::add_.Tensor"})
-"""What `zero_grad(set_to_none=False)` does, and what backward does where a gradient is there already."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +70,11 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     compared = min(full.extent[1] - steps, resumed.extent[1])
     if starts is None or compared <= 0:
         return ResumedProcess(full, first, resumed, steps, ProcessComparison(full.key), None, 0, departs)
-    unseen = _made_on_demand(full, resumed, steps, starts)
+    unseen = alone_with_gradients(full, resumed, steps, starts)
     alone = held_by_one(full, resumed, steps)
     parts = (
-        Remainder(full, starts[0], unseen=unseen[0], without=alone[0]),
-        Remainder(resumed, starts[1], steps_before=steps, unseen=unseen[1], without=alone[1]),
+        Remainder(full, starts[0], skipped=unseen.full, without=alone[0]),
+        Remainder(resumed, starts[1], steps_before=steps, unseen=unseen.resumed, without=alone[1]),
     )
     result = compare_processes(*parts)
     _doubt_op(result, parts)
@@ -112,32 +109,6 @@ def _starts(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> tuple[int,
     if count:
         return mine.first + int(batches[0][-count]), other.first + int(batches[1][-count])
     return _first_common(mine, other, Canonical(full, resumed))
-
-
-def _made_on_demand(
-    full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]
-) -> tuple[list[int], list[int]]:
-    """Records that only one run has in the first step: of the full run those that clear gradients, of the resumed one all.
-
-    What a program makes when it is first needed, such as the scale of a gradient scaler, a resumed run makes once more. It counts by
-    the value that it has, as everything else that was there before.
-    The full run adds to gradients that it has set to zero, and a resumed one has none yet to add to.
-    """
-    mine, other = of_step(full, steps), of_step(resumed, 0)
-    assert mine is not None and other is not None
-    canonical = Canonical(full, resumed)
-    keys = [
-        keys_of(chunk, canonical, side)[start - chunk.first :]
-        for side, (chunk, start) in enumerate(zip((mine, other), starts, strict=True))
-    ]
-    paired = join(*keys)
-    alone = [np.setdiff1d(np.arange(len(own)), rows) for own, rows in zip(keys, paired, strict=True)]
-    rest = cut(mine, starts[0] - mine.first, mine.rows)
-    ops = full.names.texts(Table.OP)
-    clears = [ops[int(rest.columns["op"][row])] in _CLEARS_GRADIENTS for row in alone[0]]
-    return [starts[0] + int(row) for row in alone[0][np.array(clears, dtype=bool)]], [
-        starts[1] + int(row) for row in alone[1]
-    ]
 
 
 def _first_common(mine: Chunk, other: Chunk, canonical: Canonical) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from determinism.comparison.origins import Entry, entry
@@ -99,3 +101,22 @@ def read_by(process: ProcessTrace, record: Entry) -> set[bytes]:
         digest = made[one.output].digest if one.output < len(made) else one.digest
         found |= {digest} if digest is not None else set()
     return found
+
+
+def added_to_gradients(process: ProcessTrace, records: Iterable[int]) -> bool:
+    """Whether one of some additions of a backward gave something else than what it added: a gradient was there, and not zero.
+
+    Args:
+        process: The whole of the run.
+        records: Numbers of the additions, and of others, which do not count.
+    """
+    for number in records:
+        one = entry(process, *process.record(int(number)))
+        if len(one.inputs) != 2 or not one.outputs:
+            continue
+        added = one.inputs[1]
+        made = entry(process, *process.record(added.producer)).outputs if added.producer >= 0 else ()
+        if added.output < len(made) and made[added.output].layout == added.layout:
+            if made[added.output].digest != one.outputs[0].digest:
+                return True
+    return False

@@ -10,6 +10,7 @@ from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Missing
 from determinism.comparison.resumed import ResumedProcess, of_step
 from determinism.diagnose.resumed_evidence import (
+    added_to_gradients,
     batches_of,
     digests,
     drawn_from,
@@ -116,7 +117,8 @@ class _Search:
             return "scheduler" if phase == "optimizer" else None if has_generators else "number"
         if kind is Kind.DATA and phase == "forward" and not has_generators and self._reads_other_samples():
             return "sampler-position"
-        return "gradients" if phase in ("backward", "optimizer") and self._stopped_between_steps() else None
+        is_late = phase in ("backward", "optimizer")
+        return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
 
     def _reads_other_samples(self) -> bool:
         """Whether the resumed run reads there what the full run took out of the data at another place, without a data loader."""
@@ -161,6 +163,11 @@ class _Search:
             phases = phases[np.isin(phases, (Phase.BACKWARD, Phase.OPTIMIZER))]
             last = Phase(int(phases[-1])) if len(phases) else last
         return last is Phase.BACKWARD
+
+    def _had_gradients(self) -> bool:
+        """Whether the full run went on with gradients of earlier steps, to which it added, and the resumed run had none."""
+        assert self._process.parts is not None
+        return added_to_gradients(self._process.full, self._process.parts[0].skipped)
 
     def _generators(self) -> list[str]:
         """The global generators that were in another state, and were drawn from until the divergence."""

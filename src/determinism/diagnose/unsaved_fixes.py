@@ -40,8 +40,8 @@ def fix(identifier: str) -> str:
     whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
     if identifier == "gradients":
         return (
-            f"The run stopped between two steps of the optimizer, with gradients added up. Save right after a step, or save {save} too and "
-            f"put each back: {load}."
+            "The full run went on with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
+            f"them in between. Save right after gradients are cleared, or save {save} too and put each back: {load}."
         )
     if identifier == "number":
         return (

@@ -27,6 +27,7 @@ class Remainder(ProcessTrace):
         *,
         steps_before: int = 0,
         unseen: Sequence[int] = (),
+        skipped: Sequence[int] = (),
         without: Mapping[int, Array] | None = None,
     ) -> None:
         """Take the rest of a process.
@@ -36,6 +37,8 @@ class Remainder(ProcessTrace):
             start: Number of the first record that counts.
             steps_before: Added to the number of each step.
             unseen: Numbers of later records (of the whole process) of which the others know no more than of what was made before.
+            skipped: Numbers of such records that are no part of what the others did either. Nothing is left of them but their place: they
+                have neither inputs nor outputs, and no thread, so that nothing pairs with them.
             without: By the number of a record (of the whole process) the positions of inputs that do not count. Such a record has no
                 arguments, since they name what it read.
 
@@ -45,7 +48,8 @@ class Remainder(ProcessTrace):
         super().__init__(process.folder)
         self.start = start
         self._steps_before = steps_before
-        self._unseen = np.array(unseen, dtype=np.int64)
+        self._unseen = np.array([*unseen, *skipped], dtype=np.int64)
+        self.skipped: Array = np.array(skipped, dtype=np.int64)
         self._without = dict(without or {})
         self._left: dict[tuple[int, int], tuple[int, bytes]] = {}
 
@@ -74,6 +78,12 @@ class Remainder(ProcessTrace):
             ),
         }
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
+        if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
+            columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
+            children = {
+                name: _only(entries, np.repeat(~is_skipped, np.diff(entries.starts)))
+                for name, entries in children.items()
+            }
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
 
     def _bared(self, chunk: Chunk) -> Chunk:
