@@ -197,3 +197,31 @@ def by_hand(file: Path, run: str, fault: str) -> object:
 @pytest.mark.parametrize(("fault", "parts"), [("", []), ("position", ["sampler-position"])])
 def test_samples_that_are_taken_by_hand(tmp_path: Path, fault: str, parts: list[str]) -> None:
     assert lacking(compared(tmp_path, by_hand, fault)) == parts
+
+
+def prepared(file: Path, run: str, fault: str) -> object:
+    """Changes each batch before it is given to the model, which a run that goes on does after a step, and a resumed one at its beginning."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = list(DataLoader(TensorDataset(INPUTS), batch_size=4)) if fault == "list" else None
+    loader = DataLoader(TensorDataset(INPUTS), batch_size=4)
+    scale, begin = 0.5, 0
+    if run == "resumed":
+        model.load_state_dict(torch.load(file))
+        scale, begin = 0.25 if fault == "scale" else 0.5, 1
+    for _ in range(begin, 1 if run == "first" else 2):
+        for (batch,) in batches or loader:
+            optimizer.zero_grad()
+            model(batch * scale + 1).pow(2).mean().backward()
+            optimizer.step()
+    if run == "first":
+        torch.save(model.state_dict(), file)
+    return model
+
+
+@pytest.mark.parametrize(("fault", "parts"), [("", []), ("list", []), ("scale", ["number"])])
+def test_batches_that_are_prepared_before_the_model_is_called(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    process = compared(tmp_path, prepared, fault)
+
+    assert (process.result.divergence is None) == (not parts), process.result.divergence
+    assert lacking(process) == parts

@@ -14,8 +14,8 @@ import numpy as np
 
 from determinism.comparison.align import join, keys_of
 from determinism.comparison.canonical import Canonical
-from determinism.trace.chunk import Array, Chunk, cut
-from determinism.trace.chunk import join as joined
+from determinism.comparison.first_step import in_forward, of_step
+from determinism.trace.chunk import Array, Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import NONE, Table
 from determinism.types import Phase
@@ -67,13 +67,15 @@ def alone_with_gradients(full: ProcessTrace, resumed: ProcessTrace, steps: int, 
     found = Alone([], [])
     for step in _steps_to_look_at(full, resumed, steps):
         chunks = [
-            _of_step_from(process, number, start)
+            of_step(process, number, start)
             for process, number, start in ((full, step, starts[0]), (resumed, step - steps, starts[1]))
         ]
         if chunks[0] is None or chunks[1] is None:
             continue
         sides = [
-            _Side(process, chunk) for process, chunk in zip((full, resumed), chunks, strict=True) if chunk is not None
+            _Side(process, in_forward(chunk) if step == steps else chunk)
+            for process, chunk in zip((full, resumed), chunks, strict=True)
+            if chunk is not None
         ]
         alone = _alone(sides, canonical)
         found.full.extend(sides[0].chunk.first + int(row) for row in alone[0] if sides[0].touches_gradients(int(row)))
@@ -169,13 +171,3 @@ def _additions(process: ProcessTrace, steps_before: int) -> Counter[int]:
         for step, count in zip(*np.unique(chunk.columns["step"][rows], return_counts=True), strict=True):
             found[int(step) + steps_before] += int(count)
     return found
-
-
-def _of_step_from(process: ProcessTrace, step: int, start: int) -> Chunk | None:
-    """The records of one step from a record on; None if there are none."""
-    parts = []
-    for chunk in process.chunks():
-        rows = np.flatnonzero((chunk.columns["step"] == step) & (chunk.first + np.arange(chunk.rows) >= start))
-        if len(rows):
-            parts.append(cut(chunk, int(rows[0]), int(rows[-1]) + 1))
-    return joined(parts) if parts else None

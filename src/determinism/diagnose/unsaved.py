@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from determinism.comparison.divergence import Divergence
+from determinism.comparison.first_step import of_step
 from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Missing
-from determinism.comparison.resumed import ResumedProcess, of_step
+from determinism.comparison.resumed import ResumedProcess
 from determinism.diagnose.resumed_evidence import (
     added_to_gradients,
     batches_of,
@@ -16,6 +17,7 @@ from determinism.diagnose.resumed_evidence import (
     drawn_from,
     first_of,
     gathered,
+    made,
     read_by,
     seeds_of_epoch,
 )
@@ -113,21 +115,27 @@ class _Search:
     def _behind_step(self, *, has_generators: bool) -> str | None:
         """What else a step depends on that goes on from equal parameters and states."""
         phase, kind = self._divergence.phase, self._divergence.kind
+        if (
+            kind in (Kind.DATA, Kind.ARGUMENT)
+            and phase == "forward"
+            and not has_generators
+            and self._takes_other_samples()
+        ):
+            return "sampler-position"
         if kind is Kind.ARGUMENT and phase in ("optimizer", "forward"):
             return "scheduler" if phase == "optimizer" else None if has_generators else "number"
-        if kind is Kind.DATA and phase == "forward" and not has_generators and self._reads_other_samples():
-            return "sampler-position"
         is_late = phase in ("backward", "optimizer")
         return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
 
-    def _reads_other_samples(self) -> bool:
-        """Whether the resumed run reads there what the full run took out of the data at another place, without a data loader."""
+    def _takes_other_samples(self) -> bool:
+        """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""
         assert self._process.parts is not None
         full, resumed = self._process.parts
         other = first_of(resumed, self._divergence.step, self._record.op, self._record.module)
         if self._divergence.records_of or other is None:
             return False
-        return bool((read_by(resumed, other) - read_by(full, self._record)) & gathered(self._process.full))
+        sides = [read_by(part, one) | set(made(one)) for part, one in ((full, self._record), (resumed, other))]
+        return bool((sides[1] - sides[0]) & gathered(self._process.full))
 
     def was_loaded(self, identifier: str) -> bool:
         """Whether the resumed run read all of a part from a file, without going on with it."""
@@ -180,10 +188,17 @@ class _Search:
                 for step, held in ((step + self._before, held) for step, held in self._resumed.items())
             ):
                 found.append(identifier)
-        if "rng-torch" in found and self._first_draws_are_equal():
+        if "rng-torch" in found and (self._comes_from_batch() or self._first_draws_are_equal()):
             # What was drawn since, or was not, follows from another difference.
             found.remove("rng-torch")
         return found
+
+    def _comes_from_batch(self) -> bool:
+        """Whether equal batches came from a data loader, and no op drew from another state: samplers and workers draw before the batch."""
+        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
+            return False
+        chunk = of_step(self._process.resumed, self._divergence.step - self._before)
+        return chunk is not None and bool((chunk.columns["role"] == Role.BATCH).any())
 
     def _first_draws_are_equal(self) -> bool:
         """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
