@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from determinism.comparison.divergence import Divergence
-from determinism.comparison.first_step import of_step
 from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Missing
@@ -14,20 +13,18 @@ from determinism.diagnose.resumed_evidence import (
     added_to_gradients,
     batches_of,
     digests,
-    drawn_from,
     first_of,
     gathered,
     made,
     read_by,
     seeds_of_epoch,
 )
-from determinism.diagnose.unsaved_fixes import NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
+from determinism.diagnose.unsaved_fixes import DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
+from determinism.diagnose.unsaved_generators import GeneratorSearch
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Phase, Role
 
-_GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
-"""In the order in which the ends of steps have their states."""
 _SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
 """What a gradient scaler does."""
 
@@ -52,14 +49,20 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     search = _Search(process)
     found = search.identifiers()
     return [
-        Missing(one, site, _fix_of(one, search), is_saved=bool(search.absent.get(one)) and search.was_loaded(one))
+        Missing(
+            one,
+            site,
+            _fix_of(one, search),
+            is_saved=bool(search.absent.get(one)) and search.was_loaded(one),
+            is_put_back=one in search.generators.put_back,
+        )
         for one in found
     ]
 
 
 def _fix_of(identifier: str, search: _Search) -> str:
-    if identifier == "rng-torch" and search.was_put_back:
-        return PUT_BACK_TOO_EARLY
+    if identifier in search.generators.put_back:
+        return PUT_BACK_TOO_EARLY if identifier == "rng-torch" else DRAWN_OTHERWISE
     names = search.absent.get(identifier, [])
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
@@ -92,16 +95,15 @@ class _Search:
         self._full = held_at_ends(process.full, first=self._before - 1, last=last)
         self._resumed = held_at_ends(process.resumed, first=0, last=last - self._before)
         part = process.parts[divergence.records_of]
-        self.was_put_back = self._has_drawn_from_saved_state()
-        """Whether PyTorch's generator had the saved state in the resumed run."""
         self._record: Entry = entry(part, *part.record(divergence.record))
+        self.generators = GeneratorSearch(process, self._full, self._resumed, self._record)
         self.absent: dict[str, list[str]] = {}
         """What was not taken up, by the part that it belongs to."""
         self._lost: dict[str, set[bytes]] = {}
 
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
-        generators = self._generators()
+        generators = self.generators.identifiers()
         if self._record.role is Role.BATCH:
             return [*found, *self._behind_batch(generators)]
         if self._is_scaling():
@@ -177,60 +179,12 @@ class _Search:
         assert self._process.parts is not None
         return added_to_gradients(self._process.full, self._process.parts[0].skipped)
 
-    def _generators(self) -> list[str]:
-        """The global generators that were in another state, and were drawn from until the divergence."""
-        found = []
-        for index, identifier in enumerate(_GENERATORS):
-            states = {step: held.generators[index] for step, held in self._full.items() if index < len(held.generators)}
-            is_drawn = len(set(states.values())) > 1
-            if is_drawn and any(
-                step in states and index < len(held.generators) and states[step] != held.generators[index]
-                for step, held in ((step + self._before, held) for step, held in self._resumed.items())
-            ):
-                found.append(identifier)
-        if "rng-torch" in found and (self._comes_from_batch() or self._first_draws_are_equal()):
-            # What was drawn since, or was not, follows from another difference.
-            found.remove("rng-torch")
-        return found
-
-    def _comes_from_batch(self) -> bool:
-        """Whether equal batches came from a data loader, and no op drew from another state: samplers and workers draw before the batch."""
-        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
-            return False
-        chunk = of_step(self._process.resumed, self._divergence.step - self._before)
-        return chunk is not None and bool((chunk.columns["role"] == Role.BATCH).any())
-
-    def _first_draws_are_equal(self) -> bool:
-        """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
-        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
-            return False
-        assert self._process.parts is not None
-        last = self._divergence.step
-        mine, other = (drawn_from(part, last) for part in self._process.parts)
-        seen = {
-            state
-            for step, held in self._resumed.items()
-            if step + self._before <= last
-            for state in held.generators[:1]
-        }
-        return bool(mine) and mine[0] in {*other, *seen}
-
-    def _has_drawn_from_saved_state(self) -> bool:
-        """Whether an op of the resumed run drew from the state that PyTorch's generator had at the end of the first run."""
-        saved = self._full.get(self._before - 1, HeldAt()).generators[:1]
-        chunk = of_step(self._process.resumed, 0)
-        if not saved or chunk is None:
-            return False
-        generators = chunk.children["generators"]
-        before_end = int(generators.starts[chunk.rows - 1])
-        return any(state.tobytes() == saved[0] for state in generators.columns["digest"][:before_end])
-
     def _behind_batch(self, generators: list[str]) -> list[str]:
         """Another batch: one of another place in the run, or one that the full run never had."""
         if (behind := self._behind_epoch()) is not None:
             return [*([] if behind else ["rng-generator"]), *generators]
         mine = tuple(output.digest for output in self._record_of_resumed().outputs)
-        if self.was_put_back:
+        if self.generators.torch_was_put_back:
             # Another batch came because of what was drawn from it, and that is a matter of the loader.
             generators = [identifier for identifier in generators if identifier != "rng-torch"]
         if not generators or mine in batches_of(self._process.full):

@@ -7,6 +7,11 @@ PUT_BACK_TOO_EARLY = (
     "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
 )
 
+DRAWN_OTHERWISE = (
+    "It was saved and put back, and then drawn from another number of times: before the first step, where the full run does not draw, or "
+    "because something else differs that decides how often, such as what is in a replay buffer. In the first case put it back last."
+)
+
 NOT_TAKEN_UP = {
     "model": (
         "It was saved, and loaded from the file, but the run did not go on with it: {}. See that load_state_dict is called, and drops "

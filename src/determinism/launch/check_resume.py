@@ -59,7 +59,7 @@ class ResumeCheck:
             full = self._runs.make("full", commands["full"])
             # What generators hold at the checkpoint is needed if the program did not save it.
             first = self._runs.make("first", commands["first"], generators={"keep": True})
-            resumed = self._runs.make("resumed", commands["resumed"])
+            resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
             comparison = _compared(full, first, resumed)
             self.runs = comparison.runs
             self._explain(comparison, full)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import Comparison, Missing
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text
 from determinism.types import Verdict
@@ -43,8 +43,8 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "not saved", Weight.CORE)
         return
     for number, missing in enumerate(comparison.missing):
-        label = "not put back" if missing.is_saved else "not saved"
-        is_first = not number or missing.is_saved != comparison.missing[number - 1].is_saved
+        label = _label(missing)
+        is_first = not number or label != _label(comparison.missing[number - 1])
         yield Entry(_NAMES[missing.identifier], label if is_first else "", Weight.CORE)
         yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
@@ -62,6 +62,12 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     yield Entry(frame_text(site), "saved at", Weight.CORE)
     if site.code.strip():
         yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+
+
+def _label(missing: Missing) -> str:
+    if missing.is_put_back:
+        return "put back early"
+    return "not put back" if missing.is_saved else "not saved"
 
 
 def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
