@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-import determinism
 from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.diagnose.unsaved import unsaved
+from determinism.session.recording import Options, recording
 from determinism.trace.reader import open_trace
 
 Training = Callable[[Path, str, str], Any]
+_GENERATORS = {"first": {"keep": True}, "resumed": {"watch": True}}
+"""What `determinism check-resume` asks for."""
 INPUTS = torch.linspace(-1, 1, 96).reshape(24, 4).sin()
 
 
@@ -25,7 +27,7 @@ def compared(folder: Path, training: Training, fault: str = "") -> ResumedProces
         # A program that does not use them does not seed them either.
         random.seed(run)
         np.random.seed(len(run))
-        with determinism.record(folder / run):
+        with recording(folder / run, Options(generators=_GENERATORS.get(run))):
             training(folder / "checkpoint", run, fault)
     (process,) = compare_resumed(*(open_trace(folder / run) for run in ("full", "first", "resumed")))
     assert process.first_departs is None

@@ -163,7 +163,8 @@ def counting(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "parts"), [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, [])]
+    ("fault", "kind", "parts"),
+    [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, ["carried-tensor"])],
 )
 def test_what_the_program_keeps_itself(tmp_path: Path, fault: str, kind: Kind | None, parts: list[str]) -> None:
     """No op is blamed that went on from another hidden state."""

@@ -21,6 +21,7 @@ from determinism.diagnose.resumed_evidence import (
 )
 from determinism.diagnose.unsaved_fixes import DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.diagnose.unsaved_generators import GeneratorSearch
+from determinism.diagnose.unsaved_inputs import Kept, kept_by_program
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Phase, Role
@@ -63,6 +64,9 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
 def _fix_of(identifier: str, search: _Search) -> str:
     if identifier in search.generators.put_back:
         return PUT_BACK_TOO_EARLY if identifier == "rng-torch" else DRAWN_OTHERWISE
+    if search.kept is not None and identifier == search.kept.identifier == "carried-tensor":
+        made = search.kept.made_at
+        return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{fix(identifier)}"
     names = search.absent.get(identifier, [])
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
@@ -97,6 +101,8 @@ class _Search:
         part = process.parts[divergence.records_of]
         self._record: Entry = entry(part, *part.record(divergence.record))
         self.generators = GeneratorSearch(process, self._full, self._resumed, self._record)
+        self.kept: Kept | None = None
+        """What the program keeps itself."""
         self.absent: dict[str, list[str]] = {}
         """What was not taken up, by the part that it belongs to."""
         self._lost: dict[str, set[bytes]] = {}
@@ -112,6 +118,9 @@ class _Search:
             found.append("rng-generator")
         elif not found and (part := self._behind_step(has_generators=bool(generators))) is not None:
             found.append(part)
+        elif not found and self.generators.put_back.issuperset(generators):
+            self.kept = kept_by_program(self._process, self._record)
+            found += [] if self.kept is None else [self.kept.identifier]
         return [*found, *generators]
 
     def _behind_step(self, *, has_generators: bool) -> str | None:

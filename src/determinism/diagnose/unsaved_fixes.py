@@ -8,8 +8,9 @@ PUT_BACK_TOO_EARLY = (
 )
 
 DRAWN_OTHERWISE = (
-    "It was saved and put back, and then drawn from another number of times: before the first step, where the full run does not draw, or "
-    "because something else differs that decides how often, such as what is in a replay buffer. In the first case put it back last."
+    "It was saved and put back, but drawn from another number of times: after the last step and before it was saved, or before the first "
+    "step, where the full run does not draw; or something else differs that decides how often, such as what is in a replay buffer. Save it "
+    "right after a step, and put it back last."
 )
 
 NOT_TAKEN_UP = {
@@ -34,6 +35,8 @@ FIXES = {
     "rng-generator": ("generator.get_state()", "generator.set_state(...)", "generator=generator"),
     "sampler-position": ("", "", "loader=loader"),
     "number": ("", "", ""),
+    "own-data": ("", "", ""),
+    "carried-tensor": ("", "", "hidden=hidden"),
     "gradients": ("[p.grad for p in model.parameters()]", "p.grad = ...", ""),
 }
 """What is to be saved, what takes it back, and what `determinism.state` is given."""
@@ -47,6 +50,16 @@ def fix(identifier: str) -> str:
         return (
             "The full run went on with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
             f"them in between. Save right after gradients are cleared, or save {save} too and put each back: {load}."
+        )
+    if identifier == "own-data":
+        return (
+            "Save what the program keeps beside tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. What "
+            "departs was given something else from outside of the framework, and no global generator that lacks explains it."
+        )
+    if identifier == "carried-tensor":
+        return (
+            "Save the tensors that go on from step to step beside the model, such as the hidden state of a recurrent network, a memory or a "
+            f"running average, and go on with them; or use {whole}."
         )
     if identifier == "number":
         return (

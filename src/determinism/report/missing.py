@@ -19,6 +19,8 @@ _NAMES = {
     "rng-numpy": "the state of NumPy's generator",
     "rng-generator": "the state of a generator of the program's own",
     "number": "a number that the program keeps itself",
+    "own-data": "something that the program keeps itself, beside tensors",
+    "carried-tensor": "a tensor that the program carries from step to step",
     "gradients": "gradients that were added up since the last step",
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
@@ -27,7 +29,7 @@ _VERIFIED = "Verified: put back from outside, in runs made for it, the resumed r
 
 _IN_VAIN = (
     "Not verified: put back from outside, in runs made for it, it did not make the resumed run equal. Something else lacks too, of which its "
-    "other state may only follow, or the program takes no batch from a data loader, before which it is put back."
+    "other state may only follow, or the program draws between the point where it is put back and its first step."
 )
 
 
