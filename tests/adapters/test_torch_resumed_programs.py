@@ -128,7 +128,13 @@ def shuffled(file: Path, run: str, fault: str) -> object:
     return model
 
 
-SHUFFLED = [("", []), ("owned", []), ("global", ["rng-torch"]), ("own", ["rng-generator"]), ("evaluating", [])]
+SHUFFLED = [
+    ("", []),
+    ("owned", []),
+    ("global", ["rng-torch"]),
+    ("own", ["rng-generator"]),
+    ("evaluating", ["training-mode"]),
+]
 
 
 @pytest.mark.parametrize(("fault", "parts"), SHUFFLED)

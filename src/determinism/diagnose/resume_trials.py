@@ -136,6 +136,8 @@ _LINES = {
     "number": 'saved["step"] = step\nstep = saved["step"]',
     "gradients": 'saved["gradients"] = [p.grad for p in model.parameters()]\n'
     'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
+    "training-mode": 'model.load_state_dict(saved["model"])\nmodel.train()',
+    "optimizer-order": "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
     "carried-tensor": 'saved["hidden"] = hidden\nhidden = saved["hidden"]',
     "own-data": 'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
     "rng-generator": 'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',

@@ -22,6 +22,8 @@ from determinism.diagnose.resumed_evidence import (
 from determinism.diagnose.unsaved_fixes import DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.diagnose.unsaved_generators import GeneratorSearch
 from determinism.diagnose.unsaved_inputs import Kept, kept_by_program
+from determinism.diagnose.unsaved_modes import Mode, mode_apart
+from determinism.diagnose.unsaved_order import Taken, taken_by_others
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Phase, Role
@@ -64,6 +66,10 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
 def _fix_of(identifier: str, search: _Search) -> str:
     if identifier in search.generators.put_back:
         return PUT_BACK_TOO_EARLY if identifier == "rng-torch" else DRAWN_OTHERWISE
+    if search.mode is not None and identifier == "training-mode":
+        return search.mode.fix
+    if identifier == "optimizer-order":
+        return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
     if search.kept is not None and identifier == search.kept.identifier == "carried-tensor":
         made = search.kept.made_at
         return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{fix(identifier)}"
@@ -101,6 +107,10 @@ class _Search:
         part = process.parts[divergence.records_of]
         self._record: Entry = entry(part, *part.record(divergence.record))
         self.generators = GeneratorSearch(process, self._full, self._resumed, self._record)
+        self.mode: Mode | None = None
+        """In which mode the model goes on, if it is another one."""
+        self.taken: Taken = {}
+        """Which parameters took the state or the learning rate of others."""
         self.kept: Kept | None = None
         """What the program keeps itself."""
         self.absent: dict[str, list[str]] = {}
@@ -110,6 +120,12 @@ class _Search:
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
         generators = self.generators.identifiers()
+        lost = [one for one in generators if one not in self.generators.put_back]
+        # What Python or NumPy draws may decide which modules are called.
+        self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
+        if self.mode is not None:
+            # What is drawn besides, or no more, moves the generators.
+            return ["training-mode", *lost]
         if self._record.role is Role.BATCH:
             return [*found, *self._behind_batch(generators)]
         if self._is_scaling():
@@ -126,6 +142,8 @@ class _Search:
     def _behind_step(self, *, has_generators: bool) -> str | None:
         """What else a step depends on that goes on from equal parameters and states."""
         phase, kind = self._divergence.phase, self._divergence.kind
+        if phase == "optimizer" and self._is_taken_by_others():
+            return "optimizer-order"
         if (
             kind in (Kind.DATA, Kind.ARGUMENT)
             and phase == "forward"
@@ -137,6 +155,11 @@ class _Search:
             return "scheduler" if phase == "optimizer" else None if has_generators else "number"
         is_late = phase in ("backward", "optimizer")
         return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
+
+    def _is_taken_by_others(self) -> bool:
+        ends = self._full.get(self._before, HeldAt()), self._resumed.get(0, HeldAt())
+        self.taken = taken_by_others(self._process, self._held_at_checkpoint(), *ends)
+        return bool(self.taken)
 
     def _takes_other_samples(self) -> bool:
         """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""

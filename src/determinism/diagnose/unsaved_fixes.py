@@ -36,6 +36,8 @@ FIXES = {
     "sampler-position": ("", "", "loader=loader"),
     "number": ("", "", ""),
     "own-data": ("", "", ""),
+    "training-mode": ("", "", ""),
+    "optimizer-order": ("", "", ""),
     "carried-tensor": ("", "", "hidden=hidden"),
     "gradients": ("[p.grad for p in model.parameters()]", "p.grad = ...", ""),
 }
@@ -50,6 +52,13 @@ def fix(identifier: str) -> str:
         return (
             "The full run went on with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
             f"them in between. Save right after gradients are cleared, or save {save} too and put each back: {load}."
+        )
+    if identifier == "training-mode":
+        return "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode."
+    if identifier == "optimizer-order":
+        return (
+            "A parameter took the state or the learning rate of another one: {}. An optimizer saves them by number, not by name: give it the "
+            "parameters and groups in the order of the run that saved, such as that of model.named_parameters()."
         )
     if identifier == "own-data":
         return (

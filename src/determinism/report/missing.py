@@ -21,9 +21,14 @@ _NAMES = {
     "number": "a number that the program keeps itself",
     "own-data": "something that the program keeps itself, beside tensors",
     "carried-tensor": "a tensor that the program carries from step to step",
+    "training-mode": "the mode of the model: training or evaluation",
+    "optimizer-order": "the order of the optimizer's parameters",
     "gradients": "gradients that were added up since the last step",
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
+
+_NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
+"""What no checkpoint holds, so that the program itself has to make it as it was."""
 
 _VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
 
@@ -69,7 +74,7 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
 def _label(missing: Missing) -> str:
     if missing.is_put_back:
         return "put back early"
-    return "not put back" if missing.is_saved else "not saved"
+    return "not put back" if missing.is_saved or missing.identifier in _NEVER_SAVED else "not saved"
 
 
 def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
