@@ -18,8 +18,9 @@ import determinism
 from determinism.trace.batches import RECORD_SCHEMA, WRITE_OPTIONS
 from determinism.trace.chunk import Array, Chunk, cut, join
 from determinism.trace.manifest import create_trace, write_manifest
+from determinism.trace.opening import open_trace
 from determinism.trace.portions import RecordReader
-from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import PROCESSES_FOLDER, RECORDS_FILE, STEP_OP, Table
 from determinism.trace.writer import ProcessWriter
 

@@ -13,7 +13,7 @@ import torch
 from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.diagnose.unsaved import unsaved
 from determinism.session.recording import Options, recording
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 
 Training = Callable[[Path, str, str], Any]
 _GENERATORS = {"first": {"keep": True}, "resumed": {"watch": True}}

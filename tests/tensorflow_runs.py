@@ -16,7 +16,8 @@ import determinism
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs" / "tensorflow"

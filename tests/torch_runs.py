@@ -16,7 +16,8 @@ import determinism
 from determinism.comparison.result import Comparison
 from determinism.trace.chunk import join
 from determinism.trace.names import Frame
-from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.types import Phase, Role
 

@@ -6,6 +6,33 @@ import os
 import re
 import sys
 
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "rank"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "rank"),
+    ("PMI_RANK", "PMI_SIZE", "rank"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "rank"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "task"),
+)
+"""Variables in which launchers tell a process its number and how many there are, the surest first, and what they call it.
+
+torchrun, Open MPI, MPICH, Horovod, and srun, whose tasks are often torchruns that start ranks of their own.
+"""
+
+
+def _launched() -> tuple[str, int | None] | None:
+    """What a launcher calls this process or the one that started it, and how many it started; None if none did."""
+    for number, count, word in _LAUNCHERS:
+        found, started = os.environ.get(number, ""), os.environ.get(count, "")
+        if found.isdecimal() and (number == "RANK" or (started.isdecimal() and int(started) > 1)):
+            return f"{word}-{found}", int(started) if started.isdecimal() else None
+    return None
+
+
+def world_size() -> int | None:
+    """How many processes the launcher of this one started together; None if that is not known."""
+    launched = _launched()
+    return None if launched is None else launched[1]
+
 
 class _Forks:
     """Counts what this process forks, so that each child knows which one it is, whenever it begins to do something."""
@@ -32,10 +59,10 @@ def own_name(parent_key: str) -> str | None:
     Args:
         parent_key: Key of the process that started this one.
     """
-    rank = os.environ.get("RANK", "")
+    launched = _launched()
     # The children of a rank inherit its variables.
-    if rank.isdigit() and f"rank-{rank}" not in parent_key.split("."):
-        return f"rank-{rank}"
+    if launched is not None and launched[0] not in parent_key.split("."):
+        return launched[0]
     name = _multiprocessing_name()
     # A child of `os.fork` still has its parent's name.
     if _forks.own_name is not None and name == _forks.name_of_parent:

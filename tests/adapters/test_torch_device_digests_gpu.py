@@ -14,7 +14,7 @@ import determinism
 from determinism.device_digest import ALGORITHM
 from determinism.frameworks.torch.device_digests import blocks, cuda
 from determinism.frameworks.torch.device_digests.ring import Ring
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Verdict
 from tests.adapters.test_torch_device_ring import DTYPES, filled
 from tests.torch_runs import only, record_rows, rows

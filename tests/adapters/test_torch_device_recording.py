@@ -18,7 +18,7 @@ from determinism.errors import UsageError
 from determinism.frameworks.torch import recording
 from determinism.frameworks.torch.device_digests.captures import watch_captures
 from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Kind, Role, Verdict
 from tests.torch_runs import check_deterministic, compare_program, only, record_rows, recorded, rows
 from tests.torch_slow_device import SlowDevice, expected, slow_devices

@@ -11,7 +11,7 @@ from torch import nn
 
 import determinism
 from determinism.errors import StateError, UsageError
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import Kind, Verdict
 
 

@@ -16,7 +16,8 @@ from determinism.comparison.result import Comparison
 from determinism.comparison.values_result import Likeness
 from determinism.errors import UsageError
 from determinism.trace.kept_values import ValuesReader, sampled_places
-from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import VALUES_FILE
 from tests.torch_runs import bits
 

@@ -13,7 +13,8 @@ from torch import nn
 
 import determinism
 from determinism.comparison.losses import losses
-from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Meaning
 
 

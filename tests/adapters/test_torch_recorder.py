@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
 from determinism.frameworks.torch.recorder import Recorder
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import Access, Phase, Role, Verdict
 from tests.torch_runs import line_of, named, only, record_rows, recorded, rows
 

@@ -19,7 +19,8 @@ from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.comparison.resumed_result import conclude_resumed
 from determinism.diagnose.unsaved import unsaved
 from determinism.session import seeding
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.trace.remainder import Remainder
 from determinism.types import Kind, Verdict
 

@@ -12,7 +12,7 @@ import torch
 
 import determinism
 from determinism.frameworks.torch.unseen_code import extensions
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 
 
 def _load(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, content: bytes) -> None:

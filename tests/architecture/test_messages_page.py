@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "messages.md"
 IDENTIFIER = re.compile(r"[a-z]+(-[a-z]+)*")
 
-CARRIERS = re.compile(r"(Trace|Launch|State|Usage|Determinism)Error|_?[Tt]rouble|write_trouble|blind_spot|_stop")
+CARRIERS = re.compile(
+    r"(Trace|Launch|State|Usage|Determinism)Error|_?[Tt]rouble|write_trouble|blind_spot|BlindSpot|_stop"
+)
 """Names of what is called with an identifier, as the first or second argument."""
 
 TABLE = re.compile(r"[A-Z_]*MESSAGES")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from determinism.launch.record import record_program
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 
 PROGRAM = """
 import multiprocessing, threading, time

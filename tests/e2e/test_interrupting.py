@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from tests.e2e.commands import COMMAND, compare, program
 
 

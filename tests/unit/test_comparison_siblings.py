@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from determinism.comparison.siblings import alone
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import Kind, Role, Verdict
 from tests.streams import compared, first_of
 from tests.traces import TraceBuilder

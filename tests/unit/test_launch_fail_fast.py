@@ -9,7 +9,7 @@ import pytest
 
 from determinism.launch import fail_fast
 from determinism.launch.fail_fast import FailFast
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from tests.traces import TraceBuilder
 
 

@@ -6,6 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+from determinism.process_name import own_name, world_size
+
 
 def printed(program: str) -> list[str]:
     start = """
@@ -58,3 +62,30 @@ def test_multiprocessing_names_its_own_children_only() -> None:
         process.start()
         process.join()
     """) == ["by-name", "fork-1-1"]
+
+
+LAUNCHED = {
+    "alone": ({}, None, None),
+    "torchrun": ({"RANK": "3", "WORLD_SIZE": "8"}, "rank-3", 8),
+    "a rank without a size": ({"RANK": "3"}, "rank-3", None),
+    "Open MPI": ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "rank-1", 2),
+    "MPICH": ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "rank-1", 2),
+    "Horovod": ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "rank-1", 2),
+    "srun": ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}, "task-1", 2),
+    "one task": ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None, None),
+    "a batch script, before srun": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None, None),
+    "torchrun below srun": ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "9", "WORLD_SIZE": "16"}, "rank-9", 16),
+    "no number": ({"RANK": "first"}, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_a_process_is_called_what_its_launcher_calls_it(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables, name, size = LAUNCHED[launcher]
+    for variable in ("RANK", "WORLD_SIZE", *(name for given, _, _ in LAUNCHED.values() for name in given)):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert (own_name("main"), world_size()) == (name, size)
+    # Its children inherit the variables.
+    assert own_name(f"main.{name}") is None

@@ -18,7 +18,7 @@ from determinism.errors import DeterminismError
 from determinism.report.contents import render_records, render_trace
 from determinism.report.document import document
 from determinism.report.terminal import render
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.types import Verdict
 from tests.traces import TraceBuilder
 

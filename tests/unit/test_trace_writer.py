@@ -13,7 +13,8 @@ from determinism.comparison.runs import compare
 from determinism.trace import records_writer
 from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.names_writer import NamesWriter
-from determinism.trace.reader import ProcessTrace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.records_writer import RecordsWriter
 from determinism.trace.schema import Table
 from determinism.trace.spool import Spool

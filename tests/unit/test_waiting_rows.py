@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
 from determinism.trace.waiting_rows import DigestLost, PendingDigest
 from determinism.trace.writer import ProcessWriter

@@ -15,6 +15,11 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The trace to make."
 )
+@click.option(
+    "--part",
+    metavar="NAME",
+    help="Record one part of a run, such as that of one machine of a cluster; all parts go to the same DIR.",
+)
 @recording_options
 @click.option(
     "--values",
@@ -24,7 +29,13 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
 )
 @program_argument
 def record(
-    program: tuple[str, ...], output: Path, level: str, steps: int | None, max_disk: int | None, values: int | None
+    program: tuple[str, ...],
+    output: Path,
+    part: str | None,
+    level: str,
+    steps: int | None,
+    max_disk: int | None,
+    values: int | None,
 ) -> None:
     """Run a program once, unchanged, and record what it computes to DIR.
 
@@ -36,18 +47,20 @@ def record(
     from determinism.launch.record import record_program
     from determinism.launch.standard_input import StandardInput
     from determinism.launch.unrecorded import require_recorded
+    from determinism.trace.parts import part_folder
 
     with reporting():
+        folder = output if part is None else part_folder(output, part)
         warning = check_interpreter(program, os.environ)
         if warning is not None:
             say(warning)
         try:
             with StandardInput() as standard_input:
                 result = record_program(
-                    program, output, level=level, steps=steps, max_disk=max_disk, values=values, stdin=standard_input
+                    program, folder, level=level, steps=steps, max_disk=max_disk, values=values, stdin=standard_input
                 )
             status = result.exit_status
-            require_recorded(output, status)
+            require_recorded(folder, status)
         except Interrupted as interrupted:
             say(interrupted.message)
             status = interrupted.program_exit.exit_status

@@ -19,7 +19,7 @@ def show(trace: Path, step: int | None, records: int | None) -> None:
     console = ReportConsole()
     with reporting():
         from determinism.report.contents import render_records, render_trace
-        from determinism.trace.reader import open_trace
+        from determinism.trace.opening import open_trace
 
         opened = open_trace(trace)
         if step is None and records is None:

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from determinism.comparison.comparable import require_comparable
 from determinism.comparison.course import Course
 from determinism.comparison.digest_search import DigestSearch
 from determinism.comparison.divergence import Divergence
 from determinism.comparison.endings import compare_as_far_as_recorded, conclude, cut_reasons
 from determinism.comparison.explained import Explained
 from determinism.comparison.losses import losses
+from determinism.comparison.missing_ranks import missing_ranks
 from determinism.comparison.process import ProcessComparison
 from determinism.comparison.received import Pair
 from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
@@ -26,7 +28,8 @@ from determinism.comparison.streams import ordered, stream_of, unordered
 from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
 from determinism.comparison.values import add_values
 from determinism.errors import UsageError
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Kind, Stream, Verdict
 
 
@@ -62,9 +65,7 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     """
     if len(traces) < 2:
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; {len(traces)} given.")
-    _check_levels(traces)
-    _check_steps(traces)
-    _check_digests(traces)
+    require_comparable(traces)
     comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
     for number, other in enumerate(traces[1:], start=2):
@@ -90,43 +91,6 @@ def _add_losses(comparison: Comparison, traces: Sequence[Trace]) -> None:
     found = losses(sorted(pairs, key=lambda pair: pair[0].key != departed))
     if found is not None:
         comparison.course = replace(course, losses=found)
-
-
-def _check_levels(traces: Sequence[Trace]) -> None:
-    levels = [sorted({str(p.description.get("level")) for p in trace.processes}) for trace in traces]
-    for level in levels[1:]:
-        if level and levels[0] and level != levels[0]:
-            raise UsageError(
-                "levels-differ",
-                f"The runs were recorded at different levels ({', '.join(levels[0])} and {', '.join(level)}), so their "
-                "records cannot be compared. Record both with the same --level.",
-            )
-
-
-def _check_steps(traces: Sequence[Trace]) -> None:
-    asked = [trace.manifest.get("steps") for trace in traces]
-    if len(set(asked)) > 1:
-        texts = ["all steps" if steps is None else f"--steps {steps}" for steps in asked]
-        raise UsageError(
-            "steps-differ",
-            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
-            "was told to leave out. Record both with the same --steps.",
-        )
-
-
-def _check_digests(traces: Sequence[Trace]) -> None:
-    """Each sort of device has one digest in all runs: the same bytes have others by another algorithm."""
-    known: dict[str, str] = {}
-    for trace in traces:
-        for process in trace.processes:
-            for device, algorithm in (process.description.get("device_digests") or {}).items():
-                if known.setdefault(device, algorithm) != algorithm:
-                    raise UsageError(
-                        "digests-differ",
-                        f"Tensors on {device} were digested in two ways in these runs ({known[device]} and {algorithm}), so that "
-                        "equal tensors would seem different. Record both with the same version, and with Triton in both or in "
-                        "neither.",
-                    )
 
 
 def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> bool:
@@ -247,6 +211,8 @@ def recorded_by(traces: Sequence[Trace]) -> Recorded:
         for described in (trace.manifest, *(process.description for process in trace.processes)):
             for key, count in _blind_spots(described):
                 spots[key] = max(spots.get(key, 0), count)
+        for spot in missing_ranks(trace):
+            spots[spot.identifier, spot.what, spot.reason] = spot.count
     recorded.blind_spots = [BlindSpot(*key, count) for key, count in spots.items()]
     return recorded
 

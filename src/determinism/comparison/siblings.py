@@ -14,8 +14,8 @@ from determinism.comparison.streams import ordered
 from determinism.comparison.unmatched import total
 from determinism.trace.reader import ProcessTrace, Trace
 
-_COUNTED = re.compile(r"(?P<parent>main)(?:-\d+)?|(?P<of>.+)\.\d+")
-"""Keys that are made by counting: `main`, `main-2`; `main.1`, `main.2`."""
+_COUNTED = re.compile(r"(?P<part>.+/)?main(?:-\d+)?|(?P<of>.+)\.\d+")
+"""Keys that are made by counting: `main`, `main-2`; `main.1`, `main.2`; in a run of several parts also `node-1/main`."""
 
 _Pairs = list[tuple[ProcessTrace, ProcessTrace]]
 
@@ -55,7 +55,7 @@ def _groups(trace: Trace) -> dict[str, list[ProcessTrace]]:
     for process in ordered(trace):
         counted = _COUNTED.fullmatch(process.key)
         if counted is not None:
-            found.setdefault(counted["of"] or "", []).append(process)
+            found.setdefault(counted["of"] or counted["part"] or "", []).append(process)
     return found
 
 

@@ -30,7 +30,8 @@ from determinism.launch.standard_input import StandardInput
 from determinism.launch.standard_output import is_unread
 from determinism.launch.stored_run import open_stored_run
 from determinism.launch.unrecorded import require_recorded
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 _MOST_EXTRA_RUNS = 3

@@ -21,7 +21,8 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.standard_input import StandardInput
 from determinism.launch.unrecorded import require_recorded
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 _STIRRED = "stirred"

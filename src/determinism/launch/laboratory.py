@@ -28,7 +28,8 @@ from determinism.launch.output_folder import OutputFolder
 from determinism.launch.program import ProgressCallback
 from determinism.launch.run_series import RunSeries
 from determinism.launch.standard_input import StandardInput
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.types import Verdict
 
 _NOTES = "notes"

@@ -16,7 +16,8 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.standard_input import StandardInput
 from determinism.launch.unrecorded import require_recorded
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 
 TITLES = {"full": "full run", "first": "run up to the checkpoint", "resumed": "resumed run"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from determinism.errors import UsageError
-from determinism.trace.reader import Trace, open_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
 from determinism.trace.schema import MANIFEST_FILE
 
 

@@ -16,6 +16,7 @@ from determinism.exit_status import exit_phrase
 from determinism.report.legible import legible
 from determinism.report.places import frame_text
 from determinism.report.wording import counted, stop_phrase
+from determinism.trace.parts import part_names
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Phase, Role
@@ -31,6 +32,8 @@ def render_trace(trace: Trace, console: Console) -> None:
     """
     manifest = trace.manifest
     console.print(Text(f"trace        {legible(str(trace.folder))}"))
+    if parts := part_names(trace.folder):
+        console.print(Text(f"parts        {', '.join(parts)}"))
     console.print(Text(f"command      {legible(' '.join(map(str, manifest.get('command', []))))}"))
     console.print(Text(f"ended        {legible(_ending(manifest))}"))
     if not trace.processes:

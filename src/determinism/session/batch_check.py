@@ -20,7 +20,7 @@ from determinism.session import seeding
 from determinism.session.recording import Options, recording
 from determinism.session.row_arrays import portions, rows_of, seen_arrays
 from determinism.session.snapshot import Snapshot
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 from determinism.trace.row_calls import SeenCall
 from determinism.trace.schema import NONE
 from determinism.types import Verdict

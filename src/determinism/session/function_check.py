@@ -12,7 +12,7 @@ from determinism.comparison.runs import compare_runs
 from determinism.errors import UsageError
 from determinism.session.recording import record
 from determinism.session.snapshot import Snapshot
-from determinism.trace.reader import open_trace
+from determinism.trace.opening import open_trace
 
 
 def check(

@@ -14,7 +14,7 @@ from determinism.session.child_seeding import rank_of_environment
 from determinism.session.seeding import active_seeds
 from determinism.state.frameworks import loaded_keepers
 
-_WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS")
+_WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "HOROVOD_SIZE", "SLURM_NTASKS")
 """Environment variables in which launchers tell how many ranks there are, in the order of those that tell the rank."""
 
 

@@ -148,6 +148,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "records": _is_count,
     "steps": _is_count,
     "step_seconds": _is_duration,
+    "world_size": _is_count,
     "values": lambda value: value is None or (_is_count(value) and value > 0),
     "stopped_by": _is_text,
     "environment": _is_facts,

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import batch_from_spool
 from determinism.trace.chunk import Chunk, chunk_from_batch, cut
 from determinism.trace.decoder import Decoder
-from determinism.trace.description import has_begun, read_description, read_manifest
+from determinism.trace.description import has_begun, read_description
 from determinism.trace.names import Names
 from determinism.trace.numbers import read_numbers
 from determinism.trace.portions import RecordReader
@@ -65,7 +64,9 @@ class ProcessTrace:
 
     def until(self, limit: int) -> ProcessTrace:
         """The same process, as if it had made no more than this many records."""
-        return ProcessTrace(self.folder, limit=limit)
+        shorter = ProcessTrace(self.folder, limit=limit)
+        shorter.key, shorter.description = self.key, self.description
+        return shorter
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record in order, in the batches they were written in.
@@ -221,27 +222,3 @@ class Trace:
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
         return [ProcessTrace(folder) for folder in folders if has_begun(folder)]
-
-
-def open_trace(folder: Path) -> Trace:
-    """Open a trace.
-
-    Raises:
-        TraceError: There is none, it is not ours, it is damaged, or it was written by a newer version.
-    """
-    if not folder.is_dir():
-        found = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise TraceError("trace-missing", f"{folder} {found}. Give the folder that `determinism record -o` wrote.")
-    if not (folder / schema.MANIFEST_FILE).exists():
-        raise TraceError(
-            "trace-foreign",
-            f"{folder} holds no {schema.MANIFEST_FILE}, so it is not a trace.{_traces_below(folder)}",
-        )
-    return Trace(folder, read_manifest(folder))
-
-
-def _traces_below(folder: Path) -> str:
-    below = sorted(str(path.parent) for path in folder.glob(f"*/{schema.MANIFEST_FILE}"))
-    if below:
-        return f" It holds traces, though: give {' or '.join(below[:2])}."
-    return " Give the folder that `determinism record -o` wrote."

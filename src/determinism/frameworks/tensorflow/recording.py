@@ -28,6 +28,7 @@ from determinism.frameworks.tensorflow.stream import Stream
 from determinism.frameworks.tensorflow.threads import OtherThreads
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.wrapping import wrap
+from determinism.process_name import world_size
 from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
@@ -71,6 +72,7 @@ class Session:
                 "steps_by": None,
                 "argv": sys.argv,
                 "started": time.time(),
+                "world_size": world_size(),
                 "environment": {**environment.describe(), **libraries()},
                 "settings": settings(),
             },

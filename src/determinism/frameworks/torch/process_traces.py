@@ -10,6 +10,7 @@ from typing import Any
 from determinism import environment
 from determinism.frameworks.torch.libraries import libraries
 from determinism.frameworks.torch.settings import settings
+from determinism.process_name import world_size
 from determinism.trace.writer import ProcessWriter
 from determinism.types import RecordingOptions
 
@@ -52,6 +53,7 @@ class ProcessTraces:
         }
         if stream == "process":
             facts["values"] = self._options.values
+            facts["world_size"] = world_size()
         elif stream in _PARTS:
             facts["part_of"] = folder.name.rpartition(".")[0]
         return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)

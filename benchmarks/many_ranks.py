@@ -1,0 +1,124 @@
+"""What comparing runs of many ranks costs: time and memory of a process that does nothing else.
+
+    python benchmarks/many_ranks.py --ranks 100 1000 --json benchmarks/results/many-ranks.json
+
+Two ranks are recorded for real, twice where they are equal and twice where the generator of rank 1 is seeded anew in each run; the other ranks
+are copies of rank 0. Needs PyTorch, and Linux, for the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+from measured import markdown, surroundings, write
+
+_PROGRAM = textwrap.dedent("""
+    import sys, torch
+    from torch import distributed, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    torch.manual_seed(0)
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    torch.manual_seed(1 + rank)
+    if rank == 1 and "differs" in sys.argv:
+        torch.seed()
+    for _ in range(20):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    distributed.barrier()
+    distributed.destroy_process_group()
+""")
+_CASES = {"same": "equal", "different": "one rank departed, and all others received it"}
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    around = surroundings("determinism", "torch")
+    results = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        recorded = {verdict: [record(folder, f"{verdict}-{run}", verdict) for run in range(2)] for verdict in _CASES}
+        for ranks in arguments.ranks:
+            for verdict, runs in recorded.items():
+                for run in runs:
+                    multiply(run, ranks)
+                results.append({"ranks": ranks, "title": _CASES[verdict], **compare(runs, verdict)})
+                print(*row(results[-1]).values(), sep=" | ", file=sys.stderr, flush=True)
+    print(markdown([row(result) for result in results]))
+    print(f"\n{json.dumps(around)}")
+    if arguments.json:
+        write(arguments.json, around, results)
+
+
+def record(folder: Path, name: str, verdict: str) -> Path:
+    """Record two ranks."""
+    program = folder / "train.py"
+    program.write_text(_PROGRAM)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    command = [sys.executable, "-m", "determinism", "record", "-o", str(folder / name), "--", *launcher]
+    subprocess.run([*command, *(["differs"] if verdict == "different" else [])], check=True, capture_output=True)
+    return folder / name
+
+
+def multiply(run: Path, ranks: int) -> None:
+    """Add copies of rank 0 until there are so many ranks."""
+    processes = run / "processes"
+    for rank in range(2, ranks):
+        if not (copy := processes / f"main.rank-{rank}").exists():
+            shutil.copytree(processes / "main.rank-0", copy)
+
+
+def compare(runs: list[Path], verdict: str) -> dict[str, Any]:
+    """Compare two runs in a process of its own."""
+    began = time.perf_counter()
+    report = runs[0].parent / "report.json"
+    command = [sys.executable, "-m", "determinism", "compare", *map(str, runs), "--json", str(report)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, _, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    found = json.loads(report.read_text())
+    report.unlink()
+    if found["verdict"] != verdict or (
+        verdict == "different" and found["first_divergence"]["process"] != "main.rank-1"
+    ):
+        sys.exit(f"The comparison of {runs[0].name} and {runs[1].name} is wrong: {found['verdict']}.")
+    return {
+        "records": found["recorded"]["records"],
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak_megabytes": round(usage.ru_maxrss / 1024),
+    }
+
+
+def row(result: dict[str, Any]) -> dict[str, str]:
+    """A line of the table."""
+    return {
+        "ranks": f"{result['ranks']:,}",
+        "records of a run": f"{result['records']:,}",
+        "second run": result["title"],
+        "seconds": f"{result['seconds']:.1f}",
+        "CPU seconds": f"{result['cpu_seconds']:.1f}",
+        "peak MB": f"{result['peak_megabytes']}",
+    }
+
+
+if __name__ == "__main__":
+    main()
