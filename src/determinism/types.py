@@ -153,4 +153,6 @@ class RecordingOptions(Protocol):
 
     @property
     def generators(self) -> dict[str, Any] | None:
-        """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`."""
+        """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`, `after`; or
+        `watch` which states the program puts them into.
+        """

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import determinism
-from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.diagnose.unsaved import unsaved
 from determinism.session import seeding
-from determinism.trace.opening import open_trace
 from determinism.types import Kind
-
-Training = Callable[[Path, str, str], Any]
-INPUTS = torch.linspace(-1, 1, 96).reshape(24, 4).sin()
+from tests.resumed_runs import INPUTS, compared, lacking
 
 
 @pytest.fixture(autouse=True)
@@ -29,23 +21,6 @@ def put_back() -> Iterator[None]:
     restore = seeding.capture_states()
     yield
     restore()
-
-
-def compared(folder: Path, training: Training, fault: str = "") -> ResumedProcess:
-    for run in ("full", "first", "resumed"):
-        torch.manual_seed(7)
-        # A program that does not use them does not seed them either.
-        random.seed(run)
-        np.random.seed(len(run))
-        with determinism.record(folder / run):
-            training(folder / "checkpoint", run, fault)
-    (process,) = compare_resumed(*(open_trace(folder / run) for run in ("full", "first", "resumed")))
-    assert process.first_departs is None
-    return process
-
-
-def lacking(process: ResumedProcess) -> list[str]:
-    return [missing.identifier for missing in unsaved(process)]
 
 
 def adversaries(file: Path, run: str, fault: str) -> object:
@@ -129,30 +104,6 @@ def test_weights_that_come_back_as_they_were_are_not(tmp_path: Path) -> None:
     assert lacking(compared(tmp_path, precise)) == []
 
 
-def accumulating(file: Path, run: str, fault: str) -> object:
-    """Steps after every fourth batch; the checkpoint comes after the sixth."""
-    model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if run == "resumed":
-        saved = torch.load(file)
-        model.load_state_dict(saved["model"])
-        for parameter, gradient in zip(model.parameters(), saved["gradients"], strict=True):
-            parameter.grad = None if fault else gradient
-    for batch in range(6 if run == "resumed" else 0, 6 if run == "first" else 16):
-        model(INPUTS[batch : batch + 4]).pow(2).mean().backward()
-        if batch % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-    if run == "first":
-        torch.save({"model": model.state_dict(), "gradients": [p.grad for p in model.parameters()]}, file)
-    return model
-
-
-@pytest.mark.parametrize(("fault", "parts"), [("", []), ("gradients", ["gradients"])])
-def test_gradients_of_a_step_that_had_begun(tmp_path: Path, fault: str, parts: list[str]) -> None:
-    assert lacking(compared(tmp_path, accumulating, fault)) == parts
-
-
 def shuffled(file: Path, run: str, fault: str) -> object:
     """By epochs, of which each run begins with the same seed."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.3), torch.nn.Linear(6, 2))
@@ -177,7 +128,13 @@ def shuffled(file: Path, run: str, fault: str) -> object:
     return model
 
 
-SHUFFLED = [("", []), ("owned", []), ("global", ["rng-torch"]), ("own", ["rng-generator"]), ("evaluating", [])]
+SHUFFLED = [
+    ("", []),
+    ("owned", []),
+    ("global", ["rng-torch"]),
+    ("own", ["rng-generator"]),
+    ("evaluating", ["training-mode"]),
+]
 
 
 @pytest.mark.parametrize(("fault", "parts"), SHUFFLED)
@@ -212,7 +169,8 @@ def counting(file: Path, run: str, fault: str) -> object:
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "parts"), [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, [])]
+    ("fault", "kind", "parts"),
+    [("", None, []), ("count", Kind.ARGUMENT, ["number"]), ("hidden", Kind.DATA, ["carried-tensor"])],
 )
 def test_what_the_program_keeps_itself(tmp_path: Path, fault: str, kind: Kind | None, parts: list[str]) -> None:
     """No op is blamed that went on from another hidden state."""
@@ -248,26 +206,29 @@ def test_samples_that_are_taken_by_hand(tmp_path: Path, fault: str, parts: list[
     assert lacking(compared(tmp_path, by_hand, fault)) == parts
 
 
-def zeroing(file: Path, run: str, fault: str) -> object:
-    """Keeps its gradients and sets them to zero, so that each backward but the first of a run adds to them."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+def prepared(file: Path, run: str, fault: str) -> object:
+    """Changes each batch before it is given to the model, which a run that goes on does after a step, and a resumed one at its beginning."""
+    model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = list(DataLoader(TensorDataset(INPUTS), batch_size=4)) if fault == "list" else None
+    loader = DataLoader(TensorDataset(INPUTS), batch_size=4)
+    scale, begin = 0.5, 0
     if run == "resumed":
         model.load_state_dict(torch.load(file))
-        if fault:
-            model[2].bias.data[0] += 1e-3
-    for step in range(3 if run == "resumed" else 0, 3 if run == "first" else 6):
-        optimizer.zero_grad(set_to_none=False)
-        model(INPUTS[step : step + 4]).pow(2).mean().backward()
-        optimizer.step()
+        scale, begin = 0.25 if fault == "scale" else 0.5, 1
+    for _ in range(begin, 1 if run == "first" else 2):
+        for (batch,) in batches or loader:
+            optimizer.zero_grad()
+            model(batch * scale + 1).pow(2).mean().backward()
+            optimizer.step()
     if run == "first":
         torch.save(model.state_dict(), file)
     return model
 
 
-@pytest.mark.parametrize("fault", ["", "bias"])
-def test_gradients_that_are_set_to_zero_are_no_difference(tmp_path: Path, fault: str) -> None:
-    divergence = compared(tmp_path, zeroing, fault).result.divergence
+@pytest.mark.parametrize(("fault", "parts"), [("", []), ("list", []), ("scale", ["number"])])
+def test_batches_that_are_prepared_before_the_model_is_called(tmp_path: Path, fault: str, parts: list[str]) -> None:
+    process = compared(tmp_path, prepared, fault)
 
-    assert (divergence is not None) == bool(fault), divergence
-    assert divergence is None or (divergence.step, divergence.phase) == (3, "forward")
+    assert (process.result.divergence is None) == (not parts), process.result.divergence
+    assert lacking(process) == parts

@@ -82,6 +82,22 @@ def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
     assert {fix["id"] for fix in report["fixes"] if fix["verified"]} == expected, finished.text
 
 
+@pytest.mark.parametrize(
+    ("without", "identifier", "verified"),
+    [("generator", "rng-python", True), pytest.param("buffer", "own-data", False, marks=pytest.mark.thorough)],
+)
+def test_without_a_data_loader_generators_are_put_back_before_the_first_step(
+    tmp_path: Path, without: str, identifier: str, verified: bool
+) -> None:
+    """One that the program put back itself follows from something else, if that is in vain."""
+    program = [sys.executable, str(PROGRAMS / "resumed" / "drawing.py"), *FILLED_IN, "--without", without]
+    finished = check_resume(tmp_path, "--steps", "5", "--at", "2", "--", *program)
+
+    assert finished.status == 1 and finished.report is not None, finished.text
+    assert [missing["id"] for missing in finished.report["missing"]] == [identifier], finished.text
+    assert [fix["verified"] for fix in finished.report["fixes"]] == [verified]
+
+
 def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
     finished = check_resume(tmp_path, "--no-explain", *epochs("python"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,7 +11,14 @@ import pytest
 from determinism.comparison.result import Comparison, Missing, Recorded, Trouble
 from determinism.comparison.resumed import ResumedProcess
 from determinism.comparison.resumed_result import when_it_departs
-from determinism.diagnose.resume_trials import MOMENTS, fix_of_trial, fixes_of, generator_trials, in_vain, whole_trials
+from determinism.diagnose.resume_trials import (
+    MOMENTS,
+    after_trials,
+    fix_of_trial,
+    fixes_of,
+    generator_trials,
+    whole_trials,
+)
 from determinism.diagnose.unsaved_fixes import FIXES, fix
 from determinism.report.document import document
 from determinism.report.missing import missing_entries
@@ -23,7 +31,7 @@ def lacking(*identifiers: str) -> list[Missing]:
 
 
 def test_generators_are_put_back_at_each_moment_in_turn() -> None:
-    trials = generator_trials(lacking("rng-torch", "rng-numpy"))
+    trials = generator_trials(lacking("rng-torch", "rng-numpy"), {})
 
     assert [trial.generators for trial in trials] == [
         {"which": ["rng-torch", "rng-numpy"], "moment": moment} for moment in MOMENTS
@@ -31,10 +39,35 @@ def test_generators_are_put_back_at_each_moment_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "identifiers", [(), ("optimizer",), ("rng-torch", "optimizer"), ("sampler-position",), ("rng-generator",)]
+    "identifiers",
+    [(), ("own-data",), ("optimizer",), ("rng-torch", "optimizer"), ("sampler-position",), ("rng-generator",)],
 )
 def test_what_only_the_program_can_save_is_not_tried(identifiers: tuple[str, ...]) -> None:
-    assert generator_trials(lacking(*identifiers)) == []
+    assert generator_trials(lacking(*identifiers), {"main": 8}) == []
+
+
+def test_without_a_loader_they_are_put_back_after_the_last_record_that_loads() -> None:
+    (trial,) = generator_trials(lacking("rng-python", "own-data"), {"main": 8})
+
+    assert trial.generators == {"which": ["rng-python"], "moment": "record", "after": {"main": 8}}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "left"),
+    [
+        ([False, True], ["rng-python"]),
+        ([False, None], ["own-data"]),
+        ([None], ["own-data", "rng-python"]),
+        ([], ["own-data", "rng-python"]),
+    ],
+)
+def test_a_generator_that_was_put_back_or_what_else_decides_how_often_it_is_drawn_from(
+    outcomes: list[bool | None], left: list[str]
+) -> None:
+    data, generator = lacking("own-data", "rng-python")
+    missing = [data, replace(generator, is_put_back=True)]
+
+    assert [one.identifier for one in after_trials(missing, outcomes)] == left
 
 
 @pytest.mark.parametrize("identifier", FIXES)
@@ -82,7 +115,7 @@ def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
 
 
 def test_what_was_put_back_in_vain_is_said() -> None:
-    for missing in (lacking("rng-python"), in_vain(lacking("rng-python"))):
+    for missing in (lacking("rng-python"), after_trials(lacking("rng-python"), [False])):
         comparison = make_different()
         comparison.missing = missing
         texts = [entry.text for entry in missing_entries(comparison)]

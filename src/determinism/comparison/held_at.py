@@ -10,7 +10,7 @@ import numpy as np
 from determinism.comparison.origins import entry
 from determinism.trace.chunk import Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import STEP_OP, Table
+from determinism.trace.schema import END_OP, STEP_OP, Table
 from determinism.types import NO_DIGEST
 
 
@@ -45,6 +45,23 @@ def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, H
         rows = np.flatnonzero((chunk.columns["op"] == step_op) & (steps >= first) & (steps <= last))
         places += [(chunk, int(row)) for row in rows]
     return {int(chunk.columns["step"][row]): _held(process, chunk, row) for chunk, row in places}
+
+
+def states_at_end(process: ProcessTrace) -> tuple[bytes, ...]:
+    """States of the generators when the process ended; empty if it was killed.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    ops = process.names.texts(Table.OP)
+    end = ops.index(END_OP) if END_OP in ops else -1
+    found: tuple[bytes, ...] = ()
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["op"] == end):
+            generators = chunk.children["generators"]
+            states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
+            found = tuple(state.tobytes() for state in states)
+    return found
 
 
 def _held(process: ProcessTrace, chunk: Chunk, row: int) -> HeldAt:

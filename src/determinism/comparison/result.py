@@ -67,6 +67,8 @@ class Missing:
     fix: str
     is_saved: bool = False
     """Whether it was saved, and loaded from the file, but the run did not go on with it."""
+    is_put_back: bool = False
+    """Whether it is a generator that was put into the state in which the checkpoint was made, and was in another one all the same."""
     is_tried_in_vain: bool = False
     """Whether it was put back from outside, and the resumed run differed all the same."""
 

@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from determinism.comparison.align import join, keys_of
-from determinism.comparison.canonical import Canonical
+from determinism.comparison.first_gradients import alone_with_gradients
+from determinism.comparison.first_step import first_backward, first_step_of_both, of_step
 from determinism.comparison.held_alike import held_by_one
 from determinism.comparison.origins import entry
 from determinism.comparison.process import ProcessComparison, compare_processes
 from determinism.comparison.streams import ordered
-from determinism.trace.chunk import Array, Chunk, cut, pick
-from determinism.trace.chunk import join as joined
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.remainder import Remainder
-from determinism.trace.schema import Table
-from determinism.types import Kind, Phase, Role
+from determinism.types import Kind
 
 _UNKNOWN_INPUTS = (
     "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
     "was not put back, or is not the same."
 )
-
-_CLEARS_GRADIENTS = frozenset({"aten::zero_", "aten::_foreach_zero_", "aten::add_.Tensor"})
-"""What `zero_grad(set_to_none=False)` does, and what backward does where a gradient is there already."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +61,18 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     early = compare_processes(full.until(whole[0]), first.until(whole[1]))
     # What one of them did besides, such as saving, has not changed anything.
     departs = early if early.divergence is not None and early.divergence.kind is not Kind.STRUCTURE else None
-    starts = _starts(full, resumed, steps)
+    starts = first_step_of_both(full, resumed, steps)
     compared = min(full.extent[1] - steps, resumed.extent[1])
     if starts is None or compared <= 0:
         return ResumedProcess(full, first, resumed, steps, ProcessComparison(full.key), None, 0, departs)
-    unseen = _made_on_demand(full, resumed, steps, starts)
+    unseen = alone_with_gradients(full, resumed, steps, starts)
     alone = held_by_one(full, resumed, steps)
+    ends = _backward_begins(full, steps, starts[0]), _backward_begins(resumed, 0, starts[1])
     parts = (
-        Remainder(full, starts[0], unseen=unseen[0], without=alone[0]),
-        Remainder(resumed, starts[1], steps_before=steps, unseen=unseen[1], without=alone[1]),
+        Remainder(full, starts[0], forward_until=ends[0], skipped=unseen.full, without=alone[0]),
+        Remainder(
+            resumed, starts[1], forward_until=ends[1], steps_before=steps, unseen=unseen.resumed, without=alone[1]
+        ),
     )
     result = compare_processes(*parts)
     _doubt_op(result, parts)
@@ -99,68 +94,7 @@ def _count_before(process: ProcessTrace, step: int) -> int:
     return sum(int((chunk.columns["step"] < step).sum()) for chunk in process.chunks())
 
 
-def _starts(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> tuple[int, int] | None:
-    """The records with which the first step after the checkpoint begins in both; None if one has no such step.
-
-    What goes before in that step is building, loading and passing over in the one, and the end of the step before in the other.
-    """
-    mine, other = of_step(full, steps), of_step(resumed, 0)
-    if mine is None or other is None:
-        return None
-    batches = [np.flatnonzero(chunk.columns["role"] == Role.BATCH) for chunk in (mine, other)]
-    count = min(len(rows) for rows in batches)
-    if count:
-        return mine.first + int(batches[0][-count]), other.first + int(batches[1][-count])
-    return _first_common(mine, other, Canonical(full, resumed))
-
-
-def _made_on_demand(
-    full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]
-) -> tuple[list[int], list[int]]:
-    """Records that only one run has in the first step: of the full run those that clear gradients, of the resumed one all.
-
-    What a program makes when it is first needed, such as the scale of a gradient scaler, a resumed run makes once more. It counts by
-    the value that it has, as everything else that was there before.
-    The full run adds to gradients that it has set to zero, and a resumed one has none yet to add to.
-    """
-    mine, other = of_step(full, steps), of_step(resumed, 0)
-    assert mine is not None and other is not None
-    canonical = Canonical(full, resumed)
-    keys = [
-        keys_of(chunk, canonical, side)[start - chunk.first :]
-        for side, (chunk, start) in enumerate(zip((mine, other), starts, strict=True))
-    ]
-    paired = join(*keys)
-    alone = [np.setdiff1d(np.arange(len(own)), rows) for own, rows in zip(keys, paired, strict=True)]
-    rest = cut(mine, starts[0] - mine.first, mine.rows)
-    ops = full.names.texts(Table.OP)
-    clears = [ops[int(rest.columns["op"][row])] in _CLEARS_GRADIENTS for row in alone[0]]
-    return [starts[0] + int(row) for row in alone[0][np.array(clears, dtype=bool)]], [
-        starts[1] + int(row) for row in alone[1]
-    ]
-
-
-def _first_common(mine: Chunk, other: Chunk, canonical: Canonical) -> tuple[int, int] | None:
-    """The first records that do the same in both, as seen from the end of the step."""
-    usable = [np.flatnonzero(~np.isin(c.columns["phase"], (Phase.CHECKPOINT, Phase.INIT))) for c in (mine, other)]
-    keys = [
-        keys_of(pick(chunk, rows), canonical, side)
-        for side, (chunk, rows) in enumerate(zip((mine, other), usable, strict=True))
-    ]
-    left, right = join(keys[0][::-1], keys[1][::-1])
-    pairs = [(len(keys[0]) - 1 - int(a), len(keys[1]) - 1 - int(b)) for a, b in zip(left, right, strict=True)]
-    found: tuple[int, int] | None = None
-    for at, its in sorted(pairs, reverse=True):
-        if found is None or its < found[1]:
-            found = at, its
-    return None if found is None else (mine.first + int(usable[0][found[0]]), other.first + int(usable[1][found[1]]))
-
-
-def of_step(process: ProcessTrace, step: int) -> Chunk | None:
-    """The records of one step; None if there are none."""
-    parts = []
-    for chunk in process.chunks():
-        rows: Array = np.flatnonzero(chunk.columns["step"] == step)
-        if len(rows):
-            parts.append(cut(chunk, int(rows[0]), int(rows[-1]) + 1))
-    return joined(parts) if parts else None
+def _backward_begins(process: ProcessTrace, step: int, start: int) -> int:
+    """The record with which the backward of a step begins."""
+    chunk = of_step(process, step, start)
+    return start if chunk is None else chunk.first + first_backward(chunk)

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 
 from determinism.comparison.findings import Fix
 from determinism.comparison.result import Comparison, Missing
+from determinism.comparison.resumed import ResumedProcess
+from determinism.types import Role
 
 MOMENTS = ("batch", "iterator")
 """When generators are put back: before each batch that is asked for until the first step; before each iterator of a data loader."""
+WITHOUT_LOADER = "record"
+"""The moment where no data loader gives batches: once the last record before the first step was made, so after loading."""
 
 _FROM_OUTSIDE = ("rng-torch", "rng-python", "rng-numpy")
 _HASH_SEED = "PYTHONHASHSEED"
+_ELSE = "own-data"
+"""What is named beside generators that were put back, where the one or the other is so."""
 _DEPARTS = "resume-first-departs"
 
 
@@ -29,11 +35,33 @@ class ResumeTrial:
     """Words that go before each command."""
 
 
-def generator_trials(missing: Sequence[Missing]) -> list[ResumeTrial]:
-    """How the generators that were not saved can be put back; none if something else lacks too, which only the program can save."""
-    names = [one.identifier for one in missing]
+def last_before_steps(processes: Sequence[ResumedProcess]) -> dict[str, int]:
+    """By the key of a process the last record of the resumed run before its first step; empty if data loaders give batches there."""
+    found = {}
+    for process in processes:
+        if process.parts is None:
+            continue
+        part = process.parts[1]
+        first = next((chunk for chunk in part.chunks() if chunk.rows), None)
+        if first is not None and first.columns["role"][0] == Role.BATCH:
+            return {}
+        found[process.full.key] = part.start - 1
+    return found
+
+
+def generator_trials(missing: Sequence[Missing], last: Mapping[str, int]) -> list[ResumeTrial]:
+    """How the generators that were not saved can be put back; none if something else lacks too, which only the program can save.
+
+    Args:
+        missing: What a checkpoint lacks.
+        last: What `last_before_steps` gives.
+    """
+    names = [one.identifier for one in missing if one.identifier != _ELSE]
     if not names or any(name not in _FROM_OUTSIDE for name in names):
         return []
+    if last:
+        request = {"which": names, "moment": WITHOUT_LOADER, "after": dict(last)}
+        return [ResumeTrial("generators put back before the first step", request)]
     texts = {"batch": "before the first batch", "iterator": "before the loader is iterated over"}
     return [
         ResumeTrial(f"generators put back {texts[moment]}", {"which": names, "moment": moment}) for moment in MOMENTS
@@ -75,9 +103,26 @@ def fixes_of(missing: Sequence[Missing], *, verified: bool) -> list[Fix]:
     return [Fix(one.identifier, one.fix, _LINES.get(one.identifier), verified=verified) for one in missing]
 
 
-def in_vain(missing: Sequence[Missing]) -> list[Missing]:
-    """The same, of which it is known that to put it back from outside did not help."""
-    return [replace(one, is_tried_in_vain=True) for one in missing]
+def after_trials(missing: Sequence[Missing], outcomes: Sequence[bool | None]) -> list[Missing]:
+    """What lacks by what came of putting generators back.
+
+    If that made the runs equal, nothing else lacks. If it was in vain, a generator that the program had put back itself only followed
+    something else, and is named no more where that is known; of one that was not it is said.
+
+    Args:
+        missing: What a checkpoint lacks.
+        outcomes: Of each trial whether the runs were equal; None if it could not be made.
+    """
+    if True in outcomes:
+        return [one for one in missing if one.identifier != _ELSE]
+    if False not in outcomes:
+        return list(missing)
+    is_else = any(one.identifier == _ELSE for one in missing)
+    return [
+        one if one.identifier == _ELSE else replace(one, is_tried_in_vain=True)
+        for one in missing
+        if not (is_else and one.is_put_back)
+    ]
 
 
 _LINES = {
@@ -91,6 +136,10 @@ _LINES = {
     "number": 'saved["step"] = step\nstep = saved["step"]',
     "gradients": 'saved["gradients"] = [p.grad for p in model.parameters()]\n'
     'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
+    "training-mode": 'model.load_state_dict(saved["model"])\nmodel.train()',
+    "optimizer-order": "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
+    "carried-tensor": 'saved["hidden"] = hidden\nhidden = saved["hidden"]',
+    "own-data": 'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
     "rng-generator": 'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
     "sampler-position": "loader = determinism.state.resumable(loader)\n"
     'determinism.state.capture(loader=loader, ...).save("last.state")\n'

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from determinism.comparison.first_step import of_step
 from determinism.comparison.origins import Entry, entry
-from determinism.comparison.resumed import of_step
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import LOAD_OP, Table
 from determinism.types import Role
@@ -95,7 +97,31 @@ def read_by(process: ProcessTrace, record: Entry) -> set[bytes]:
     """The digests of what a record read, as far as they are known."""
     found = set()
     for one in record.reads:
-        made = entry(process, *process.record(one.producer)).outputs if one.producer >= 0 else ()
-        digest = made[one.output].digest if one.output < len(made) else one.digest
+        outputs = entry(process, *process.record(one.producer)).outputs if one.producer >= 0 else ()
+        digest = outputs[one.output].digest if one.output < len(outputs) else one.digest
         found |= {digest} if digest is not None else set()
     return found
+
+
+def made(record: Entry) -> list[bytes]:
+    """The digests of what a record gave."""
+    return [output.digest for output in record.outputs]
+
+
+def added_to_gradients(process: ProcessTrace, records: Iterable[int]) -> bool:
+    """Whether one of some additions of a backward gave something else than what it added: a gradient was there, and not zero.
+
+    Args:
+        process: The whole of the run.
+        records: Numbers of the additions, and of others, which do not count.
+    """
+    for number in records:
+        one = entry(process, *process.record(int(number)))
+        if len(one.inputs) != 2 or not one.outputs:
+            continue
+        added = one.inputs[1]
+        given = entry(process, *process.record(added.producer)).outputs if added.producer >= 0 else ()
+        is_known = added.output < len(given) and given[added.output].layout == added.layout
+        if is_known and given[added.output].digest != one.outputs[0].digest:
+            return True
+    return False

@@ -8,23 +8,26 @@ from determinism.comparison.divergence import Divergence
 from determinism.comparison.held_at import HeldAt, held_at_ends
 from determinism.comparison.origins import Entry, entry
 from determinism.comparison.result import Missing
-from determinism.comparison.resumed import ResumedProcess, of_step
+from determinism.comparison.resumed import ResumedProcess
 from determinism.diagnose.resumed_evidence import (
+    added_to_gradients,
     batches_of,
     digests,
-    drawn_from,
     first_of,
     gathered,
+    made,
     read_by,
     seeds_of_epoch,
 )
-from determinism.diagnose.unsaved_fixes import NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
+from determinism.diagnose.unsaved_fixes import DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
+from determinism.diagnose.unsaved_generators import GeneratorSearch
+from determinism.diagnose.unsaved_inputs import Kept, kept_by_program
+from determinism.diagnose.unsaved_modes import Mode, mode_apart
+from determinism.diagnose.unsaved_order import Taken, taken_by_others
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Phase, Role
 
-_GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
-"""In the order in which the ends of steps have their states."""
 _SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
 """What a gradient scaler does."""
 
@@ -49,14 +52,27 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     search = _Search(process)
     found = search.identifiers()
     return [
-        Missing(one, site, _fix_of(one, search), is_saved=bool(search.absent.get(one)) and search.was_loaded(one))
+        Missing(
+            one,
+            site,
+            _fix_of(one, search),
+            is_saved=bool(search.absent.get(one)) and search.was_loaded(one),
+            is_put_back=one in search.generators.put_back,
+        )
         for one in found
     ]
 
 
 def _fix_of(identifier: str, search: _Search) -> str:
-    if identifier == "rng-torch" and search.was_put_back:
-        return PUT_BACK_TOO_EARLY
+    if identifier in search.generators.put_back:
+        return PUT_BACK_TOO_EARLY if identifier == "rng-torch" else DRAWN_OTHERWISE
+    if search.mode is not None and identifier == "training-mode":
+        return search.mode.fix
+    if identifier == "optimizer-order":
+        return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
+    if search.kept is not None and identifier == search.kept.identifier == "carried-tensor":
+        made = search.kept.made_at
+        return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{fix(identifier)}"
     names = search.absent.get(identifier, [])
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
@@ -89,16 +105,27 @@ class _Search:
         self._full = held_at_ends(process.full, first=self._before - 1, last=last)
         self._resumed = held_at_ends(process.resumed, first=0, last=last - self._before)
         part = process.parts[divergence.records_of]
-        self.was_put_back = self._has_drawn_from_saved_state()
-        """Whether PyTorch's generator had the saved state in the resumed run."""
         self._record: Entry = entry(part, *part.record(divergence.record))
+        self.generators = GeneratorSearch(process, self._full, self._resumed, self._record)
+        self.mode: Mode | None = None
+        """In which mode the model goes on, if it is another one."""
+        self.taken: Taken = {}
+        """Which parameters took the state or the learning rate of others."""
+        self.kept: Kept | None = None
+        """What the program keeps itself."""
         self.absent: dict[str, list[str]] = {}
         """What was not taken up, by the part that it belongs to."""
         self._lost: dict[str, set[bytes]] = {}
 
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
-        generators = self._generators()
+        generators = self.generators.identifiers()
+        lost = [one for one in generators if one not in self.generators.put_back]
+        # What Python or NumPy draws may decide which modules are called.
+        self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
+        if self.mode is not None:
+            # What is drawn besides, or no more, moves the generators.
+            return ["training-mode", *lost]
         if self._record.role is Role.BATCH:
             return [*found, *self._behind_batch(generators)]
         if self._is_scaling():
@@ -107,25 +134,42 @@ class _Search:
             found.append("rng-generator")
         elif not found and (part := self._behind_step(has_generators=bool(generators))) is not None:
             found.append(part)
+        elif not found and self.generators.put_back.issuperset(generators):
+            self.kept = kept_by_program(self._process, self._record)
+            found += [] if self.kept is None else [self.kept.identifier]
         return [*found, *generators]
 
     def _behind_step(self, *, has_generators: bool) -> str | None:
         """What else a step depends on that goes on from equal parameters and states."""
         phase, kind = self._divergence.phase, self._divergence.kind
+        if phase == "optimizer" and self._is_taken_by_others():
+            return "optimizer-order"
+        if (
+            kind in (Kind.DATA, Kind.ARGUMENT)
+            and phase == "forward"
+            and not has_generators
+            and self._takes_other_samples()
+        ):
+            return "sampler-position"
         if kind is Kind.ARGUMENT and phase in ("optimizer", "forward"):
             return "scheduler" if phase == "optimizer" else None if has_generators else "number"
-        if kind is Kind.DATA and phase == "forward" and not has_generators and self._reads_other_samples():
-            return "sampler-position"
-        return "gradients" if phase in ("backward", "optimizer") and self._stopped_between_steps() else None
+        is_late = phase in ("backward", "optimizer")
+        return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
 
-    def _reads_other_samples(self) -> bool:
-        """Whether the resumed run reads there what the full run took out of the data at another place, without a data loader."""
+    def _is_taken_by_others(self) -> bool:
+        ends = self._full.get(self._before, HeldAt()), self._resumed.get(0, HeldAt())
+        self.taken = taken_by_others(self._process, self._held_at_checkpoint(), *ends)
+        return bool(self.taken)
+
+    def _takes_other_samples(self) -> bool:
+        """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""
         assert self._process.parts is not None
         full, resumed = self._process.parts
         other = first_of(resumed, self._divergence.step, self._record.op, self._record.module)
         if self._divergence.records_of or other is None:
             return False
-        return bool((read_by(resumed, other) - read_by(full, self._record)) & gathered(self._process.full))
+        sides = [read_by(part, one) | set(made(one)) for part, one in ((full, self._record), (resumed, other))]
+        return bool((sides[1] - sides[0]) & gathered(self._process.full))
 
     def was_loaded(self, identifier: str) -> bool:
         """Whether the resumed run read all of a part from a file, without going on with it."""
@@ -162,53 +206,17 @@ class _Search:
             last = Phase(int(phases[-1])) if len(phases) else last
         return last is Phase.BACKWARD
 
-    def _generators(self) -> list[str]:
-        """The global generators that were in another state, and were drawn from until the divergence."""
-        found = []
-        for index, identifier in enumerate(_GENERATORS):
-            states = {step: held.generators[index] for step, held in self._full.items() if index < len(held.generators)}
-            is_drawn = len(set(states.values())) > 1
-            if is_drawn and any(
-                step in states and index < len(held.generators) and states[step] != held.generators[index]
-                for step, held in ((step + self._before, held) for step, held in self._resumed.items())
-            ):
-                found.append(identifier)
-        if "rng-torch" in found and self._first_draws_are_equal():
-            # What was drawn since, or was not, follows from another difference.
-            found.remove("rng-torch")
-        return found
-
-    def _first_draws_are_equal(self) -> bool:
-        """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
-        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
-            return False
+    def _had_gradients(self) -> bool:
+        """Whether the full run went on with gradients of earlier steps, to which it added, and the resumed run had none."""
         assert self._process.parts is not None
-        last = self._divergence.step
-        mine, other = (drawn_from(part, last) for part in self._process.parts)
-        seen = {
-            state
-            for step, held in self._resumed.items()
-            if step + self._before <= last
-            for state in held.generators[:1]
-        }
-        return bool(mine) and mine[0] in {*other, *seen}
-
-    def _has_drawn_from_saved_state(self) -> bool:
-        """Whether an op of the resumed run drew from the state that PyTorch's generator had at the end of the first run."""
-        saved = self._full.get(self._before - 1, HeldAt()).generators[:1]
-        chunk = of_step(self._process.resumed, 0)
-        if not saved or chunk is None:
-            return False
-        generators = chunk.children["generators"]
-        before_end = int(generators.starts[chunk.rows - 1])
-        return any(state.tobytes() == saved[0] for state in generators.columns["digest"][:before_end])
+        return added_to_gradients(self._process.full, self._process.parts[0].skipped)
 
     def _behind_batch(self, generators: list[str]) -> list[str]:
         """Another batch: one of another place in the run, or one that the full run never had."""
         if (behind := self._behind_epoch()) is not None:
             return [*([] if behind else ["rng-generator"]), *generators]
         mine = tuple(output.digest for output in self._record_of_resumed().outputs)
-        if self.was_put_back:
+        if self.generators.torch_was_put_back:
             # Another batch came because of what was drawn from it, and that is a matter of the loader.
             generators = [identifier for identifier in generators if identifier != "rng-torch"]
         if not generators or mine in batches_of(self._process.full):

@@ -7,6 +7,12 @@ PUT_BACK_TOO_EARLY = (
     "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
 )
 
+DRAWN_OTHERWISE = (
+    "It was saved and put back, but drawn from another number of times: after the last step and before it was saved, or before the first "
+    "step, where the full run does not draw; or something else differs that decides how often, such as what is in a replay buffer. Save it "
+    "right after a step, and put it back last."
+)
+
 NOT_TAKEN_UP = {
     "model": (
         "It was saved, and loaded from the file, but the run did not go on with it: {}. See that load_state_dict is called, and drops "
@@ -29,6 +35,10 @@ FIXES = {
     "rng-generator": ("generator.get_state()", "generator.set_state(...)", "generator=generator"),
     "sampler-position": ("", "", "loader=loader"),
     "number": ("", "", ""),
+    "own-data": ("", "", ""),
+    "training-mode": ("", "", ""),
+    "optimizer-order": ("", "", ""),
+    "carried-tensor": ("", "", "hidden=hidden"),
     "gradients": ("[p.grad for p in model.parameters()]", "p.grad = ...", ""),
 }
 """What is to be saved, what takes it back, and what `determinism.state` is given."""
@@ -40,8 +50,25 @@ def fix(identifier: str) -> str:
     whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
     if identifier == "gradients":
         return (
-            f"The run stopped between two steps of the optimizer, with gradients added up. Save right after a step, or save {save} too and "
-            f"put each back: {load}."
+            "The full run went on with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
+            f"them in between. Save right after gradients are cleared, or save {save} too and put each back: {load}."
+        )
+    if identifier == "training-mode":
+        return "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode."
+    if identifier == "optimizer-order":
+        return (
+            "A parameter took the state or the learning rate of another one: {}. An optimizer saves them by number, not by name: give it the "
+            "parameters and groups in the order of the run that saved, such as that of model.named_parameters()."
+        )
+    if identifier == "own-data":
+        return (
+            "Save what the program keeps beside tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. What "
+            "departs was given something else from outside of the framework, and no global generator that lacks explains it."
+        )
+    if identifier == "carried-tensor":
+        return (
+            "Save the tensors that go on from step to step beside the model, such as the hidden state of a recurrent network, a memory or a "
+            f"running average, and go on with them; or use {whole}."
         )
     if identifier == "number":
         return (

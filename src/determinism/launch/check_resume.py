@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from determinism.comparison.result import Comparison, RunSummary
-from determinism.comparison.resumed import compare_resumed
+from determinism.comparison.resumed import ResumedProcess, compare_resumed
 from determinism.comparison.resumed_result import conclude_resumed
 from determinism.diagnose.resume_trials import (
     ResumeTrial,
+    after_trials,
     fix_of_trial,
     fixes_of,
     generator_trials,
-    in_vain,
+    last_before_steps,
     whole_trials,
 )
 from determinism.diagnose.unsaved import unsaved
@@ -59,10 +60,10 @@ class ResumeCheck:
             full = self._runs.make("full", commands["full"])
             # What generators hold at the checkpoint is needed if the program did not save it.
             first = self._runs.make("first", commands["first"], generators={"keep": True})
-            resumed = self._runs.make("resumed", commands["resumed"])
-            comparison = _compared(full, first, resumed)
+            resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
+            comparison, processes = _compared(full, first, resumed)
             self.runs = comparison.runs
-            self._explain(comparison, full)
+            self._explain(comparison, processes, full)
             self._runs.discard_trials()
         self._tidy(comparison)
         return comparison
@@ -75,16 +76,15 @@ class ResumeCheck:
             checkpoints.mkdir(parents=True)
         return self.request.commands(checkpoints)
 
-    def _explain(self, comparison: Comparison, full: Trace) -> None:
+    def _explain(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> None:
         """Try what can be set from outside; only what was equal then is called verified."""
         may_try = comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
         missing = comparison.missing or []
-        trials = generator_trials(missing) if may_try else []
+        trials = generator_trials(missing, last_before_steps(processes)) if may_try else []
         outcomes = list(self._outcomes(trials, full))
-        verified = True in outcomes
-        if False in outcomes and not verified:
-            missing = comparison.missing = in_vain(missing)
-        comparison.fixes = fixes_of(missing, verified=verified)
+        if comparison.missing is not None:
+            missing = comparison.missing = after_trials(missing, outcomes)
+        comparison.fixes = fixes_of(missing, verified=True in outcomes)
         for trial in whole_trials(comparison, _RUN) if may_try else []:
             if self._is_cured(trial, None):
                 comparison.fixes.append(fix_of_trial(trial))
@@ -127,7 +127,7 @@ class ResumeCheck:
         resumed = self._runs.make(
             "resumed", commands["resumed"], generators=generators, environment=variables, trial=title
         )
-        return _compared(full, first, resumed)
+        return _compared(full, first, resumed)[0]
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove what equal runs left, unless it is to be kept."""
@@ -141,10 +141,10 @@ class ResumeCheck:
         self._output.remove_if_empty()
 
 
-def _compared(full: Trace, first: Trace, resumed: Trace) -> Comparison:
+def _compared(full: Trace, first: Trace, resumed: Trace) -> tuple[Comparison, list[ResumedProcess]]:
     processes = compare_resumed(full, first, resumed)
     comparison = conclude_resumed(processes, full, first, resumed)
     if comparison.verdict is Verdict.DIFFERENT:
         found = [missing for process in processes for missing in unsaved(process)]
         comparison.missing = list({missing.identifier: missing for missing in found}.values())
-    return comparison
+    return comparison, processes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import Comparison, Missing
 from determinism.report.entry import Entry, Tone, Weight
 from determinism.report.places import frame_text
 from determinism.types import Verdict
@@ -19,15 +19,22 @@ _NAMES = {
     "rng-numpy": "the state of NumPy's generator",
     "rng-generator": "the state of a generator of the program's own",
     "number": "a number that the program keeps itself",
+    "own-data": "something that the program keeps itself, beside tensors",
+    "carried-tensor": "a tensor that the program carries from step to step",
+    "training-mode": "the mode of the model: training or evaluation",
+    "optimizer-order": "the order of the optimizer's parameters",
     "gradients": "gradients that were added up since the last step",
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
+
+_NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
+"""What no checkpoint holds, so that the program itself has to make it as it was."""
 
 _VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
 
 _IN_VAIN = (
     "Not verified: put back from outside, in runs made for it, it did not make the resumed run equal. Something else lacks too, of which its "
-    "other state may only follow, or the program takes no batch from a data loader, before which it is put back."
+    "other state may only follow, or the program draws between the point where it is put back and its first step."
 )
 
 
@@ -43,8 +50,8 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry(text, "not saved", Weight.CORE)
         return
     for number, missing in enumerate(comparison.missing):
-        label = "not put back" if missing.is_saved else "not saved"
-        is_first = not number or missing.is_saved != comparison.missing[number - 1].is_saved
+        label = _label(missing)
+        is_first = not number or label != _label(comparison.missing[number - 1])
         yield Entry(_NAMES[missing.identifier], label if is_first else "", Weight.CORE)
         yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
@@ -62,6 +69,12 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     yield Entry(frame_text(site), "saved at", Weight.CORE)
     if site.code.strip():
         yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+
+
+def _label(missing: Missing) -> str:
+    if missing.is_put_back:
+        return "put back early"
+    return "not put back" if missing.is_saved or missing.identifier in _NEVER_SAVED else "not saved"
 
 
 def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:

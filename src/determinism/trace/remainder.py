@@ -11,7 +11,7 @@ from determinism.trace.chunk import Array, Children, Chunk, cut
 from determinism.trace.decoder import Decoder
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import NONE
-from determinism.types import NO_DIGEST
+from determinism.types import NO_DIGEST, Phase
 
 
 class Remainder(ProcessTrace):
@@ -26,7 +26,9 @@ class Remainder(ProcessTrace):
         start: int,
         *,
         steps_before: int = 0,
+        forward_until: int = 0,
         unseen: Sequence[int] = (),
+        skipped: Sequence[int] = (),
         without: Mapping[int, Array] | None = None,
     ) -> None:
         """Take the rest of a process.
@@ -35,7 +37,10 @@ class Remainder(ProcessTrace):
             process: The whole of it.
             start: Number of the first record that counts.
             steps_before: Added to the number of each step.
+            forward_until: Number of a record (of the whole process). What comes before it in no phase of its own belongs to the forward.
             unseen: Numbers of later records (of the whole process) of which the others know no more than of what was made before.
+            skipped: Numbers of such records that are no part of what the others did either. Nothing is left of them but their place: they
+                have neither inputs nor outputs, and no thread, so that nothing pairs with them.
             without: By the number of a record (of the whole process) the positions of inputs that do not count. Such a record has no
                 arguments, since they name what it read.
 
@@ -45,7 +50,9 @@ class Remainder(ProcessTrace):
         super().__init__(process.folder)
         self.start = start
         self._steps_before = steps_before
-        self._unseen = np.array(unseen, dtype=np.int64)
+        self._forward_until = forward_until
+        self._unseen = np.array([*unseen, *skipped], dtype=np.int64)
+        self.skipped: Array = np.array(skipped, dtype=np.int64)
         self._without = dict(without or {})
         self._left: dict[tuple[int, int], tuple[int, bytes]] = {}
 
@@ -66,14 +73,23 @@ class Remainder(ProcessTrace):
         chunk = self._bared(chunk)
         inputs, digests = self._detached(chunk)
         forward = chunk.columns["forward"]
+        phase = chunk.columns["phase"]
+        is_forward = (chunk.numbers < self._forward_until) & np.isin(phase, (Phase.INIT, Phase.OTHER))
         columns = {
             **chunk.columns,
+            "phase": np.where(is_forward, Phase.FORWARD, phase).astype(phase.dtype),
             "step": chunk.columns["step"] + np.int32(self._steps_before),
             "forward": np.where(chunk.first + np.arange(chunk.rows) - forward < self.start, 0, forward).astype(
                 np.int32
             ),
         }
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
+        if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
+            columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
+            children = {
+                name: _only(entries, np.repeat(~is_skipped, np.diff(entries.starts)))
+                for name, entries in children.items()
+            }
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
 
     def _bared(self, chunk: Chunk) -> Chunk:

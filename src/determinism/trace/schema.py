@@ -27,6 +27,8 @@ CAPTURED_INPUTS_FILE = "inputs.safetensors"
 CAPTURED_OUTPUTS_FILE = "outputs.safetensors"
 GENERATORS_FILE = "generators.json"
 """States of the global generators at the end of the last step; only where they were to be kept."""
+PUT_BACK_FILE = "put-back.json"
+"""States that a program put its global generators into; only where they were to be watched."""
 ROWS_FILE = "rows.arrow"
 """Digests of the rows of batches; only where rows were asked for."""
 

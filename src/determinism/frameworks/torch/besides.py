@@ -11,6 +11,7 @@ from determinism.frameworks.torch.kept_generators import KeptGenerators, PutBack
 from determinism.frameworks.torch.module_calls import Entered, Returned
 from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.rows import Rows
+from determinism.frameworks.torch.watched_generators import WatchedGenerators
 from determinism.types import RecordingOptions
 
 
@@ -22,6 +23,7 @@ class Besides:
         self._rows: Rows | None = None
         self._kept: KeptGenerators | None = None
         self._put_back: PutBackGenerators | None = None
+        self._watched: WatchedGenerators | None = None
 
     @property
     def returned(self) -> Returned | None:
@@ -51,19 +53,22 @@ class Besides:
         if generators is None:
             return
         if "from" in generators:
-            self._put_back = PutBackGenerators(generators, folder.name)
+            self._put_back = PutBackGenerators(generators, recorder, folder.name)
+        elif "watch" in generators:
+            self._watched = WatchedGenerators(folder)
         else:
             self._kept = KeptGenerators(folder)
 
     def step_ended(self) -> None:
         """A step of the main thread ended."""
-        if self._kept is not None:
-            self._kept.step_ended()
+        for one in (self._kept, self._watched):
+            if one is not None:
+                one.step_ended()
 
     def forked(self) -> Any:
         """This is a forked child, which begins anew; gives what belongs to the parent and must not be collected here."""
         parents = self._rows
-        self._rows = self._kept = self._put_back = None
+        self._rows = self._kept = self._put_back = self._watched = None
         return parents
 
     def close(self) -> None:
@@ -72,9 +77,10 @@ class Besides:
         Raises:
             OSError: A file cannot be written.
         """
-        for undo in self._put_back.undo() if self._put_back is not None else ():
-            undo()
-        for one in (self._rows, self._kept):
+        for setting in (self._put_back, self._watched):
+            for undo in setting.undo() if setting is not None else ():
+                undo()
+        for one in (self._rows, self._kept, self._watched):
             if one is not None:
                 one.close()
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from determinism import rng
+from determinism.frameworks.torch.recorder import Recorder
 from determinism.frameworks.torch.state import GeneratorStates, capture_generators, restore_generators, undisturbed
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.trace.files import write_json
@@ -55,12 +56,14 @@ class KeptGenerators:
 class PutBackGenerators:
     """Puts kept states back before the first step of a run."""
 
-    def __init__(self, request: dict[str, Any], process: str) -> None:
+    def __init__(self, request: dict[str, Any], recorder: Recorder, process: str) -> None:
         """Read them.
 
         Args:
             request: `from`: the trace that has them; `which`: names of generators; `moment`: `batch` for before each batch that is asked for
-                until a module is called, `iterator` for before each iterator of a data loader that is made until then.
+                until a module is called, `iterator` for before each iterator of a data loader that is made until then, `record` for once the
+                record was made whose number `after` has for the process.
+            recorder: That of the main thread.
             process: Key of the process.
 
         Raises:
@@ -71,11 +74,20 @@ class PutBackGenerators:
         self._which = request["which"]
         self._is_waiting = True
         self._was_put_back = False
-        self._undo = [
-            wrap(_BaseDataLoaderIter, "__next__", self._before)
-            if request["moment"] == "batch"
-            else wrap(DataLoader, "__iter__", self._before)
-        ]
+        self._after = request.get("after", {}).get(process)
+        moments = {
+            "batch": lambda: wrap(_BaseDataLoaderIter, "__next__", self._before),
+            "iterator": lambda: wrap(DataLoader, "__iter__", self._before),
+            "record": lambda: wrap(recorder.writer, "append", self._appending),
+        }
+        self._undo = [moments[request["moment"]]()]
+
+    def _appending(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        number = original(*args, **kwargs)
+        if number == self._after and self._is_waiting:
+            self._put_back()
+            self._is_waiting = False
+        return number
 
     def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._is_waiting:
@@ -84,6 +96,8 @@ class PutBackGenerators:
 
     def module_called(self) -> None:
         """The first step has begun."""
+        if self._after is not None:
+            return
         if self._is_waiting and not self._was_put_back:
             self._put_back()
         self._is_waiting = False

@@ -1,0 +1,87 @@
+"""Unequal numbers of draws: what was lost is named, and no generator that only follows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from determinism.diagnose.unsaved import unsaved
+from determinism.session import seeding
+from tests.resumed_runs import compared, lacking
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    restore = seeding.capture_states()
+    yield
+    restore()
+
+
+def replaying(file: Path, run: str, fault: str) -> object:
+    """Gathers samples in a buffer, in numbers that Python draws and with values that NumPy draws, and learns from some of them."""
+    random.seed(3)
+    np.random.seed(3)
+    # What is drawn before the states are put back does not matter.
+    random.random(), np.random.rand(), torch.rand(2 if run == "resumed" else 1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    buffer: list[np.ndarray] = []
+    own = np.random.default_rng(3)
+    if run == "resumed":
+        saved = torch.load(file, weights_only=False)
+        model.load_state_dict(saved["model"])
+        buffer = [] if fault == "buffer" else saved["buffer"]
+        own.bit_generator.state = own.bit_generator.state if fault == "own" else saved["own"]
+        setters = {"python": random.setstate, "numpy": np.random.set_state, "torch": torch.set_rng_state}
+        for name, set_state in setters.items():
+            if name != fault:
+                set_state(saved[name])
+        if fault == "drawn":
+            np.random.rand()
+    for _ in range(3 if run == "resumed" else 0, 3 if run == "first" else 6):
+        buffer += [np.random.rand(4) for _ in range(random.randrange(2, 5))]
+        chosen = np.stack(random.sample(buffer, 2)) + own.random()
+        optimizer.zero_grad()
+        model(torch.from_numpy(chosen.astype(np.float32))).pow(2).mean().backward()
+        optimizer.step()
+    if run == "first":
+        states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+        kept = {"model": model.state_dict(), "buffer": buffer, "own": own.bit_generator.state}
+        torch.save({**kept, **states}, file)
+    return model
+
+
+def test_draws_at_the_start_that_are_taken_back_are_no_difference(tmp_path: Path) -> None:
+    process = compared(tmp_path, replaying)
+
+    assert process.result.divergence is None, process.result.divergence
+    assert lacking(process) == []
+
+
+@pytest.mark.parametrize("generator", ["python", "numpy", "torch"])
+def test_of_several_generators_only_the_one_that_was_lost_is_named(tmp_path: Path, generator: str) -> None:
+    """How often the others are drawn from follows from it."""
+    (missing,) = unsaved(compared(tmp_path, replaying, generator))
+
+    assert (missing.identifier, missing.is_put_back) == (f"rng-{generator}", False)
+
+
+@pytest.mark.parametrize("fault", ["buffer", "own"])
+def test_what_the_program_keeps_beside_tensors_is_named(tmp_path: Path, fault: str) -> None:
+    """A generator that was put back may follow from it, which only a further run can tell."""
+    found = unsaved(compared(tmp_path, replaying, fault))
+
+    assert found[0].identifier == "own-data"
+    assert all(one.is_put_back for one in found[1:])
+
+
+def test_a_generator_that_is_drawn_from_after_it_was_put_back(tmp_path: Path) -> None:
+    found = {one.identifier: one for one in unsaved(compared(tmp_path, replaying, "drawn"))}
+
+    assert found["rng-numpy"].is_put_back
+    assert "put it back last" in found["rng-numpy"].fix

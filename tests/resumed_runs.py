@@ -1,0 +1,38 @@
+"""Makes the three runs of a resumed program within one process, and compares them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from determinism.comparison.resumed import ResumedProcess, compare_resumed
+from determinism.diagnose.unsaved import unsaved
+from determinism.session.recording import Options, recording
+from determinism.trace.opening import open_trace
+
+Training = Callable[[Path, str, str], Any]
+_GENERATORS = {"first": {"keep": True}, "resumed": {"watch": True}}
+"""What `determinism check-resume` asks for."""
+INPUTS = torch.linspace(-1, 1, 96).reshape(24, 4).sin()
+
+
+def compared(folder: Path, training: Training, fault: str = "") -> ResumedProcess:
+    for run in ("full", "first", "resumed"):
+        torch.manual_seed(7)
+        # A program that does not use them does not seed them either.
+        random.seed(run)
+        np.random.seed(len(run))
+        with recording(folder / run, Options(generators=_GENERATORS.get(run))):
+            training(folder / "checkpoint", run, fault)
+    (process,) = compare_resumed(*(open_trace(folder / run) for run in ("full", "first", "resumed")))
+    assert process.first_departs is None
+    return process
+
+
+def lacking(process: ResumedProcess) -> list[str]:
+    return [missing.identifier for missing in unsaved(process)]
