@@ -1,0 +1,46 @@
+"""Each framework that a process uses has a place of its own in the trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from determinism.process_name import own_name
+from determinism.session.process_key import PROCESS_VARIABLE, Folders
+from determinism.trace.schema import PROCESSES_FOLDER
+
+
+@pytest.fixture(autouse=True)
+def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(PROCESS_VARIABLE, raising=False)
+    monkeypatch.setattr(Folders, "_claimed_in", None)
+    assert own_name("main") is None
+    yield
+
+
+def folders(trace: Path, framework: str) -> Folders:
+    (trace / PROCESSES_FOLDER).mkdir(exist_ok=True)
+    return Folders(trace, framework, pytest.fail)
+
+
+def test_the_second_framework_of_a_process_lies_beside_the_first(tmp_path: Path) -> None:
+    assert folders(tmp_path, "torch").claim(None).name == "main"
+    assert folders(tmp_path, "jax").claim(None).name == "main.jax"
+    assert folders(tmp_path, "tensorflow").claim(None).name == "main.tensorflow"
+
+
+def test_children_are_called_after_the_process_and_not_after_its_second_framework(tmp_path: Path) -> None:
+    folders(tmp_path, "torch").claim(None)
+    folders(tmp_path, "jax").claim(None)
+    assert os.environ[PROCESS_VARIABLE] == "main"
+
+
+def test_a_forked_child_has_a_place_of_its_own(tmp_path: Path) -> None:
+    held = folders(tmp_path, "torch")
+    held.claim(None)
+    if (child := os.fork()) == 0:
+        os._exit(0 if held.claim("worker").name == "main.worker" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
