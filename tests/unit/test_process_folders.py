@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ from determinism.trace.schema import PROCESSES_FOLDER
 
 
 @pytest.fixture(autouse=True)
-def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PROCESS_VARIABLE, raising=False)
     monkeypatch.setattr(Folders, "_claimed_in", None)
     assert own_name("main") is None
-    yield
 
 
 def folders(trace: Path, framework: str) -> Folders:
