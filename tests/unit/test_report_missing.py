@@ -11,7 +11,6 @@ from determinism.report.missing import missing_entries
 from determinism.types import Verdict
 from tests.builders import make_different, make_frame
 
-
 NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimizer-order"}
 """What `determinism.state` cannot be given as it is, or what no checkpoint holds."""
 
