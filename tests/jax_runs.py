@@ -41,7 +41,7 @@ class Recorded(NamedTuple):
         return [(one["id"], one["what"]) for one in self.trace.processes[0].description["blind_spots"]]
 
 
-def recorded(folder: Path, function: Callable[[], Any], *, steps: bool = False) -> Recorded:
+def recorded(folder: Path, function: Callable[[], Any]) -> Recorded:
     """Record a function."""
     path = folder / f"trace-{len(list(folder.iterdir()))}"
     output = io.StringIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -286,7 +287,7 @@ print(z.sum())
             "program.py",
             factor,
         ]
-        environment = {**__import__("os").environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
     assert determinism.compare(tmp_path / "1", tmp_path / "2").verdict is Verdict.SAME
     first = determinism.compare(tmp_path / "1", tmp_path / "3").first_divergence

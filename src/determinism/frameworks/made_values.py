@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from determinism.types import Access
+
+_READ = int(Access.READ)
 
 EXTERNAL = -1
 """Number of the record of a value that nobody recorded making."""
@@ -44,3 +49,22 @@ class Unread:
         found = sorted(self._values.values())
         self._values.clear()
         return found
+
+    def read(self, values: Sequence[Value], *, paranoid: bool) -> tuple[list[int], list[int | bytes]]:
+        """A record takes values in.
+
+        Args:
+            values: Its inputs.
+            paranoid: Digest those too that a record made.
+
+        Returns:
+            The edges and the digests of the inputs, as the writer of records takes them.
+        """
+        edges: list[int] = []
+        digests: list[int | bytes] = []
+        for position, value in enumerate(values):
+            edges += (value.record, value.output, _READ, value.layout)
+            self.was_read(value)
+            if value.record == EXTERNAL or paranoid:
+                digests += (position, value.digest)
+        return edges, digests

@@ -22,9 +22,8 @@ from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.sites import NO_STACK
-from determinism.types import Access, Phase, Role
+from determinism.types import Phase, Role
 
-_READ = int(Access.READ)
 _NONE = -1
 _MOST_UNREAD = 1000
 _CALLS_BACK = (
@@ -144,13 +143,7 @@ class Recorder(Attention):
             drawn: Digests of states of generators.
             frame: Where to look for the line of the program; None for whoever called.
         """
-        inputs: list[int] = []
-        digests: list[int | bytes] = []
-        for position, value in enumerate(read):
-            inputs += (value.record, value.output, _READ, value.layout)
-            self.values.unread.was_read(value)
-            if value.record == EXTERNAL or self._paranoid:
-                digests += (position, value.digest)
+        inputs, digests = self.values.unread.read(read, paranoid=self._paranoid)
         outputs = [part for one in made for part in one]
         stream = self.stream
         stack = stream.sites.stack(frame or sys._getframe(1))

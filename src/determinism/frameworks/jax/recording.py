@@ -22,6 +22,7 @@ from determinism.frameworks.jax.captured_execution import as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tracebacks import hide_own_frames
+from determinism.frameworks.unrecorded_threads import UnrecordedThreads
 from determinism.process_name import world_size
 from determinism.settings import left_open
 from determinism.trace.schema import END_OP, STEP_OP
@@ -53,8 +54,8 @@ class Session:
         self.recorder = Recorder(paranoid=options.paranoid)
         self.recorder.wake = self._begin
         self.recorder.step_ended = self._step_ended
-        self.recorder.used_elsewhere = self._used_elsewhere
-        self._elsewhere: set[int] = set()
+        threads = UnrecordedThreads(_ELSEWHERE, lambda: self.writer if self.has_begun else None, self.note_racy)
+        self.recorder.used_elsewhere = threads.used
         self._show_own_frames = hide_own_frames()
         self._undo: list[Callable[[], None]] = [*executions.install(self.recorder), *escapes.install(self.recorder)]
 
@@ -107,19 +108,6 @@ class Session:
         if self._options.values is not None:
             self.writer.blind_spot("values", "values of arrays", "they are kept of PyTorch's tensors only")
         note_earlier_threads(self.writer, self._earlier_threads)
-
-    def _used_elsewhere(self) -> None:
-        """A thread other than the one that is recorded runs something."""
-        ident = threading.get_ident()
-        if ident in self._elsewhere or not self.has_begun:
-            return
-        self._elsewhere.add(ident)
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]
-        if thread is None or isinstance(thread, threading._DummyThread):
-            # A thread of XLA calls back into Python from within a program, whose results are recorded.
-            return
-        self.writer.blind_spot("thread", thread.name, _ELSEWHERE)
-        self.note_racy("threads")
 
     def note_racy(self, what: str) -> None:
         """The program does something whose order may vary, so that two equal runs say less."""

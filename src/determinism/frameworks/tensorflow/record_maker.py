@@ -11,16 +11,15 @@ from tensorflow.python.eager import context, record
 
 from determinism.frameworks.array_capture import Capture
 from determinism.frameworks.attention import Attention
-from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.made_values import Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.tensorflow.graph_places import Place
 from determinism.frameworks.tensorflow.op_call import OpCall
 from determinism.frameworks.tensorflow.values import Values
 from determinism.sites import NO_STACK
-from determinism.types import Access, Phase, Role
+from determinism.types import Phase, Role
 
-_READ = int(Access.READ)
 _NOWHERE = -1
 _Here = tuple[Phase, str, int, int]
 """Phase, scope, and the numbers of the stacks of an op and of its forward op."""
@@ -135,13 +134,7 @@ class RecordMaker(Attention):
         phase, module, stack, forward = place
         if self.capture is not None:
             self.capture.look(name, self.progress.step, phase, module, call)
-        inputs: list[int] = []
-        digests: list[int | bytes] = []
-        for position, value in enumerate(read):
-            inputs += (value.record, value.output, _READ, value.layout)
-            self.values.unread.was_read(value)
-            if value.record == EXTERNAL or self._paranoid:
-                digests += (position, value.digest)
+        inputs, digests = self.values.unread.read(read, paranoid=self._paranoid)
         outputs: list[int | bytes] = []
         for made_one in made:
             outputs += made_one

@@ -9,6 +9,7 @@ from typing import Any
 from tensorflow.python.eager import context
 
 from determinism.frameworks.tensorflow.recorder import Recorder
+from determinism.frameworks.unrecorded_threads import UnrecordedThreads
 from determinism.frameworks.wrapping import Undo, wrap
 
 _REASON = "ops of threads other than the one that imported TensorFlow are not recorded"
@@ -20,8 +21,7 @@ class OtherThreads:
     def __init__(self, recorder: Recorder, note_racy: Callable[[str], None]) -> None:
         """Take what keeps blind spots, and what is told that threads take part."""
         self._recorder = recorder
-        self._note_racy = note_racy
-        self._noted: set[int] = set()
+        self._threads = UnrecordedThreads(_REASON, lambda: recorder.writer if recorder.is_active else None, note_racy)
 
     def install(self) -> Undo:
         """Listen in every thread that starts from now on; returns what ends that."""
@@ -38,14 +38,5 @@ class OtherThreads:
 
     def used(self) -> None:
         """This thread ran an op or a function."""
-        ident = threading.get_ident()
-        recorder = self._recorder
-        if ident in self._noted or ident == recorder.thread or not recorder.is_active:
-            return
-        self._noted.add(ident)
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]
-        if thread is None or isinstance(thread, threading._DummyThread):
-            # A thread of TensorFlow runs the program's function within an op, whose result is recorded.
-            return
-        recorder.writer.blind_spot("thread", thread.name, _REASON)
-        self._note_racy("threads")
+        if threading.get_ident() != self._recorder.thread:
+            self._threads.used()
