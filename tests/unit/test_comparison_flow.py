@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.trace.names import Layout
@@ -333,3 +335,32 @@ def test_what_the_first_of_parameters_stepped_together_holds_differs_if_they_cha
 
     comparison = compared(tmp_path, write)
     assert divergence(comparison)[0] is Kind.ORDER
+
+
+def first_written(*views: Layout, reads: bool = False) -> Writer:
+    """An op without an edge to the allocation that it fills, as one that overwrites a whole storage has none."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("aten::empty", outputs=[None], layouts=[views[run]], arguments=f"{list(views[run].shape)}")
+        source = [b.add("op::a")] if reads else []
+        made = b.add("aten::uniform_", source, [f"drawn {run}"], layouts=[views[run]])
+        escape(b, made, f"drawn {run}", views[run])
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "other", [layout(5), layout(2, 2), layout(4, dtype="float64"), layout(4)._replace(device="cuda:0")]
+)
+def test_another_size_dtype_or_device_is_not_the_op_itself(tmp_path: Path, other: Layout) -> None:
+    comparison = compared(tmp_path, first_written(layout(4), other))
+    assert divergence(comparison) == (Kind.ARGUMENT, 1)
+    first = comparison.first_divergence
+    assert first is not None and first.inputs_equal is False
+    assert str(list(other.shape)) in first.detail and other.dtype in first.detail and other.device in first.detail
+
+
+def test_the_op_itself_has_outputs_of_one_layout_or_chooses_their_size(tmp_path: Path) -> None:
+    assert divergence(compared(tmp_path / "1", first_written(layout(4), layout(4)))) == (Kind.OP, 1)
+    # What reads something, as `nonzero` does, may choose the size of its result.
+    assert divergence(compared(tmp_path / "2", first_written(layout(4), layout(5), reads=True))) == (Kind.OP, 2)

@@ -8,6 +8,7 @@ from determinism.comparison.group import Group
 from determinism.comparison.origins import Entry
 from determinism.comparison.roots import Root
 from determinism.trace.chunk import Array, Chunk, pick
+from determinism.trace.names import Layout
 from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
@@ -35,7 +36,10 @@ def kind_of(root: Root, level: Level) -> Kind | None:
         return Kind.UNINITIALIZED
     if root.aspects.digests:
         return Kind.MUTATION
-    return Kind.DATA if first.role is Role.BATCH else Kind.OP
+    if first.role is Role.BATCH:
+        return Kind.DATA
+    # An op that reads nothing cannot choose the size of what it writes: that was chosen where the memory was allocated.
+    return Kind.ARGUMENT if not first.reads and not second.reads and _output_layouts(root) else Kind.OP
 
 
 def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
@@ -48,6 +52,8 @@ def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
     if kind not in (Kind.RNG, Kind.ARGUMENT) or root.aspects.edges or root.aspects.digests:
         return False
     # Edges tell who made an input, not that it still held that; only an op without inputs needs no further proof.
+    if _output_layouts(root):
+        return False
     first, second = root.first, root.second
     return True if first is not None and second is not None and not first.reads and not second.reads else None
 
@@ -64,6 +70,10 @@ def detail_of(root: Root, kind: Kind | None) -> str:
             text += f" Its arguments differ, too. Run 1: {_cut(first.arguments)}. Run 2: {_cut(second.arguments)}."
         return text
     if kind is Kind.ARGUMENT:
+        layouts = _output_layouts(root)
+        if first.arguments == second.arguments and not root.aspects.edges and layouts:
+            mine, other = (f"{view.dtype} {list(view.shape)} on {view.device}" for view in layouts)
+            return f"The tensor that the op writes has another size, dtype or device. Run 1: {mine}. Run 2: {other}."
         if first.arguments == second.arguments:
             return f"The op read another part of the same tensor: {_parts(first, second)}."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
@@ -84,6 +94,19 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     if kind is Kind.OP:
         return "Arguments and the producers of all inputs are equal; the outputs differ."
     return ""
+
+
+def _output_layouts(root: Root) -> tuple[Layout, Layout] | None:
+    """The first output whose shape, dtype or device differs, in both runs; None where there is none."""
+    if root.first is None or root.second is None:
+        return None
+    for mine, other in zip(root.first.outputs, root.second.outputs, strict=False):
+        first, second = mine.layout, other.layout
+        if first is None or second is None:
+            continue
+        if (first.shape, first.dtype, first.device) != (second.shape, second.dtype, second.device):
+            return first, second
+    return None
 
 
 def _parts(first: Entry, second: Entry) -> str:
