@@ -164,3 +164,105 @@ def test_levels_and_steps_must_agree(tmp_path: Path, whole: Path, damaged: Path)
     edit(damaged / OWN / "process.json", level="op")
     edit(damaged / "manifest.json", steps=3)
     assert look(whole, damaged) == "steps-differ"
+
+
+def write_crowd(folder: Path, value: str = "") -> Path:
+    """A trace of a main process with threads, a child and a worker of a loader."""
+    builder = TraceBuilder(folder)
+    child = builder.beside("main.1")
+    threads = builder.beside("main.threads", stream="threads", part_of="main")
+    for stream in (builder, child, threads):
+        made = stream.add("op::first", [], [f"{value}first"])
+        for _ in range(3):
+            made = stream.add("op::next", [made], [f"{value}next"])
+        stream.step({"weight": made})
+    return builder.close()
+
+
+def contents(folder: Path) -> list[Path]:
+    """Every file and folder of a trace."""
+    return [Path("."), *sorted(path.relative_to(folder) for path in folder.rglob("*"))]
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def empty(path: Path) -> None:
+    for below in [*path.iterdir()] if path.is_dir() else []:
+        remove(below)
+    if path.is_file():
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [remove, empty])
+def test_same_is_never_said_of_what_was_lost(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    whole = write_crowd(tmp_path / "whole")
+    for number, place in enumerate(contents(whole)):
+        parts = [Path(shutil.copytree(whole, tmp_path / f"{side} {number}")) for side in ("one", "other")]
+        assert compare(whole, parts[0]).verdict is Verdict.SAME
+        if (whole / place).is_file() and not (whole / place).stat().st_size:
+            continue
+        for part in parts:
+            damage(part / place)
+        for pair in ((whole, parts[0]), (parts[0], whole), tuple(parts)):
+            found = look(*pair)
+            verdict = found if isinstance(found, str) else found.verdict
+            assert verdict in ("trace-damaged", "trace-foreign", "trace-missing", Verdict.INCONCLUSIVE), (
+                place,
+                verdict,
+            )
+
+
+def test_a_lost_process_is_named(tmp_path: Path) -> None:
+    whole, lost = write_crowd(tmp_path / "whole"), write_crowd(tmp_path / "lost")
+    shutil.rmtree(lost / OWN)
+
+    (trouble,) = compare(whole, lost).trouble
+
+    assert trouble.identifier == "process-missing"
+    assert "run 2" in trouble.message
+    assert "('main')" in trouble.message
+
+
+def test_a_process_that_only_one_run_had_is_a_difference(tmp_path: Path) -> None:
+    with_child, without = write_crowd(tmp_path / "with"), TraceBuilder(tmp_path / "without")
+    threads = without.beside("main.threads", stream="threads", part_of="main")
+    for stream in (without, threads):
+        made = stream.add("op::first", [], ["first"])
+        for _ in range(3):
+            made = stream.add("op::next", [made], ["next"])
+        stream.step({"weight": made})
+
+    found = compare(with_child, without.close())
+
+    assert found.verdict is Verdict.DIFFERENT
+    assert found.first_divergence is not None
+    assert found.first_divergence.process == "main.1"
+
+
+def test_a_run_whose_threads_alone_recorded_differs_from_one_with_a_main_process(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    both = TraceBuilder(folders[0])
+    both.add("op::first", [], ["first"])
+    streams = [
+        both.beside("main.threads", stream="threads", part_of="main"),
+        TraceBuilder(folders[1], key="main.threads", stream="threads", part_of="main"),
+    ]
+    for stream in streams:
+        stream.step({"weight": stream.add("op::thread", [], ["made"])})
+    both.close()
+    streams[1].close()
+
+    for pair in (folders, folders[::-1]):
+        assert compare(*pair).verdict is Verdict.DIFFERENT
+
+
+@pytest.mark.parametrize("name", ["main", "main.1", "main.threads"])
+def test_a_process_of_another_run_is_different(name: str, tmp_path: Path) -> None:
+    whole, foreign = write_crowd(tmp_path / "whole"), write_crowd(tmp_path / "foreign", "other ")
+    mixed = Path(shutil.copytree(whole, tmp_path / "mixed"))
+    shutil.rmtree(mixed / "processes" / name)
+    shutil.copytree(foreign / "processes" / name, mixed / "processes" / name)
+
+    assert compare(whole, mixed).verdict is Verdict.DIFFERENT

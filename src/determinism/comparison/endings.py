@@ -72,6 +72,8 @@ def cut_reasons(trace: Trace) -> list[str]:
     found = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
     if any(process.truncated for process in trace.processes):
         found.append("trace-truncated")
+    if trace.missing_processes:
+        found.append("process-missing")
     if trace.manifest.get("stopped_by") == INTERRUPT:
         found.append("interrupted")
     elif trace.manifest.get("stopped_by") == FAIL_FAST:
@@ -123,7 +125,10 @@ def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Itera
         runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
         trace = traces[concerned[0] - 1]
         records = sum(_count(process) for process in trace.processes)
-        yield Trouble(reason, _CUT_MESSAGES[reason].format(runs=runs, records=f"{records:,}", folder=trace.folder))
+        missing = trace.missing_processes
+        lacks = ", ".join(map(repr, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        texts = {"runs": runs, "records": f"{records:,}", "folder": trace.folder, "missing": lacks}
+        yield Trouble(reason, _CUT_MESSAGES[reason].format(**texts))
 
 
 _CUT_MESSAGES = {
@@ -137,6 +142,9 @@ _CUT_MESSAGES = {
     "run again.",
     "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "
     "{records} records that are there are equal. Make the run again.",
+    "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their folders were "
+    "removed or emptied, or were not copied. The {records} records that are there are equal. Copy the trace again, or make "
+    "the run again.",
     "trace-truncated": "The trace of {runs} ({folder}) breaks off after {records} records although more were written: its "
     "files are cut or damaged. What can be read is equal. Copy it again, or make the run again.",
 }

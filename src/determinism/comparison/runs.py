@@ -125,7 +125,9 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number
     if partial:
         comparison.trouble.append(_too_many(partial))
     unmatched = sorted({process.key for process in mine} ^ set(partners))
-    if unmatched and mine and others:
+    # A process that was lost from a trace is no difference between the runs: `conclude` names it.
+    is_whole = not (first.missing_processes or second.missing_processes)
+    if unmatched and is_whole and first.processes and second.processes:
         comparison.verdict = Verdict.DIFFERENT
         comparison.first_divergence = _missing_process(first, second, unmatched[0])
         return True

@@ -135,6 +135,7 @@ _MANIFEST_RULES: dict[str, _Rule] = {
     "stopped_by": _is_text,
     "seconds": _is_duration,
     "steps": _is_count,
+    "processes": _is_text_list,
     "blind_spots": _is_spots,
 }
 _PROCESS_RULES: dict[str, _Rule] = {

@@ -31,9 +31,12 @@ def create_trace(folder: Path, **facts: Any) -> None:
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Replace the manifest.
+    """Replace the manifest. That of a complete run lists its processes, so that one that is lost later is missed.
 
     Raises:
         OSError: It cannot be written.
     """
+    if facts.get("complete"):
+        described = (folder / schema.PROCESSES_FOLDER).glob(f"*/{schema.PROCESS_FILE}")
+        facts = {**facts, "processes": sorted(path.parent.name for path in described)}
     write_json(folder / schema.MANIFEST_FILE, {"format": schema.FORMAT, **facts})

@@ -88,6 +88,11 @@ class TraceInParts(Trace):
             found += part.processes
         return sorted(found, key=lambda process: process.key)
 
+    @cached_property
+    def missing_processes(self) -> list[str]:
+        """Processes that the manifest of a part lists and that the part no longer holds."""
+        return [f"{part.folder.name}/{key}" for part in self.parts for key in part.missing_processes]
+
 
 def open_parts(folder: Path) -> TraceInParts:
     """Open a run that was recorded in parts.

@@ -222,3 +222,11 @@ class Trace:
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
         return [ProcessTrace(folder) for folder in folders if has_begun(folder)]
+
+    @cached_property
+    def missing_processes(self) -> list[str]:
+        """Folders of processes that the manifest lists and that are no longer there: removed, emptied or not copied."""
+        # Traces of versions before 0.2 list their processes by what each ran on.
+        listed = self.manifest.get("processes", self.manifest.get("environment"))
+        present = {process.folder.name for process in self.processes}
+        return sorted({str(key) for key in listed} - present) if isinstance(listed, list | dict) else []
