@@ -1,0 +1,75 @@
+"""`determinism.check(fn)` with JAX: arrays, tree definitions and compiled functions are values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import determinism
+from determinism.types import Verdict
+
+TREE = jax.tree.structure({"weight": 1})
+KEY = jax.random.key(0)
+WEIGHT = np.ones(3, np.float32)
+
+
+@jax.jit
+def step(parameters: Any, x: Any) -> Any:
+    return {"weight": parameters["weight"] - 0.1 * (parameters["weight"] * x).sum()}
+
+
+def trained(x: Any) -> Any:
+    parameters = {"weight": jnp.ones(3)}
+    for _ in range(2):
+        parameters = step(parameters, x)
+    return parameters
+
+
+def with_a_key_and_a_tree() -> Any:
+    return jax.tree.unflatten(TREE, [jax.random.normal(KEY, (3,))])
+
+
+def from_entropy(x: Any) -> Any:
+    return step({"weight": jnp.asarray(np.random.RandomState().rand(3))}, x)
+
+
+@jax.jit
+def scaled(x: Any) -> Any:
+    return x * WEIGHT
+
+
+def with_an_array_that_changes() -> Any:
+    made = scaled(jnp.ones(3)) + WEIGHT
+    WEIGHT[0] += 1
+    return made
+
+
+def test_an_array_as_an_argument_and_a_jitted_function_of_the_module_are_the_same() -> None:
+    assert determinism.check(trained, jnp.ones(3)).verdict is Verdict.SAME
+    assert determinism.check(step, {"weight": jnp.ones(3)}, x=jnp.ones(3)).verdict is Verdict.SAME
+
+
+def test_keys_and_tree_definitions_are_values() -> None:
+    assert determinism.check(with_a_key_and_a_tree, runs=3).verdict is Verdict.SAME
+
+
+def test_what_the_system_decides_is_different() -> None:
+    assert determinism.check(from_entropy, jnp.ones(3)).verdict is Verdict.DIFFERENT
+
+
+def test_what_a_compiled_function_reaches_is_put_back() -> None:
+    assert determinism.check(with_an_array_that_changes).verdict is Verdict.SAME
+    assert WEIGHT[0] == 1
+
+
+def test_a_check_after_a_failed_one() -> None:
+    def fails(x: Any) -> None:
+        raise ValueError(step({"weight": x}, x)["weight"].shape)
+
+    with pytest.raises(ValueError, match="3"):
+        determinism.check(fails, jnp.ones(3))
+    assert determinism.check(trained, jnp.ones(3)).verdict is Verdict.SAME
