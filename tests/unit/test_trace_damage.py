@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -91,6 +93,47 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     ("trace-damaged", lambda trace: (trace / OWN / "process.json").write_text("{")),
     ("trace-damaged", lambda trace: (trace / OWN / "records.arrow").unlink()),
 ]
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(64 << 30)
+
+
+def replaced(place: Path, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def damage(trace: Path) -> None:
+        (trace / place).unlink()
+        make(trace / place)
+
+    return damage
+
+
+READ_FILES = [Path("manifest.json"), *(OWN / name for name in ("process.json", "records.arrow", "names.arrow"))]
+DAMAGES += [
+    ("trace-damaged", replaced(place, make))
+    for place in READ_FILES
+    for make in (os.mkfifo, sparse, lambda path: path.symlink_to("/dev/zero"))
+]
+DAMAGES += [
+    ("trace-damaged", lambda trace: os.mkfifo(trace / OWN / "numbers.bin")),
+    ("trace-damaged", lambda trace: sparse(trace / OWN / "numbers.bin")),
+    ("trace-damaged", lambda trace: os.mkfifo(trace / OWN / "records.spool")),
+    ("trace-damaged", lambda trace: (trace / "processes" / "main.1").symlink_to("main")),
+]
+VALUES_OF_OTHER_TYPES: list[Any] = [[], {}, ["main"], {"main": 1}, 1.5, True, "text", 1e308, -1]
+FIELDS = [(Path("manifest.json"), "level"), (Path("manifest.json"), "created"), (Path("manifest.json"), "complete"),
+    (Path("manifest.json"), "environment"), (Path("manifest.json"), "processes"), (Path("manifest.json"), "stopped_by"),
+    (OWN / "process.json", "level"), (OWN / "process.json", "stream"), (OWN / "process.json", "started"),
+    (OWN / "process.json", "stopped_by"), (OWN / "process.json", "ended"), (OWN / "process.json", "steps_by")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "key"), FIELDS)
+def test_a_value_of_another_type_is_no_internal_error(place: Path, key: str, whole: Path, damaged: Path) -> None:
+    for value in (None, *VALUES_OF_OTHER_TYPES):
+        edit(damaged / place, **{key: value})
+        for order in ((whole, damaged), (damaged, whole)):
+            found = look(*order)
+            assert isinstance(found, Comparison) or found in ("trace-damaged", "levels-differ"), (value, found)
 
 
 @pytest.mark.parametrize(("identifier", "damage"), DAMAGES)

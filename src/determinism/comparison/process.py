@@ -67,7 +67,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         if flow.is_settled and visible.is_complete:
             lockstep.count_on()
             break
-    started = float(first.description.get("started", 0.0))
+    started = float(first.description.get("started") or 0.0)
     result = ProcessComparison(first.key, started, traces=(first, second), part_of=first.key)
     level = Level(first.description.get("level", "op"))
     result.dead_differences, dead = flow.dead()

@@ -31,7 +31,7 @@ class Streams:
     @property
     def started(self) -> float:
         """When the first of them began to record, in seconds since 1970."""
-        return min(float(stream.description.get("started", 0.0)) for stream in self.first or self.second)
+        return min(float(stream.description.get("started") or 0.0) for stream in self.first or self.second)
 
 
 def stream_of(process: ProcessTrace) -> Stream:

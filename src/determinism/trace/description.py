@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.spool_file import read_spool
+from determinism.trace.spool_file import STOPS, read_spool
 from determinism.types import Level, Stream
 
 Document = dict[str, Any]
@@ -23,6 +25,8 @@ def read_manifest(folder: Path) -> Document:
     Raises:
         TraceError: It is damaged, not ours, or newer than this version.
     """
+    _require_plain_files(folder)
+    _require_plain_files(folder / schema.PROCESSES_FOLDER)
     return _read(folder / schema.MANIFEST_FILE, _MANIFEST_RULES)
 
 
@@ -32,6 +36,7 @@ def read_description(folder: Path) -> Document:
     Raises:
         TraceError: It is damaged, not ours, or newer than this version.
     """
+    _require_plain_files(folder)
     return _read(folder / schema.PROCESS_FILE, _PROCESS_RULES)
 
 
@@ -41,6 +46,7 @@ def has_begun(folder: Path) -> bool:
     Raises:
         TraceError: It did, and does not say what.
     """
+    _require_plain_files(folder)
     if (folder / schema.PROCESS_FILE).exists():
         return True
     records = folder / schema.RECORDS_FILE
@@ -51,6 +57,40 @@ def has_begun(folder: Path) -> bool:
             f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
         )
     return False
+
+
+def _require_plain_files(folder: Path) -> None:
+    """Refuse what cannot be read to its end: reading a FIFO waits forever, and a device or a file of holes fills the memory."""
+    try:
+        entries = [(Path(entry.path), entry.stat(follow_symlinks=False)) for entry in os.scandir(folder)]
+    except OSError:
+        # It is missing, or a file went away meanwhile: whoever reads it says so.
+        return
+    for path, status in entries:
+        kind = next((name for name, is_kind in _NOT_PLAIN if is_kind(status.st_mode)), None)
+        allocated = status.st_blocks * 512
+        if kind is None and status.st_size >= _LARGE and allocated < status.st_size // _MOST_HOLES:
+            kind = f"a file of {status.st_size:,} bytes of which only {allocated:,} are on the disk"
+        if kind is None and path.suffix == ".json" and status.st_size >= _LARGE:
+            kind = f"a JSON document of {status.st_size:,} bytes"
+        if kind is not None:
+            raise TraceError(
+                "trace-damaged",
+                f"{path} is {kind}, and a trace holds nothing of the kind. So the trace was changed or damaged, and was not read. "
+                "Remove it, or record the run again.",
+            )
+
+
+_NOT_PLAIN = (
+    ("a symbolic link", stat.S_ISLNK),
+    ("a FIFO", stat.S_ISFIFO),
+    ("a socket", stat.S_ISSOCK),
+    ("a device", stat.S_ISCHR),
+    ("a device", stat.S_ISBLK),
+)
+_LARGE = 1 << 30
+_MOST_HOLES = 64
+"""A file of which less than this share is on the disk is mostly holes; compressing file systems save less on a trace."""
 
 
 def _read(path: Path, rules: dict[str, _Rule]) -> Document:
@@ -129,7 +169,22 @@ def _is_spots(value: Any) -> bool:
     )
 
 
+def _is_one_of(values: Iterable[str]) -> _Rule:
+    known = frozenset(values)
+    # What JSON can hold may have no hash.
+    return lambda value: isinstance(value, str) and value in known
+
+
+def _is_environment(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(_is_facts(facts) for facts in value.values()))
+
+
+_is_level, _is_stream, _is_stop = _is_one_of(Level), _is_one_of(Stream), _is_one_of(filter(None, STOPS))
 _MANIFEST_RULES: dict[str, _Rule] = {
+    "created": _is_duration,
+    "complete": lambda value: value is None or isinstance(value, bool),
+    "environment": _is_environment,
+    "level": lambda value: value is None or _is_level(value),
     "command": _is_text_list,
     "exit_status": _is_count,
     "stopped_by": _is_text,
@@ -139,8 +194,9 @@ _MANIFEST_RULES: dict[str, _Rule] = {
     "blind_spots": _is_spots,
 }
 _PROCESS_RULES: dict[str, _Rule] = {
-    "level": lambda value: value in set(Level),
-    "stream": lambda value: value is None or value in set(Stream),
+    "level": _is_level,
+    "stream": lambda value: value is None or _is_stream(value),
+    "started": _is_duration,
     "part_of": _is_text,
     "threads": _is_text_list,
     "threads_made_at": _is_text_list,
@@ -151,7 +207,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "step_seconds": _is_duration,
     "world_size": _is_count,
     "values": lambda value: value is None or (_is_count(value) and value > 0),
-    "stopped_by": _is_text,
+    "stopped_by": lambda value: value is None or _is_stop(value),
     "environment": _is_facts,
     "settings": _is_facts,
     "open_settings": _is_facts,
