@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -29,7 +30,10 @@ def take_picture(folder: Path, picture: Path) -> bool:
         return False
     shutil.rmtree(picture, ignore_errors=True)
     picture.mkdir(parents=True)
-    (picture / schema.RECORDS_FILE).symlink_to(folder / schema.RECORDS_FILE)
+    try:
+        _link(folder / schema.RECORDS_FILE, picture / schema.RECORDS_FILE)
+    except FileNotFoundError:
+        return False
     spool = steady_bytes(folder / schema.SPOOL_FILE)
     if spool is not None:
         (picture / schema.SPOOL_FILE).write_bytes(spool)
@@ -41,3 +45,12 @@ def take_picture(folder: Path, picture: Path) -> bool:
             # It is removed when the process ends.
             continue
     return True
+
+
+def _link(file: Path, link: Path) -> None:
+    """Give a file another name; what a reader of traces opens is never a symbolic link."""
+    try:
+        os.link(file, link)
+    except OSError:
+        # Another file system, or one without hard links.
+        shutil.copyfile(file, link)
