@@ -86,6 +86,7 @@ ORDERING = (
     CauseProgram("ordering/hash_split", (Cause("hash-value", "hash(recording.name)"),)),
     CauseProgram("ordering/tied_parameters", (Cause("address-order", "for parameter in parameters:"),)),
     CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),), "order"),
+    CauseProgram("ordering/attached_experts", (Cause("address-order", "for expert in self.attached"),), "order"),
     CauseProgram("ordering/identity_shards", (Cause("address-order", "id(parameter) // 4096"),)),
     CauseProgram(
         "ordering/hashed_users",
@@ -138,6 +139,11 @@ MEMORY = (
     ),
     CauseProgram(
         "memory/bare_parameter", (Cause("uninitialized-memory", "nn.Parameter(torch.empty(outputs))"),), "uninitialized"
+    ),
+    CauseProgram(
+        "memory/forgotten_reset",
+        (Cause("uninitialized-memory", "torch.empty((scores, size, size))"),),
+        "uninitialized",
     ),
     CauseProgram(
         "memory/attention_cache", (Cause("uninitialized-memory", "torch.empty(batch, ROOM, SIZE)"),), "uninitialized"
