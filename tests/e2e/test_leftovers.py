@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ def test_program_that_resumes_is_told_what_it_read(folder: Path) -> None:
     finished = check(folder, *command("resume"))
 
     assert finished.status == 1
-    assert finished.report["leftovers"] == [{"file": str(folder / "last.pt"), "changed_in": 1, "read_in": 2}]
+    assert finished.report["leftovers"] == [
+        {"file": str(folder / "last.pt"), "changed_in": 1, "read_in": 2, "change": "created"}
+    ]
     assert "The runs did not start alike: run 2 read last.pt, which run 1 had left" in finished.text
     assert "--before 'rm -f last.pt', or --fresh-copy" in finished.text
 
@@ -58,6 +61,16 @@ def test_databases_and_processes_without_a_framework_are_seen(how: str, file: st
 
     assert finished.status == 1
     assert leftovers(finished.report) == [(file, 1, 2)]
+
+
+def test_input_that_somebody_edits_during_a_run_is_not_to_be_removed(folder: Path) -> None:
+    (folder / "config.yaml").write_text("1.0")
+    finished = check(folder, *command("edited"))
+
+    assert finished.status == 1
+    assert [found["change"] for found in finished.report["leftovers"]] == ["unseen"]
+    assert "run 2 read config.yaml, which changed during run 1, perhaps by another process" in finished.text
+    assert "rm -f" not in finished.text + json.dumps(finished.report)
 
 
 def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:

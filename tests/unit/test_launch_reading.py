@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from determinism.comparison.result import FileChange
 from determinism.launch.leftovers import RunTimes
 from determinism.launch.reading import Readings
 
@@ -111,3 +114,116 @@ def test_cut_notes_do_not_hinder(stage: Stage, tmp_path: Path) -> None:
     (note,) = stage.trace.glob("leftovers-*.jsonl")
     note.write_text(note.read_text() + '{"run": 0, "fi')
     assert stage.found() == ["left"]
+
+
+class Watched:
+    """Two runs of a check; what they do is shown to the hook as Python would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.times = RunTimes(1)
+        self.found: dict[str, FileChange] = {}
+
+    def run(self, action: Callable[[Callable[..., None]], None]) -> None:
+        """Make a run; the action gets the hook."""
+        trace = self.folder / "out" / f"run-{len(self.times.ended) + 1}"
+        trace.mkdir(parents=True)
+        time.sleep(0.02)
+        readings = Readings(tuple(self.times.ended), json.dumps({"trace_folder": str(trace)}))
+        with self.times.run():
+            time.sleep(0.02)
+            action(lambda event, *arguments: readings.look(event, arguments))
+        leftovers = self.times.leftovers(trace, fresh_copy=False)
+        self.found = {Path(left.file).name: left.change for left in leftovers}
+
+    def read(self, look: Callable[..., None]) -> None:
+        """Read every file there is."""
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                look("open", str(path), "r", os.O_RDONLY)
+
+
+def written(look: Callable[..., None], path: Path, text: str = "new") -> None:
+    """Write a file as `open(path, "w")` does."""
+    look("open", str(path), "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    path.write_text(text)
+
+
+def test_only_what_a_run_created_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("the user's")
+    (tmp_path / "table").write_text("the user's")
+    (tmp_path / "replaced").write_text("the user's")
+    (tmp_path / "removed").write_text("the user's")
+    (tmp_path / "links").symlink_to("input")
+    (tmp_path / "site-packages").mkdir()
+    watched = Watched(tmp_path)
+
+    def first(look: Callable[..., None]) -> None:
+        (tmp_path / "input").write_text("edited from another shell")
+        (tmp_path / "unseen").write_text("of another process")
+        written(look, tmp_path / "made")
+        written(look, tmp_path / "table")
+        written(look, tmp_path / "site-packages" / "module.py")
+        written(look, tmp_path / "temporary")
+        look("os.rename", str(tmp_path / "temporary"), str(tmp_path / "replaced"), -1, -1)
+        (tmp_path / "temporary").rename(tmp_path / "replaced")
+        written(look, tmp_path / "temporary")
+        look("os.rename", str(tmp_path / "temporary"), str(tmp_path / "moved"), -1, -1)
+        (tmp_path / "temporary").rename(tmp_path / "moved")
+        look("os.remove", str(tmp_path / "removed"), -1)
+        (tmp_path / "removed").unlink()
+        written(look, tmp_path / "removed")
+        look("determinism.write", str(tmp_path / "native"))
+        (tmp_path / "native").write_text("new")
+        look("sqlite3.connect", str(tmp_path / "rates.db"))
+        (tmp_path / "rates.db").write_text("new")
+
+    watched.run(first)
+    watched.run(watched.read)
+
+    own = {"made", "moved", "native", "rates.db"}
+    overwritten = {"table", "replaced", "removed", "module.py"}
+    assert {name for name, change in watched.found.items() if change is FileChange.CREATED} == own
+    assert {name for name, change in watched.found.items() if change is FileChange.OVERWRITTEN} == overwritten
+    assert watched.found["input"] is watched.found["unseen"] is FileChange.UNSEEN
+
+
+def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:
+    database = tmp_path / "given.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table t (x)")
+    watched = Watched(tmp_path)
+
+    def first(look: Callable[..., None]) -> None:
+        watched.read(look)
+        look("sqlite3.connect", str(database))
+        with sqlite3.connect(database) as connection:
+            connection.execute("insert into t values (1)")
+
+    watched.run(first)
+    watched.run(watched.read)
+    assert watched.found == {"given.db": FileChange.UNSEEN}
+
+
+def test_file_that_one_run_created_and_somebody_changed_during_the_next(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.run(lambda look: written(look, tmp_path / "made"))
+    watched.run(lambda look: (tmp_path / "made").write_text("edited") and None)
+    watched.run(watched.read)
+    assert watched.found == {"made": FileChange.UNSEEN}
+
+
+def test_relative_path_of_another_folder_is_not_taken_for_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    watched = Watched(tmp_path)
+
+    def first(look: Callable[..., None]) -> None:
+        look("open", "here", None, os.O_WRONLY | os.O_CREAT)
+        look("os.rename", "there", "here", 5, 5)
+        (tmp_path / "here").write_text("of another process")
+
+    watched.run(first)
+    watched.run(watched.read)
+    assert watched.found == {"here": FileChange.UNSEEN}

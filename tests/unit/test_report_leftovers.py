@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.result import Leftover
+from determinism.comparison.result import FileChange, Leftover
 from tests.builders import make_comparison, make_different
 from tests.rendered import lines_of, text_of
 
 
-def left(*names: str, is_copied: bool = True) -> list[Leftover]:
+def left(*names: str, is_copied: bool = True, change: FileChange = FileChange.CREATED) -> list[Leftover]:
     """Files in the working directory."""
-    return [Leftover(str(Path.cwd() / name), 1, 2, is_copied) for name in names]
+    return [Leftover(str(Path.cwd() / name), 1, 2, is_copied, change=change) for name in names]
 
 
 def test_differing_runs_are_told_what_to_do_first() -> None:
@@ -26,7 +26,7 @@ def test_differing_runs_are_told_what_to_do_first() -> None:
     ("names", "said"),
     [
         (["a b.pt"], "--before 'rm -f '\"'\"'a b.pt'\"'\"''"),
-        (["a", "b"], "run 2 read a and b, which run 1 had left: they were changed"),
+        (["a", "b"], "run 2 read a and b, which run 1 had left: they were created"),
         (["a", "b", "c", "d", "e"], "a, b, c and 2 more files"),
         (["a", "b", "c", "d"], "--before 'rm -f a b c ...'"),
     ],
@@ -37,6 +37,26 @@ def test_files_are_named(names: list[str], said: str) -> None:
 
 def test_copy_is_no_remedy_for_files_elsewhere() -> None:
     assert "--fresh-copy" not in text_of(make_different(leftovers=left("x", is_copied=False)))
+
+
+@pytest.mark.parametrize("change", [FileChange.UNSEEN, FileChange.OVERWRITTEN])
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_removal_is_only_suggested_for_what_a_run_created(change: FileChange, is_copied: bool) -> None:
+    text = text_of(make_different(leftovers=left("config.yaml", is_copied=is_copied, change=change)))
+    assert "rm -f" not in text
+    assert ("--fresh-copy" in text) == is_copied
+    assert ("perhaps by another process" in text) == (change is FileChange.UNSEEN)
+
+
+def test_what_was_created_and_what_was_not_are_told_apart() -> None:
+    changes = [*left("config.yaml", change=FileChange.UNSEEN), *left("last.pt")]
+    text = text_of(make_different(leftovers=changes))
+    assert "--before 'rm -f last.pt', or --fresh-copy" in text
+    assert "Also, run 2 read config.yaml, which changed during run 1, perhaps by another process" in text
+
+
+def test_leftover_is_not_removable_unless_said() -> None:
+    assert Leftover("config.yaml", 1, 2, is_copied=True).change is FileChange.UNSEEN
 
 
 def test_equal_runs_get_a_note() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,20 @@ class Trouble:
     message: str
 
 
+class FileChange(enum.StrEnum):
+    """How a file came to change during a run."""
+
+    CREATED = "created"
+    """A process of the run was seen to create it: removing it restores what that run started from."""
+    OVERWRITTEN = "overwritten"
+    """A process of the run was seen to write it, and it existed before any run did so."""
+    UNSEEN = "unseen"
+    """No process of the run was seen to write it, so it may have been changed by somebody else."""
+
+
 @dataclass(frozen=True)
 class Leftover:
-    """A file that one run changed and a later one read before it wrote to it: the runs did not start alike.
+    """A file that changed during one run and that a later one read before it wrote to it: the runs did not start alike.
 
     Runs count from 1.
     """
@@ -54,6 +66,8 @@ class Leftover:
     """Whether a fresh copy of the working directory would have hidden it."""
     site: Frame | None = None
     """The line of the program that opened it to read."""
+    # Danger: only what is CREATED may be suggested for removal; all else may be the user's own data.
+    change: FileChange = FileChange.UNSEEN
 
 
 @dataclass(frozen=True)

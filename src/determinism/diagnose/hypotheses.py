@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from determinism.comparison.divergence import Divergence
-from determinism.comparison.result import Leftover
+from determinism.comparison.result import FileChange, Leftover
 from determinism.diagnose.hypothesis import Hypothesis, sites_of
 from determinism.diagnose.intervention import Intervention
 from determinism.diagnose.patched_op import may_be_patched
@@ -126,7 +126,10 @@ def _varying(divergence: Divergence) -> str:
 def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
     if leftovers:
         evidence = tuple(
-            f"Run {one.read_in} read {one.file}, which run {one.changed_in} had changed." for one in leftovers[:3]
+            f"Run {one.read_in} read {one.file}, which changed during run {one.changed_in}, perhaps by another process."
+            if one.change is FileChange.UNSEEN
+            else f"Run {one.read_in} read {one.file}, which run {one.changed_in} had {one.change}."
+            for one in leftovers[:3]
         )
         opened = [one.site for one in leftovers if one.site is not None]
         sites = tuple(dict.fromkeys([*opened, *sites_of(divergence)]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from determinism.launch.notes import RECORDING_VARIABLE
-from determinism.launch.reading import EARLIER_RUNS_VARIABLE
+from determinism.launch.reading import EARLIER_RUNS_VARIABLE, FIRST_RUN
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class RecordingConfiguration:
     """Which record a confirming run captures."""
     copied: tuple[str, str] | None = None
     """The copy that the program runs in, and the folder that it is a copy of."""
-    earlier_runs: Sequence[tuple[int, int]] = ()
-    """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970."""
+    earlier_runs: Sequence[tuple[int, int]] | None = None
+    """Begin and end of runs whose changed files are leftovers, in nanoseconds since 1970; None if files are not watched."""
     rows: dict[str, Any] | None = None
     """How many samples a batch has whose rows are looked at, and what is set for a trial."""
     generators: dict[str, Any] | None = None
@@ -42,8 +42,12 @@ class RecordingConfiguration:
         document = {**asdict(self), "trace_folder": str(self.trace_folder.absolute())}
         # Apart from the rest: whoever looks at this does without reading JSON.
         del document["earlier_runs"]
-        runs = ",".join(f"{begin}:{end}" for begin, end in self.earlier_runs)
-        return {RECORDING_VARIABLE: json.dumps(document), EARLIER_RUNS_VARIABLE: runs}
+        return {RECORDING_VARIABLE: json.dumps(document), EARLIER_RUNS_VARIABLE: self._watched()}
+
+    def _watched(self) -> str:
+        if self.earlier_runs is None:
+            return ""
+        return ",".join(f"{begin}:{end}" for begin, end in self.earlier_runs) or FIRST_RUN
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RecordingConfiguration | None:

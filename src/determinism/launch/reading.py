@@ -1,13 +1,14 @@
-"""Notes which files a process reads that an earlier run of the same check changed.
+"""Notes which files a process writes, and which it reads that an earlier run of the same check changed.
 
-Only the runs after the first are told to: an audit hook slows down every call that Python audits. This file imports next
-to nothing, because every Python process of the program loads it at its start.
+Only the runs of a check do: an audit hook slows down every call that Python audits. This file imports next to nothing,
+because every Python process of the program loads it at its start.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 from determinism.launch.notes import RECORDING_VARIABLE
 
@@ -21,42 +22,84 @@ if TYPE_CHECKING:
 EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
 """Environment variable with the begin and end of each earlier run: nanoseconds since 1970, as `begin:end`, with commas."""
 
+FIRST_RUN = "-"
+"""Value of that variable in the first run, which has no earlier ones: only writes are noted."""
+
+WRITE_EVENT = "determinism.write"
+"""Audit event, with the path, of a file that is about to be written by code that Python does not audit."""
+
 LEFTOVERS_PREFIX = "leftovers-"
 
 _MOST_NOTES = 1000
 _OWN_KERNEL = "determinism_digest"
 """Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
-_NO_FILES = ("/proc/", "/sys/")
+_NO_FILES = ("/proc/", "/sys/", "/dev/")
 """Where the system keeps what looks like files."""
+_EVENTS = frozenset(
+    {"open", "sqlite3.connect", "os.rename", "os.link", "os.symlink", "os.remove", "os.truncate", WRITE_EVENT}
+)
 
 
 def note_leftovers() -> None:
-    """Watch the files that this process opens, if the environment names earlier runs."""
+    """Watch the files that this process opens, if the environment says that it belongs to a check."""
     runs = os.environ.get(EARLIER_RUNS_VARIABLE)
     if runs:
-        times = [tuple(map(int, run.split(":"))) for run in runs.split(",")]
+        times = [] if runs == FIRST_RUN else [tuple(map(int, run.split(":"))) for run in runs.split(",")]
         sys.addaudithook(Readings(times, os.environ[RECORDING_VARIABLE]).look)
 
 
 class Readings:
-    """What this process, and those it forks, read of earlier runs."""
+    """Files that this process, and those it forks, wrote, and those it read that earlier runs had changed."""
 
     def __init__(self, runs: Sequence[tuple[int, ...]], request: str) -> None:
         self._runs = runs
-        self._first_begin = min(run[0] for run in runs)
+        self._first_begin = min((run[0] for run in runs), default=0)
         self._request = request
         self._noted: set[tuple[int, int]] = set()
+        self._touched: set[tuple[str, str]] = set()
 
     def look(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit hook; it sees a file that is about to be opened before it can be changed."""
-        if event != "open" and event != "sqlite3.connect":
+        if event not in _EVENTS:
             return
         try:
-            if event != "open" or _may_read(arguments[2]):
+            if event == "open":
+                # Of `os.open`, which has no mode, the folder that a relative path counts from is not known.
+                if _may_write(arguments[2]) and (arguments[1] is not None or os.path.isabs(arguments[0])):
+                    self._look_at_change("wrote", arguments[0])
+                if _may_read(arguments[2]):
+                    self._look_at(arguments[0])
+            elif event == "sqlite3.connect":
+                # Whoever connects to a database that exists may only read it.
+                if not os.path.lexists(arguments[0]):
+                    self._look_at_change("wrote", arguments[0])
                 self._look_at(arguments[0])
+            elif event in ("os.rename", "os.link"):
+                if arguments[2:] == (-1, -1):
+                    self._look_at_change("wrote", arguments[1])
+                    if event == "os.rename":
+                        self._look_at_change("removed", arguments[0])
+            elif event == "os.symlink":
+                if arguments[2] == -1:
+                    self._look_at_change("removed", arguments[1])
+            elif event == "os.remove":
+                if arguments[1] == -1:
+                    self._look_at_change("removed", arguments[0])
+            else:
+                self._look_at_change("wrote", arguments[0])
         except Exception:
             # The program gets its file, or its own error, whatever became of our look at it.
             return
+
+    def _look_at_change(self, how: str, file: Any) -> None:
+        """Note that a file is about to be written or removed, and whether it existed until then."""
+        if isinstance(file, int):
+            return
+        path = os.path.realpath(os.fsdecode(file))
+        if (how, path) in self._touched or len(self._touched) >= _MOST_NOTES or _is_left_out(path):
+            return
+        self._touched.add((how, path))
+        self._note({how: path, "existed": os.path.lexists(path), "at": time.time_ns()}, path)
 
     def _look_at(self, file: Any) -> None:
         if isinstance(file, int):
@@ -68,24 +111,18 @@ class Readings:
             return
         number = next((number for number, (begin, end) in enumerate(self._runs) if begin <= changed <= end), None)
         path = os.path.abspath(os.fsdecode(file))
-        if (
-            number is None
-            or path.endswith(".pyc")
-            or path.startswith(_NO_FILES)
-            or _OWN_KERNEL in path
-            or len(self._noted) >= _MOST_NOTES
-        ):
+        if number is None or _is_left_out(path) or len(self._noted) >= _MOST_NOTES:
             return
         self._noted.add((found.st_dev, found.st_ino))
-        self._note(number, path)
+        self._note({"run": number, "file": path, "site": _site()}, path)
 
-    def _note(self, number: int, path: str) -> None:
+    def _note(self, note: dict[str, Any], path: str) -> None:
         import json
 
         folder = json.loads(self._request)["trace_folder"]
         if path.startswith(os.path.join(os.path.dirname(folder), "")):
             return
-        line = json.dumps({"run": number, "file": path, "site": _site()}) + "\n"
+        line = json.dumps(note) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(os.path.join(folder, f"{LEFTOVERS_PREFIX}{os.getpid()}.jsonl"), flags, 0o666)
         try:
@@ -104,6 +141,14 @@ def _site() -> tuple[str, int, str] | None:
             return os.path.abspath(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None
+
+
+def _is_left_out(path: str) -> bool:
+    return path.endswith(".pyc") or path.startswith(_NO_FILES) or _OWN_KERNEL in path
+
+
+def _may_write(flags: int) -> bool:
+    return bool(flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_CREAT | os.O_TRUNC))
 
 
 def _may_read(flags: int) -> bool:

@@ -69,7 +69,7 @@ def record_program(
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
     copied_to: Path | None = None,
-    earlier_runs: Sequence[tuple[int, int]] = (),
+    earlier_runs: Sequence[tuple[int, int]] | None = None,
     is_decided: Callable[[], bool] = never,
     environment: Mapping[str, str] | None = None,
     before_start: Callable[[], None] | None = None,
@@ -91,7 +91,8 @@ def record_program(
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
         copied_to: A copy of the working directory to run it in; None for the working directory itself.
-        earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970.
+        earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970; None if
+            the files that the program opens are not watched.
         is_decided: Asked about ten times a second; the program is stopped when it says yes.
         environment: The environment it would have without recording; None for the current one.
         before_start: What its process does before it becomes the program.
@@ -104,7 +105,7 @@ def record_program(
     folder = folder.absolute()
     copied = None if copied_to is None else (str(copied_to), str(Path.cwd()))
     configuration = RecordingConfiguration(
-        folder, level, steps, max_disk, paranoid, capture, copied, tuple(earlier_runs), rows, generators, values
+        folder, level, steps, max_disk, paranoid, capture, copied, earlier_runs, rows, generators, values
     )
     create_trace(folder, **(facts := _facts(command, configuration)))
     run = partial(

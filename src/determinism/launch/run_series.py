@@ -90,7 +90,7 @@ class RunSeries:
                 on_progress=on_progress,
                 stdin=self._standard_input,
                 copied_to=copied_to,
-                earlier_runs=self._times.ended,
+                earlier_runs=tuple(self._times.ended),
                 is_decided=is_decided,
                 environment=changed.environment,
                 before_start=changed.before_start,

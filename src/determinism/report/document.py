@@ -49,7 +49,12 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
         "leftovers": [
-            {"file": leftover.file, "changed_in": leftover.changed_in, "read_in": leftover.read_in}
+            {
+                "file": leftover.file,
+                "changed_in": leftover.changed_in,
+                "read_in": leftover.read_in,
+                "change": leftover.change.value,
+            }
             for leftover in comparison.leftovers
         ],
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},

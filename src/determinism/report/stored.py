@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from determinism.comparison.result import FileChange
 from determinism.comparison.stack import Part
 from determinism.errors import UsageError
 from determinism.report.document import SCHEMA, SCHEMA_FILE
@@ -67,6 +68,7 @@ def _fill_in(content: dict[str, Any]) -> None:
     for found, later in (
         (content.get("environment"), {"part": Part.OTHER}),
         (outputs, {"max_relative": None, "elements_sampled": None}),
+        (content.get("leftovers"), {"change": FileChange.UNSEEN}),
     ):
         for one in found if isinstance(found, list) else ():
             if isinstance(one, dict):

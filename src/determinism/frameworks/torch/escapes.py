@@ -5,6 +5,8 @@ The methods of `torch.Tensor` are wrapped; the wrappers record and then do what 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +97,7 @@ def _saving(threads: Threads) -> Callable[..., Any]:
         if recorder is None or recorder.saving is not None:
             return original(*args, **kwargs)
         recorder.saving = []
+        _announce(args[1] if len(args) > 1 else kwargs.get("f"))
         try:
             result = original(*args, **kwargs)
             if recorder is not threads.main:
@@ -104,6 +107,12 @@ def _saving(threads: Threads) -> Callable[..., Any]:
             recorder.saving = None
 
     return around
+
+
+def _announce(file: Any) -> None:
+    """Say by an audit event that a file is about to be written: PyTorch opens it in C++, where Python does not see it."""
+    if isinstance(file, (str, os.PathLike)):
+        sys.audit("determinism.write", file)
 
 
 def _saved(recorder: Recorder, tensors: list[torch.Tensor]) -> None:
