@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from determinism.cli.progress import ProgressLine
 from determinism.frameworks import progress
 from determinism.frameworks.progress import Progress
 
@@ -24,3 +27,10 @@ def test_mean_of_the_steps_after_the_first_one(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("moments", [(), (100.0,), (100.0, 100.01, 100.03)])
 def test_too_few_or_too_short_steps_tell_nothing(monkeypatch: pytest.MonkeyPatch, moments: tuple[float, ...]) -> None:
     assert step_seconds(monkeypatch, *moments) is None
+
+
+def test_a_path_cannot_begin_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    ProgressLine().announce("run 1 of 2", Path("/tmp/a\n::error::b\x1b[2J/run.log"))
+    assert capsys.readouterr().err == (
+        "determinism: run 1 of 2, its output goes to /tmp/a\\n::error::b\\x1b[2J/run.log\n"
+    )

@@ -10,6 +10,7 @@ import click
 
 from determinism.cli.ending import say
 from determinism.launch.program import ProgressCallback
+from determinism.report.legible import legible
 from determinism.report.places import path_text
 
 _ERASE = "\r\x1b[2K"
@@ -43,7 +44,7 @@ class ProgressLine:
         """
         self.clear()
         if log is None or not self._is_terminal:
-            say(title if log is None else f"{title}, its output goes to {path_text(str(log))}")
+            say(title if log is None else f"{title}, its output goes to {legible(path_text(str(log)))}")
             return None
 
         def show(records: int, step: int) -> None:
