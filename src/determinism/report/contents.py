@@ -76,7 +76,9 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     description = process.description
     console.print()
     console.print(
-        Text(f"process      {legible(process.key)}, {legible(str(description.get('framework')))}, level {description.get('level')}")
+        Text(
+            f"process      {legible(process.key)}, {legible(str(description.get('framework')))}, level {description.get('level')}"
+        )
     )
     console.print(
         Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)")
