@@ -17,8 +17,9 @@ def rows() -> tf.Tensor:
 
 
 def test_a_function_that_treats_rows_by_themselves_is_the_same() -> None:
+    # Each of these ops rounds alike whether a kernel takes an element by itself or many at once; `tanh` does not everywhere.
     comparison = determinism.check_batch_invariance(
-        lambda batch: tf.nn.softmax(tf.tanh(batch)), rows(), sizes=(1, 8, 24)
+        lambda batch: tf.nn.relu(batch) * 3.0 - batch, rows(), sizes=(1, 8, 24)
     )
 
     assert comparison.verdict is Verdict.SAME, comparison

@@ -1,0 +1,66 @@
+"""Look up in which releases of jaxlib XLA knows the flags that our advice names: a flag it does not know ends the process.
+
+`python -m tests.architecture.xla_flags 0.4.30 0.9.0` downloads the wheels of these releases for x86-64 Linux (about 80 MB
+each), looks for the names of the flags in their libraries, and writes what it found into `xla_flags.json` beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+RESULTS = Path(__file__).with_suffix(".json")
+DATA = Path(__file__).parents[2] / "src" / "determinism" / "knowledge" / "data"
+PLACES = ("jax", "frameworks", "settings")
+PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_27_x86_64")
+FLAG = re.compile(r"--(xla_[a-z0-9_]+)")
+NAME = re.compile(rb"(?<![a-z0-9_])xla_[a-z0-9_]+(?![a-z0-9_])")
+
+
+def named_flags() -> set[str]:
+    """Every flag of XLA that the knowledge names."""
+    texts = (path.read_text(encoding="utf-8") for place in PLACES for path in (DATA / place).glob("*.toml"))
+    return {flag for text in texts for flag in FLAG.findall(text)}
+
+
+def libraries(version: str, folder: Path) -> Iterator[bytes]:
+    """The libraries in the wheel of a release."""
+    platforms = [part for platform in PLATFORMS for part in ("--platform", platform)]
+    command = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.11", *platforms]
+    subprocess.run([sys.executable, *command, "--dest", str(folder), f"jaxlib=={version}"], check=True)
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if ".so" in Path(name).suffixes:
+                    yield archive.read(name)
+
+
+def known_flags(version: str, wanted: set[str]) -> list[str]:
+    """Which flags the libraries of a release name."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name.decode() for content in libraries(version, Path(folder)) for name in NAME.findall(content)}
+    if "xla_gpu_deterministic_ops" not in found and "xla_cpu_enable_fast_math" not in found:
+        raise SystemExit(f"The libraries of jaxlib {version} name no flag that every release has: the search does not work.")
+    return sorted(found & wanted)
+
+
+def main(versions: list[str]) -> int:
+    """Look up the flags in these releases, beside those that were looked up before."""
+    wanted = named_flags()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for version in versions:
+        results[version] = known_flags(version, wanted)
+        print(f"jaxlib {version}: {len(results[version])} of {len(wanted)} flags")
+    ordered = dict(sorted(results.items(), key=lambda item: [int(part) for part in item[0].split(".")]))
+    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
