@@ -19,7 +19,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 DATA = Path(__file__).parents[2] / "src" / "determinism" / "knowledge" / "data"
 PLACES = ("jax", "frameworks", "settings")
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_27_x86_64")
-FLAG = re.compile(r"--(xla_[a-z0-9_]+)")
+FLAG = re.compile(r"--(xla_[a-z0-9_]+)(?![a-z0-9_*])")
 NAME = re.compile(rb"(?<![a-z0-9_])xla_[a-z0-9_]+(?![a-z0-9_])")
 
 
@@ -32,7 +32,18 @@ def named_flags() -> set[str]:
 def libraries(version: str, folder: Path) -> Iterator[bytes]:
     """The libraries in the wheel of a release."""
     platforms = [part for platform in PLATFORMS for part in ("--platform", platform)]
-    command = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.11", *platforms]
+    command = [
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        "3.11",
+        *platforms,
+    ]
     subprocess.run([sys.executable, *command, "--dest", str(folder), f"jaxlib=={version}"], check=True)
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
@@ -46,7 +57,9 @@ def known_flags(version: str, wanted: set[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         found = {name.decode() for content in libraries(version, Path(folder)) for name in NAME.findall(content)}
     if "xla_gpu_deterministic_ops" not in found and "xla_cpu_enable_fast_math" not in found:
-        raise SystemExit(f"The libraries of jaxlib {version} name no flag that every release has: the search does not work.")
+        raise SystemExit(
+            f"The libraries of jaxlib {version} name no flag that every release has: the search does not work."
+        )
     return sorted(found & wanted)
 
 
