@@ -19,7 +19,7 @@ def release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def advice() -> list[tuple[str, str, str | None, str | None]]:
+def advice() -> list[tuple[str, str | None, str | None]]:
     """Text, and the first release that it is for and the first that it is not for, of each clause that names a flag."""
     entries: list[tuple[dict[str, Any], str]] = []
     for path in (DATA / "jax").glob("*.toml"):
@@ -32,9 +32,7 @@ def advice() -> list[tuple[str, str, str | None, str | None]]:
         for clause in re.split(r";|\\. ", entry.get(key, "")):
             if FLAG.search(clause):
                 limit = FROM.search(clause)
-                found.append(
-                    (clause, limit[1] if limit else entry.get("since"), entry.get("since"), entry.get("until"))
-                )
+                found.append((clause, limit[1] if limit else entry.get("since"), entry.get("until")))
     return found
 
 
@@ -45,9 +43,9 @@ def test_there_is_advice_and_there_are_releases() -> None:
     assert {flag for flags in KNOWN.values() for flag in flags} <= named_flags()
 
 
-@pytest.mark.parametrize(("clause", "since", "_entry", "until"), advice())
+@pytest.mark.parametrize(("clause", "since", "until"), advice())
 def test_each_flag_is_known_to_the_releases_that_it_is_advised_for(
-    clause: str, since: str | None, _entry: str | None, until: str | None
+    clause: str, since: str | None, until: str | None
 ) -> None:
     for version, flags in KNOWN.items():
         is_after = since is None or release(version) >= release(since)

@@ -120,9 +120,9 @@ DAMAGES += [
     ("trace-damaged", lambda trace: os.mkfifo(trace / OWN / "records.spool")),
     ("trace-damaged", lambda trace: (trace / "processes" / "main.1").symlink_to("main")),
 ]
-VALUES_OF_OTHER_TYPES: list[Any] = [[], {}, ["main"], {"main": 1}, 1.5, True, "text", 1e308, -1]
+VALUES_OF_OTHER_TYPES: list[Any] = [[], {}, ["main"], {"main": 1}, 1.5, True, "text", 1e308, -1, 10**400]
 FIELDS = [(Path("manifest.json"), "level"), (Path("manifest.json"), "created"), (Path("manifest.json"), "complete"),
-    (Path("manifest.json"), "environment"), (Path("manifest.json"), "processes"), (Path("manifest.json"), "stopped_by"),
+    (Path("manifest.json"), "seconds"), (Path("manifest.json"), "environment"), (Path("manifest.json"), "processes"), (Path("manifest.json"), "stopped_by"),
     (OWN / "process.json", "level"), (OWN / "process.json", "stream"), (OWN / "process.json", "started"),
     (OWN / "process.json", "stopped_by"), (OWN / "process.json", "ended"), (OWN / "process.json", "steps_by")]  # fmt: skip
 
@@ -309,3 +309,14 @@ def test_a_process_of_another_run_is_different(name: str, tmp_path: Path) -> Non
     shutil.copytree(foreign / "processes" / name, mixed / "processes" / name)
 
     assert compare(whole, mixed).verdict is Verdict.DIFFERENT
+
+
+def test_text_of_a_trace_cannot_begin_a_line_or_command_the_terminal(damaged: Path) -> None:
+    edit(damaged / OWN / "process.json", steps_by="train\n::error::\x1b[2J", framework="torch\n::error::\x1b[2J")
+    console = Console(file=io.StringIO())
+
+    render_trace(open_trace(damaged), console)
+
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in text
+    assert not any(line.lstrip().startswith("::error") for line in text.splitlines())

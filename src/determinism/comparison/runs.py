@@ -125,7 +125,7 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number
     if partial:
         comparison.trouble.append(_too_many(partial))
     unmatched = sorted({process.key for process in mine} ^ set(partners))
-    # A process that was lost from a trace is no difference between the runs: `conclude` names it.
+    # A process that a trace has lost is not a difference between the runs: `conclude` names it.
     is_whole = not (first.missing_processes or second.missing_processes)
     if unmatched and is_whole and first.processes and second.processes:
         comparison.verdict = Verdict.DIFFERENT

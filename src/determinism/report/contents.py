@@ -33,7 +33,7 @@ def render_trace(trace: Trace, console: Console) -> None:
     manifest = trace.manifest
     console.print(Text(f"trace        {legible(str(trace.folder))}"))
     if parts := part_names(trace.folder):
-        console.print(Text(f"parts        {', '.join(parts)}"))
+        console.print(Text(f"parts        {legible(', '.join(parts))}"))
     console.print(Text(f"command      {legible(' '.join(map(str, manifest.get('command', []))))}"))
     console.print(Text(f"ended        {legible(_ending(manifest))}"))
     if not trace.processes:
@@ -83,7 +83,7 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     console.print(
         Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)")
     )
-    counted = process.steps_by or ("batches" if steps else "nothing")
+    counted = legible(process.steps_by or "") or ("batches" if steps else "nothing")
     console.print(Text(f"steps by     {counted}"))
     lack = _completeness(process)
     if lack is not None:

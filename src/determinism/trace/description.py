@@ -146,7 +146,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    # A number of JSON may have more digits than a float can stand for.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_number and abs(value) < _MOST_SECONDS and math.isfinite(value))
+
+
+_MOST_SECONDS = 1e12
 
 
 def _is_text_list(value: Any) -> bool:

@@ -226,7 +226,7 @@ class Trace:
     @cached_property
     def missing_processes(self) -> list[str]:
         """Folders of processes that the manifest lists and that are no longer there: removed, emptied or not copied."""
-        # Traces of versions before 0.2 list their processes by what each ran on.
+        # Manifests that were written before they had this list name each process with what it ran on.
         listed = self.manifest.get("processes", self.manifest.get("environment"))
         present = {process.folder.name for process in self.processes}
         return sorted({str(key) for key in listed} - present) if isinstance(listed, list | dict) else []
