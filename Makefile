@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks causes demo facts docs site clean
+.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -70,6 +70,9 @@ frameworks: tests-tensorflow tests-jax  ## Run the tests of all other frameworks
 
 checks: $(INSTALLED)  ## Check deterministic programs a hundred times: none may come out as different (about an hour).
 	$(BIN)/python -m tests.e2e.many_checks --checks 100 --workers $(WORKERS)
+
+fuzz: $(INSTALLED)  ## Damage traces a hundred thousand times, and read each (about a quarter of an hour).
+	$(BIN)/python -m tests.fuzz --mutations 100000
 
 causes: $(INSTALLED)  ## Look for the causes of programs that have known ones, and print a table of what was found.
 	$(BIN)/python -m tests.e2e.many_causes

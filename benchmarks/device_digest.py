@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.device_digests.cuda import open_ring
-from determinism.frameworks.torch.device_digests.ring import Ring
+from determinism.frameworks.torch.device_digests import Ring, open_ring
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from measured import markdown, surroundings, write
 

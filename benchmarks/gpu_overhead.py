@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 import determinism
-from determinism.frameworks.torch import recording
-from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
+from determinism.frameworks.torch import session
+from determinism.frameworks.torch.device_digests import DeviceDigests
 from device_digest import require_gpu
 from gpu_models import MODELS, Training
 from measured import markdown, surroundings, write
@@ -116,13 +116,13 @@ def measure(training: Training, level: str, blocks: int, steps: int) -> dict[str
 @contextmanager
 def digesting(level: str) -> Iterator[None]:
     """How tensors are digested while this lasts."""
-    original = recording.DeviceDigests
+    original = session.DeviceDigests
     if level == "host":
-        recording.DeviceDigests = lambda: DeviceDigests(_no_kernel)  # type: ignore[assignment,misc]
+        session.DeviceDigests = lambda: DeviceDigests(_no_kernel)  # type: ignore[assignment,misc]
     try:
         yield
     finally:
-        recording.DeviceDigests = original  # type: ignore[misc]
+        session.DeviceDigests = original  # type: ignore[misc]
 
 
 def _no_kernel(device: torch.device) -> Any:

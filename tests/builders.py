@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.comparison.divergence import (
+from determinism.comparison.result import (
+    BlindSpot,
+    Comparison,
     DeadDifference,
     Divergence,
     Evidence,
     OutputDifference,
+    Recorded,
+    RunSummary,
+    Trouble,
     ValueExample,
     Visible,
 )
-from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
 

@@ -1,59 +1,103 @@
-"""Reads the lists in the docstring of `torch.use_deterministic_algorithms`."""
+"""Reads the lists in the docstring of `torch.use_deterministic_algorithms`.
+
+Names, conditions and verdicts are kept as codes; the sentences are PyTorch's and stay there.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import NamedTuple
 
-from determinism.knowledge.names import key_of
+from determinism.knowledge.entries import Status, key_of
 
+VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _HEADS = {
-    "will act\n    deterministically when ``mode=True``": "deterministic",
-    "will throw a\n    :class:`RuntimeError` when ``mode=True``": "raises",
+    "operations will act deterministically when `": "deterministic",
+    "operations will throw a :class:`RuntimeError` when `": "raises",
+    "will be raised from these operations when called with CUDA tensors": VARIABLE,
 }
 _NAME = re.compile(r"torch(?:\.\w+)+")
-_MARKS = re.compile(
-    r"accumulate=\w+|mode='\w+'|reduce='\w+'|quantized|weights|indices output|sparse|dimension is one|larger than one"
-)
 _CONDITIONS = {
-    "indices output": "indices",
-    "dimension is one": "one dimension",
-    "larger than one": "two or more dimensions",
+    r"accumulate=\w+": None,
+    r"mode='\w+'": None,
+    r"reduce='\w+'": None,
+    r"(?<=\\)'mean'": "reduce='mean'",
+    r"not quantized": "not quantized",
+    r"(?<!not )quantized": "quantized",
+    r"weights": "weights",
+    r"indices output": "indices",
+    r"sparse": "sparse",
+    r"dimension is one": "one dimension",
+    r"larger than one": "two or more dimensions",
+    r"list of tensors": "list of tensors",
+    r"src type is Tensor": "src is a tensor",
+    r"floating point or complex(?! values)(?! dtype tensors)|floating or complex": "floating point or complex",
+    r"(?<= )- linear": "mode='linear'",
+    r"(?<= )- bilinear": "mode='bilinear'",
+    r"(?<= )- bicubic": "mode='bicubic'",
+    r"(?<= )- trilinear": "mode='trilinear'",
+    r"in some cases": "in some cases",
 }
 
 
 class Documented(NamedTuple):
     """One entry of the lists."""
 
-    entry: str
-    verdict: str
     names: tuple[str, ...]
     devices: tuple[str | None, ...]
     direction: str
     conditions: tuple[str, ...]
+    verdict: str
 
     @property
     def keys(self) -> set[str]:
         """The keys of its names."""
         return {key_of(name) for name in self.names}
 
+    @property
+    def cases(self) -> list[tuple[str, ...]]:
+        """The combinations of conditions that it holds for: of several values of one argument, each."""
+        by_argument: dict[str, list[str]] = {}
+        for condition in self.conditions:
+            by_argument.setdefault(condition.partition("=")[0], []).append(condition)
+        return list(product(*by_argument.values()))
 
-def parsed(entry: str, verdict: str) -> Documented:
-    """What an entry says."""
-    text = entry.replace("``", "").replace("`src`", "src")
-    subject = re.split(r" when | with | will |, when ", text)[0]
+    def __str__(self) -> str:
+        places = [device for device in self.devices if device]
+        return " ".join((*self.names, *places, self.direction, *self.conditions, self.verdict))
+
+
+def holds_for(one: Status, conditions: tuple[str, ...]) -> bool:
+    """Whether a status is about these conditions."""
+    text = f"{one.condition or ''}, {one.dtype or ''}"
+    return all(part in text for part in conditions)
+
+
+def _plain(markup: str) -> str:
+    """The text of an item without the markup of docutils, in one line."""
+    return " ".join(re.sub(r":\w+:`([^`]+)`", r"\1", markup).replace("`", "").split())
+
+
+def _parsed(text: str, verdict: str) -> Documented:
+    """What an item of a list says."""
+    subject = re.split(r" when | with | will |, when | backward ", text)[0]
     devices = tuple(device.lower() for device in ("CPU", "CUDA", "MPS") if device in text)
+    if verdict == VARIABLE:
+        devices = ("cuda",)
     direction = "backward" if re.search("differentiate|requires grad|backward", text) else "forward"
-    marks = () if "not quantized" in text else tuple(_CONDITIONS.get(mark, mark) for mark in _MARKS.findall(text))
-    return Documented(entry, verdict, tuple(_NAME.findall(subject)), devices or (None,), direction, marks)
+    conditions = [code or found[0] for pattern, code in _CONDITIONS.items() for found in re.finditer(pattern, text)]
+    return Documented(
+        tuple(_NAME.findall(subject)), devices or (None,), direction, tuple(dict.fromkeys(conditions)), verdict
+    )
 
 
 def entries_of(docstring: str) -> list[Documented]:
-    """The entries of both lists of a docstring."""
+    """The entries of the lists of a docstring."""
     found = []
-    for head, verdict in _HEADS.items():
-        block = docstring.partition(head)[2].partition("\n    In addition")[0].partition("\n    The following")[0]
-        for item in re.split(r"\n {8}\* ", block)[1:]:
-            text = " ".join(re.sub(r":\w+:`([^`]+)`", r"\1", item.replace("``", "")).split())
-            found.append(parsed(text, verdict))
+    for paragraph in re.split(r"\n\n {4}(?=\S)", docstring):
+        head, _, items = paragraph.partition("\n\n")
+        for mark, verdict in _HEADS.items():
+            if mark in " ".join(head.split()):
+                found += [_parsed(_plain(item), verdict) for item in re.split(r"(?:^|\n) {8}\* ", items)[1:]]
     return found

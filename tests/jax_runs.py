@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import determinism
-from determinism.comparison.origins import Entry, entry
+from determinism.comparison.origins import Entry, entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.opening import open_trace
@@ -28,7 +28,7 @@ class Recorded(NamedTuple):
     def entries(self) -> list[Entry]:
         """All records of the main process."""
         process = self.trace.processes[0]
-        return [entry(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+        return [entry_of(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
 
     @property
     def ops(self) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from determinism.comparison.resumed import ResumedProcess, compare_resumed
-from determinism.diagnose.unsaved import unsaved
-from determinism.session.recording import Options, recording
+from determinism.resume.compare import ResumedProcess, compare_resumed
+from determinism.resume.unsaved import unsaved
+from determinism.session.record import Options, recording
 from determinism.trace.opening import open_trace
 
 Training = Callable[[Path, str, str], Any]

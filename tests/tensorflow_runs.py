@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import keras
 
 import determinism
-from determinism.comparison.origins import Entry, entry
+from determinism.comparison.origins import Entry, entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.opening import open_trace
@@ -35,7 +35,7 @@ class Recorded(NamedTuple):
     def entries(self) -> list[Entry]:
         """All records of the main process."""
         process = self.trace.processes[0]
-        return [entry(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
+        return [entry_of(process, chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
 
     @property
     def blind_spots(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Recorded(NamedTuple):
         """The lines of the program that ran an op."""
         process = self.trace.processes[0]
         places = [(chunk, row) for chunk in process.chunks() for row in range(chunk.rows)]
-        found = [(chunk, row) for chunk, row in places if entry(process, chunk, row).op == name]
+        found = [(chunk, row) for chunk, row in places if entry_of(process, chunk, row).op == name]
         return [process.names.stack(int(chunk.columns["stack"][row]))[0].line for chunk, row in found]
 
 

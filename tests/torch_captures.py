@@ -10,7 +10,7 @@ from typing import Any
 
 import determinism
 from determinism.diagnose.confirm import MOST_BYTES
-from determinism.frameworks.torch.capture import Capture
+from determinism.frameworks.torch.evidence import Capture
 
 
 class Captured(BaseException):

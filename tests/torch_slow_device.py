@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from determinism.device_digest import TILE_BYTES, reference_digest
-from determinism.frameworks.torch.device_digests.blocks import Block
-from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
-from determinism.frameworks.torch.device_digests.ring import Ring
+from determinism.frameworks.torch.device_digests import Block, DeviceDigests, Ring
 from determinism.frameworks.torch.tensor_bytes import materialized
 
 

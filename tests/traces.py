@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from determinism.comparison.canonical import Canonical
-from determinism.trace.chunk import Chunk, join
-from determinism.trace.manifest import create_trace, write_manifest
+from determinism.comparison.columns import Canonical
 from determinism.trace.names import Layout
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Meaning, Table
-from determinism.trace.writer import ProcessWriter
+from determinism.trace.stream import Chunk, join
+from determinism.trace.writer import ProcessWriter, create_trace, write_manifest
 from determinism.types import NO_DIGEST, Access, Phase, Role
 
 

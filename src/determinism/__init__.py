@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from typing import Any
 
     from determinism import state as state
+    from determinism.batch.session import check_batch_invariance as check_batch_invariance
     from determinism.comparison.result import Comparison as Comparison
     from determinism.comparison.runs import compare as compare
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.knowledge.query import status as status
-    from determinism.session.active import step as step
-    from determinism.session.batch_check import check_batch_invariance as check_batch_invariance
-    from determinism.session.enabling import enable as enable
-    from determinism.session.function_check import check as check
-    from determinism.session.patching import Patches as Patches
-    from determinism.session.patching import patch as patch
-    from determinism.session.recording import record as record
+    from determinism.session.check import check as check
+    from determinism.session.enable import Patches as Patches
+    from determinism.session.enable import Settings as Settings
+    from determinism.session.enable import enable as enable
+    from determinism.session.enable import patch as patch
+    from determinism.session.record import record as record
+    from determinism.session.record import step as step
+    from determinism.session.seeding import Seeds as Seeds
     from determinism.session.seeding import seed as seed
-    from determinism.session.seeds import Seeds as Seeds
-    from determinism.session.settings import Settings as Settings
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Comparison": "determinism.comparison.result",
     "DeterminismError": "determinism.errors",
-    "Patches": "determinism.session.patching",
-    "Seeds": "determinism.session.seeds",
-    "Settings": "determinism.session.settings",
-    "check": "determinism.session.function_check",
-    "check_batch_invariance": "determinism.session.batch_check",
+    "Patches": "determinism.session.enable",
+    "Seeds": "determinism.session.seeding",
+    "Settings": "determinism.session.enable",
+    "check": "determinism.session.check",
+    "check_batch_invariance": "determinism.batch.session",
     "compare": "determinism.comparison.runs",
-    "enable": "determinism.session.enabling",
-    "patch": "determinism.session.patching",
-    "record": "determinism.session.recording",
+    "enable": "determinism.session.enable",
+    "patch": "determinism.session.enable",
+    "record": "determinism.session.record",
     "seed": "determinism.session.seeding",
     "status": "determinism.knowledge.query",
-    "step": "determinism.session.active",
+    "step": "determinism.session.record",
 }
 
 __all__ = [

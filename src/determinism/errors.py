@@ -1,4 +1,4 @@
-"""Every error and warning that Framework Determinism raises; each carries an identifier that reports and the documentation share."""
+"""Every error that Framework Determinism raises, with an identifier that reports and the documentation share; and text made safe to print."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ class DeterminismError(Exception):
     Args:
         identifier: Short stable name, in kebab case, that reports and `docs/messages.md` use.
         message: What was found (with values), what follows from it, and what to do.
+        further_lines: What follows on lines of its own, such as a command to copy. Breaks in any of them come from a
+            value, such as a path, and are shown as escapes.
     """
 
-    def __init__(self, identifier: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, identifier: str, message: str, *further_lines: str) -> None:
         self.identifier = identifier
-        self.message = message
+        self.lines = (message, *further_lines)
+        self.message = " ".join(self.lines)
+        super().__init__("\n".join(self.lines))
 
 
 class TraceError(DeterminismError):
@@ -31,3 +34,21 @@ class StateError(DeterminismError):
 
 class UsageError(DeterminismError):
     """The request contradicts itself, or asks for something that does not exist."""
+
+
+def legible(text: str, encoding: str = "utf-8") -> str:
+    """Replace every character that does not print by its escape.
+
+    That takes in control characters, terminal sequences, line breaks, marks that reverse the direction of
+    writing, surrogates, and whatever the output's encoding cannot hold.
+
+    Args:
+        text: Any string.
+        encoding: Encoding of the output.
+    """
+    shown = "".join(character if character.isprintable() else _escape(character) for character in text)
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

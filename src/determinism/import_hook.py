@@ -40,6 +40,10 @@ def _call(callback: Callback, failed: Failed, name: str, module: ModuleType) -> 
         failed(f"Recording could not start when {name} was imported: {type(error).__name__}: {error}")
 
 
+IMPORT_SYSTEM_FILE = "<frozen importlib._bootstrap_external>"
+"""The name by which Python knows the frames of its import system, which it leaves out of tracebacks."""
+
+
 class _Finder:
     """Lets the other finders find the module, and puts a loader in between that tells when it was executed."""
 
@@ -90,6 +94,8 @@ class _Loader:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._finder.executed(name, module)
+
+    exec_module.__code__ = exec_module.__code__.replace(co_filename=IMPORT_SYSTEM_FILE)
 
 
 _FINDER = _Finder()

@@ -16,6 +16,7 @@ from typing import Any
 
 from determinism.code_owner import Owner, owner_of, owner_of_file
 from determinism.notebook_cells import cell_name
+from determinism.redaction import redacted_code
 from determinism.relocation import original_path
 
 _MAX_FRAMES = 48
@@ -51,7 +52,7 @@ def place_text(path: str, line: int, function: str, module_globals: dict[str, An
         module_globals: Of its module, through which a loader may give the text; None if there are none.
     """
     file = cell_name(path) or (path if path.startswith("<") else original_path(os.path.abspath(path)))
-    source = linecache.getline(path, line, module_globals).strip()[:_MAX_CODE]
+    source = redacted_code(linecache.getline(path, line, module_globals).strip()[:_MAX_CODE])
     return json.dumps([file, line, function, source])
 
 
@@ -94,9 +95,14 @@ class SiteTable:
         return self._new_stack(frame, key) if number is None else number
 
     def _instructions(self, frame: FrameType | None, waiting: Sequence[Waiting], last: int) -> tuple[int, ...]:
-        """Code and instruction of each frame that is not foreign, out to a waiting one, whose number then follows."""
+        """Code and instruction of each frame that is not foreign, out to a waiting one, whose number then follows.
+
+        Beyond as many of the user's frames as a stack shows none is looked at: in a deep recursion each record would cost
+        as much as the stack is deep.
+        """
         owners = self._owners
         key: list[int] = []
+        left, user = _MAX_FRAMES, Owner.USER
         outermost = self.outermost
         innermost_waiting = waiting[last].frame if last >= 0 else None
         at = frame
@@ -110,6 +116,10 @@ class SiteTable:
                 known = self._classify(at)
             if known:
                 key += (code, at.f_lasti)
+                if known is user:
+                    left -= 1
+                    if not left:
+                        break
             if at is outermost:
                 break
             at = at.f_back

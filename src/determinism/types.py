@@ -10,6 +10,10 @@ NO_DIGEST = bytes(16)
 """Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""
 
 
+PRECISIONS = ("highest", "high", "medium")
+"""How exact float32 matrix products can be asked to be."""
+
+
 class Phase(IntEnum):
     """What a program was doing when a record was made."""
 

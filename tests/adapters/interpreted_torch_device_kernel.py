@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
-from determinism.frameworks.torch.device_digests import cuda
-from determinism.frameworks.torch.device_digests.ring import Ring
+from determinism.frameworks.torch import device_digests
+from determinism.frameworks.torch.device_digests import Ring
 from tests.adapters.test_torch_device_ring import DTYPES, filled
 from tests.torch_slow_device import expected
 
@@ -129,13 +129,13 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     for name, one in pretended.items():
         monkeypatch.setattr(torch.cuda, name, one)
     monkeypatch.setattr(torch, "zeros", lambda *sizes, pin_memory=False, **named: zeros(*sizes, **named))
-    monkeypatch.setattr(cuda, "_Address", lambda tensor: tensor)
+    monkeypatch.setattr(device_digests, "_Address", lambda tensor: tensor)
     return torch.device("cpu")
 
 
 def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended_gpu: torch.device) -> None:
-    ring = Ring(cuda.CudaDigests(pretended_gpu, 24), batches=3, entries=8)
-    cuda.verify(ring, pretended_gpu)
+    ring = Ring(device_digests.CudaDigests(pretended_gpu, 24), batches=3, entries=8)
+    device_digests.verify(ring, pretended_gpu)
     tensors = [filled(dtype, 3, 5, 7)[1:] for dtype in DTYPES]
     tensors += [filled(torch.bfloat16, 4, 6).t(), filled(torch.float32, 5), filled(torch.float32, 4, 6)[:, ::2]]
     assert [ticket.wait() for ticket in ring.ask(tensors)] == [expected(tensor) for tensor in tensors]
@@ -144,7 +144,7 @@ def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended
 def test_a_kernel_that_gave_other_digests_would_not_be_used(
     pretended_gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = cuda.CudaDigests(pretended_gpu, 16)
+    device = device_digests.CudaDigests(pretended_gpu, 16)
     device._keys += 1
     with pytest.raises(RuntimeError, match="not the one that it must be"):
-        cuda.verify(Ring(device, batches=2, entries=8), pretended_gpu)
+        device_digests.verify(Ring(device, batches=2, entries=8), pretended_gpu)

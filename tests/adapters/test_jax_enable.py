@@ -12,12 +12,9 @@ import jax
 import pytest
 
 import determinism
-from determinism.frameworks.jax.controls import CONTROLS
-from determinism.frameworks.jax.seeding import key
-from determinism.seeds.streams import Streams
-from determinism.settings.facts import facts_of
-from determinism.settings.setting import Effect
-from determinism.settings.surroundings import xla_knows
+from determinism.frameworks.jax.enable import CONTROLS, key
+from determinism.knowledge.settings import Effect, facts_of, xla_knows
+from determinism.seeds import Streams
 
 
 def test_every_control_has_a_fact_and_every_fact_a_control() -> None:
@@ -51,8 +48,8 @@ def test_xla_ends_where_it_does_not_know_a_flag(flag: str, starts: bool) -> None
 
 ON_A_GPU = """
 import json, os, sys
-from determinism.settings import surroundings
-surroundings.has_nvidia = lambda: True
+from determinism.knowledge import settings as knowledge
+knowledge.has_nvidia = lambda: True
 import determinism
 settings = determinism.enable(seed=1)
 before = settings["--xla_gpu_deterministic_ops"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import determinism
+from determinism.errors import StateError
 from determinism.types import Verdict
 
 TREE = jax.tree.structure({"weight": 1})
@@ -73,3 +75,32 @@ def test_a_check_after_a_failed_one() -> None:
     with pytest.raises(ValueError, match="3"):
         determinism.check(fails, jnp.ones(3))
     assert determinism.check(trained, jnp.ones(3)).verdict is Verdict.SAME
+
+
+REFERENCE = jax.new_ref(jnp.zeros(3)) if hasattr(jax, "new_ref") else None
+
+
+def adds_to_a_reference(x: Any) -> Any:
+    assert REFERENCE is not None
+    REFERENCE[...] += x
+    return REFERENCE[...]
+
+
+def reads_a_reference_that_the_clock_fills(x: Any) -> Any:
+    assert REFERENCE is not None
+    REFERENCE[...] = x * (time.perf_counter_ns() % 1_000_003)
+    return REFERENCE[...] + 1
+
+
+@pytest.mark.skipif(REFERENCE is None, reason="this version of JAX has no mutable references")
+def test_what_a_reference_holds_is_put_back() -> None:
+    assert determinism.check(adds_to_a_reference, jnp.ones(3), runs=3).verdict is Verdict.SAME
+    assert REFERENCE is not None and not REFERENCE[...].any()
+    assert determinism.check(reads_a_reference_that_the_clock_fills, jnp.ones(3)).verdict is Verdict.DIFFERENT
+
+
+def test_an_array_that_is_given_away_is_named() -> None:
+    doubled = jax.jit(lambda x: x * 2, donate_argnums=0)
+    with pytest.raises(StateError, match=r"^args\[0\] cannot be put back .* donated"):
+        determinism.check(lambda x: doubled(x), jnp.ones(3))
+    assert determinism.check(lambda x: doubled(jnp.copy(x)), jnp.ones(3)).verdict is Verdict.SAME

@@ -15,11 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from determinism.frameworks.jax.op_audit.case import Call, Case, Inputs
-from determinism.frameworks.jax.op_audit.cases import all_cases
-from determinism.frameworks.jax.op_audit.measuring import measure
-from determinism.knowledge.index import index
-from determinism.knowledge.measurement import Measurement
+from determinism.audit.jax import Call, Case, Inputs, all_cases, measure
+from determinism.knowledge.entries import Measurement, index
 
 
 def measured(make: Callable[[Inputs], Call], runs: int = 6) -> dict[str, Measurement]:
@@ -92,7 +89,7 @@ def test_an_op_that_is_not_there_is_kept() -> None:
 def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
     request = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "threads": 1, "deterministic_mode": False}
     finished = subprocess.run(
-        [sys.executable, "-m", "determinism.frameworks.jax.op_audit"],
+        [sys.executable, "-m", "determinism.audit.jax"],
         input=json.dumps({**request, "ops": ["jax.random.normal"]}),
         capture_output=True,
         text=True,

@@ -13,9 +13,8 @@ import pytest
 import tensorflow as tf
 
 import determinism
-from determinism.frameworks.tensorflow.controls import CONTROLS
-from determinism.settings.facts import facts_of
-from determinism.settings.setting import Effect
+from determinism.frameworks.tensorflow.enable import CONTROLS
+from determinism.knowledge.settings import Effect, facts_of
 from tests.tensorflow_runs import gives_different_results
 
 NEEDS_THREADS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor adds up in one order")

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from determinism.frameworks.tensorflow.controls import CONTROLS
-from determinism.frameworks.tensorflow.op_audit.case import Call, Case, Inputs
-from determinism.frameworks.tensorflow.op_audit.cases import all_cases
-from determinism.frameworks.tensorflow.op_audit.measuring import measure
-from determinism.knowledge.index import index
-from determinism.knowledge.measurement import Measurement
+from determinism.audit.tensorflow import Call, Case, Inputs, all_cases, measure
+from determinism.frameworks.tensorflow.enable import CONTROLS
+from determinism.knowledge.entries import Measurement, index
 
 SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")
 
@@ -105,7 +102,7 @@ def test_a_refusal_is_kept_and_the_mode_put_back() -> None:
 def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
     request = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "threads": 1, "deterministic_mode": True}
     finished = subprocess.run(
-        [sys.executable, "-m", "determinism.frameworks.tensorflow.op_audit"],
+        [sys.executable, "-m", "determinism.audit.tensorflow"],
         input=json.dumps({**request, "ops": ["tf.math.reduce_sum"]}),
         capture_output=True,
         text=True,

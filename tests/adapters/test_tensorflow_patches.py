@@ -14,9 +14,8 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_data_flow_ops, gen_image_ops, gen_math_ops, gen_nn_ops
 
 import determinism
-from determinism.frameworks.tensorflow.patches import batch_norm
-from determinism.frameworks.tensorflow.patches.catalogue import PATCHES
-from determinism.frameworks.tensorflow.patches.placement import on_cpu
+from determinism.frameworks.tensorflow import patches
+from determinism.frameworks.tensorflow.patches import PATCHES, on_cpu
 from tests.tensorflow_runs import gives_different_results
 
 NEEDS_THREADS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor adds up in one order")
@@ -271,7 +270,7 @@ def test_batch_norm_in_fine_tuning_sums_in_one_order_where_there_is_a_gpu(monkey
     expected = gradients(tf.constant(x))
     with determinism.patch():
         assert "FusedBatchNormGradV3" in ops_of(gradients, x)
-        monkeypatch.setattr(batch_norm.placement, "gpu_is_there", lambda: True)
+        monkeypatch.setattr(patches, "gpu_is_there", lambda: True)
         assert "FusedBatchNormGradV3" not in ops_of(gradients, x)
         for found, stock in zip(gradients(tf.constant(x)), expected, strict=True):
             np.testing.assert_allclose(found, stock, rtol=1e-4, atol=1e-4)

@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import determinism
-from determinism.comparison.batch_result import BatchKind, BatchRows
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import BatchKind, BatchRows, Comparison
 from determinism.errors import UsageError
 from determinism.types import Kind, Verdict
 from tests.torch_runs import line_of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import determinism
-from determinism.comparison.batch_result import BatchKind
+from determinism.comparison.result import BatchKind
 from determinism.types import Verdict
 
 ROWS, LENGTH, WIDTH = 8, 6, 16

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.comparison.value_difference import difference as difference_of_stored
-from determinism.frameworks.torch.captured_call import stored
-from determinism.frameworks.torch.tensor_copies import ALIGNMENT, alignment_of, copied
-from determinism.frameworks.torch.value_difference import difference
+from determinism.comparison.values import difference as difference_of_stored
+from determinism.frameworks.torch.evidence import ALIGNMENT, alignment_of, copied, difference, stored
 from determinism.trace.tensor_file import read_tensors
 from tests.torch_captures import capture
 

@@ -12,8 +12,8 @@ import torch
 
 import determinism
 from determinism.device_digest import ALGORITHM
-from determinism.frameworks.torch.device_digests import blocks, cuda
-from determinism.frameworks.torch.device_digests.ring import Ring
+from determinism.frameworks.torch import device_digests
+from determinism.frameworks.torch.device_digests import Ring
 from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Verdict
 from tests.adapters.test_torch_device_ring import DTYPES, filled
@@ -26,7 +26,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture(scope="module")
 def ring() -> Ring:
-    return cuda.open_ring(GPU)
+    return device_digests.open_ring(GPU)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_copies_of_tensors_with_gaps_take_bounded_memory(ring: Ring, big: torch.
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     digests_of(ring, [big[::2]] * 4)
-    assert torch.cuda.max_memory_allocated() - before <= 3 * blocks.MOST_COPIED
+    assert torch.cuda.max_memory_allocated() - before <= 3 * device_digests.MOST_COPIED
 
 
 def test_values_are_those_before_later_writes_on_any_stream(ring: Ring) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from determinism.frameworks.torch.device_digests import cuda
+from determinism.frameworks.torch import device_digests
 
 pytestmark = pytest.mark.triton
 INTERPRETED = Path(__file__).with_name("interpreted_torch_device_kernel.py")
@@ -53,5 +53,5 @@ def test_triton_takes_addresses_for_tensors() -> None:
     from triton.runtime.jit import native_specialize_impl
 
     tensor = torch.zeros(8, dtype=torch.int64)
-    given = native_specialize_impl(BaseBackend, cuda._Address(tensor), False, True, True)
+    given = native_specialize_impl(BaseBackend, device_digests._Address(tensor), False, True, True)
     assert given == native_specialize_impl(BaseBackend, tensor, False, True, True)

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import determinism
 from determinism.device_digest import ALGORITHM
 from determinism.errors import UsageError
-from determinism.frameworks.torch import recording
-from determinism.frameworks.torch.device_digests.captures import watch_captures
-from determinism.frameworks.torch.device_digests.record_digests import DeviceDigests
+from determinism.frameworks.torch import session
+from determinism.frameworks.torch.device_digests import DeviceDigests
+from determinism.frameworks.torch.hooks import watch_captures
 from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Kind, Role, Verdict
 from tests.torch_runs import check_deterministic, compare_program, only, record_rows, recorded, rows
@@ -32,7 +32,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
 
     def using(device: SlowDevice | None = None, **sizes: int) -> SlowDevice:
         device = device or SlowDevice()
-        monkeypatch.setattr(recording, "DeviceDigests", lambda: slow_devices(device, **sizes))
+        monkeypatch.setattr(session, "DeviceDigests", lambda: slow_devices(device, **sizes))
         return device
 
     return using
@@ -181,7 +181,7 @@ def test_a_device_without_a_kernel_is_copied_from_and_the_report_says_so_once(
     def missing(device: torch.device) -> Any:
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(recording, "DeviceDigests", lambda: DeviceDigests(missing, lambda _: False, "cpu"))
+    monkeypatch.setattr(session, "DeviceDigests", lambda: DeviceDigests(missing, lambda _: False, "cpu"))
     comparison = check_deterministic(training, tmp_path / "copied")
     assert comparison.verdict is Verdict.SAME
     (spot,) = comparison.recorded.blind_spots
@@ -198,7 +198,7 @@ def test_traces_with_different_digests_of_one_sort_of_device_are_not_compared(us
     assert open_trace(tmp_path / "kernel").processes[0].description["device_digests"] == {"cpu": ALGORITHM}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            recording, "DeviceDigests", lambda: DeviceDigests(lambda _: 1 / 0, lambda _: False, "cpu")
+            session, "DeviceDigests", lambda: DeviceDigests(lambda _: 1 / 0, lambda _: False, "cpu")
         )  # fmt: skip
         recorded(training, tmp_path / "copied")
     with pytest.raises(UsageError) as caught:

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 import determinism
-from determinism.frameworks.torch.controls import CONTROLS
-from determinism.settings.facts import facts_of
-from determinism.settings.setting import Effect
+from determinism.frameworks.torch.settings import CONTROLS
+from determinism.knowledge.settings import Effect, facts_of
 
 ELEMENTS = 1 << 21
 """From 32,768 on PyTorch 2.13 adds them up with several threads; with so many these get in each other's way on a busy machine too."""
@@ -143,7 +142,7 @@ def test_generators_come_back() -> None:
 
 
 def test_what_a_later_program_makes_of_a_setting_is_seen_by_looking_again() -> None:
-    from determinism.session.enabling import look
+    from determinism.session.enable import look
 
     with determinism.enable(seed=1):
         assert {one.name for one in look().open} <= {"PYTHONHASHSEED"}
@@ -189,7 +188,7 @@ def test_what_the_version_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_setting_that_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from determinism.settings.control import Control
+    from determinism.knowledge.settings import Control
 
     monkeypatch.setitem(CONTROLS, "torch.backends.cudnn.benchmark", Control(lambda: True, lambda value: None))
     with determinism.enable() as settings:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch.formula_audit import data_file
-from determinism.frameworks.torch.formula_audit.cases import cases_of, database
-from determinism.frameworks.torch.formula_audit.examine import Findings, examine
-from determinism.frameworks.torch.formula_audit.outcome import Case, Produced
-from determinism.frameworks.torch.formulas import formulas_of
+from determinism.audit.torch import database
+from determinism.frameworks.torch.ops import formulas_of
+from determinism.tools import formula_audit
+from determinism.tools.formula_audit import Findings, examine
+from determinism.tools.formula_cases import Case, Produced, cases_of
 
 
 def audited(run: Any, **options: Any) -> Findings:
@@ -111,9 +111,9 @@ def test_data_has_what_the_audit_finds() -> None:
 def test_audit_is_written_in_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "formulas.toml"
     facts = {"torch": "2.13.0", "device": "cpu", "cases": 3, "dtypes": ["float32"]}
-    data_file.write(Findings(nodes={"OldBackward0": {"ops"}}), facts, path)
-    data_file.write(Findings(nodes={"OtherBackward0": {"ops"}}), {**facts, "torch": "2.9.0"}, path)
-    data_file.write(Findings(nodes={"NewBackward0": {"values", "ops"}}), facts, path)
+    formula_audit.write(Findings(nodes={"OldBackward0": {"ops"}}), facts, path)
+    formula_audit.write(Findings(nodes={"OtherBackward0": {"ops"}}), {**facts, "torch": "2.9.0"}, path)
+    formula_audit.write(Findings(nodes={"NewBackward0": {"values", "ops"}}), facts, path)
 
     assert formulas_of("2.13.0", path).nodes == {"NewBackward0"}
     assert formulas_of("2.9.1", path).nodes == {"OtherBackward0"}
@@ -123,7 +123,7 @@ def test_audit_runs_as_a_command() -> None:
     command = [
         sys.executable,
         "-m",
-        "determinism.frameworks.torch.formula_audit",
+        "determinism.tools.formula_audit",
         "sin",
         "--samples",
         "1",

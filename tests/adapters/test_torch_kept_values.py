@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import determinism
-from determinism.comparison.result import Comparison
-from determinism.comparison.values_result import Likeness
+from determinism.comparison.result import Comparison, Likeness
 from determinism.errors import UsageError
 from determinism.trace.kept_values import ValuesReader, sampled_places
 from determinism.trace.opening import open_trace

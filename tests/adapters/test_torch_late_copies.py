@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch.late_copies import as_called
-from determinism.frameworks.torch.op_traits import traits_of
+from determinism.frameworks.torch.ops import as_called, traits_of
 from determinism.types import NO_DIGEST
 from tests.torch_runs import only, record_rows
 
@@ -38,7 +37,7 @@ HOST, GPU = (SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cud
 def test_only_copies_to_the_host_that_nobody_waits_for_are_late(
     traits: Any, args: Any, kwargs: Any, is_late: bool
 ) -> None:
-    assert as_called(traits, args, kwargs).is_collective == is_late
+    assert as_called(traits, args, kwargs).is_asynchronous == is_late
 
 
 def test_copies_on_the_host_are_recorded_with_digests(tmp_path: Path) -> None:

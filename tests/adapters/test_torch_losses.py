@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import determinism
-from determinism.comparison.losses import losses
+from determinism.comparison.runs import losses
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Meaning
@@ -63,10 +63,10 @@ def test_what_item_gives_is_kept_with_what_it_was_read_from(tmp_path: Path) -> N
 
 
 def test_a_loss_that_is_not_at_hand_is_known_by_what_was_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from determinism.frameworks.torch import optimization
+    from determinism.frameworks.torch import hooks
 
     # As on a GPU, which is not waited for.
-    monkeypatch.setattr(optimization, "_number", lambda loss: None)
+    monkeypatch.setattr(hooks, "_number", lambda loss: None)
     assert shown(recorded(tmp_path, lambda: train(reads=True))) == train()
 
 

@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch.op_audit.case import Call, Case, Inputs
-from determinism.frameworks.torch.op_audit.cases import all_cases
-from determinism.frameworks.torch.op_audit.measuring import measure
-from determinism.knowledge.index import index
-from determinism.knowledge.measurement import Measurement
+from determinism.audit.torch import Call, Case, Inputs, all_cases, measure
+from determinism.knowledge.entries import Measurement, index
 
 
 def measured(make: Callable[[Inputs], Call], runs: int = 6, **given: Any) -> dict[str, Measurement]:
@@ -116,7 +113,7 @@ def test_what_raises_in_deterministic_mode_runs_when_it_is_patched() -> None:
     assert {one.raised is None for one in measure(case, **options) if one.direction == "forward"} == {False}
     request = {**options, "threads": 1, "database": False, "patched": True, "ops": [case.op]}
     finished = subprocess.run(
-        [sys.executable, "-m", "determinism.frameworks.torch.op_audit"],
+        [sys.executable, "-m", "determinism.audit.torch"],
         input=json.dumps(request),
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from determinism.frameworks.torch.formula_audit.cases import database
+from determinism.audit.torch import database
 from tests.torch_patched import close, patched_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")

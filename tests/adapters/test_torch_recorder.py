@@ -72,7 +72,7 @@ def test_storage_that_got_the_address_of_another_is_its_own(tmp_path: Path) -> N
 
 
 def test_sweep_of_dead_storages_keeps_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("determinism.frameworks.torch.storages._NEW_BETWEEN_SWEEPS", 16)
+    monkeypatch.setattr("determinism.frameworks.torch.edges._NEW_BETWEEN_SWEEPS", 16)
 
     def function() -> Any:
         kept = torch.ones(3)
@@ -315,3 +315,19 @@ def test_modes_of_the_program_do_not_see_the_recorder(mode: Any, tmp_path: Path)
     plain = trained_under_a_mode(mode)
     with determinism.record(tmp_path):
         assert trained_under_a_mode(mode) == plain
+
+
+def test_secrets_in_arguments_are_not_stored_and_are_told_apart(tmp_path: Path) -> None:
+    library = torch.library.Library("secrets_test", "FRAGMENT")
+    library.define("fetched(Tensor x, str address) -> Tensor")
+    library.impl("fetched", lambda x, address: x + 1, "CompositeExplicitAutograd")
+    addresses = [f"https://ada:{secret}@host/data" for secret in ("hunter2", "hunter3", "hunter2")]
+    found = record_rows(
+        lambda: [torch.ops.secrets_test.fetched(torch.ones(2), one) for one in addresses], tmp_path / "trace"
+    )
+
+    stored = b"".join(file.read_bytes() for file in (tmp_path / "trace").rglob("*") if file.is_file())
+    assert b"hunter" not in stored
+    texts = [row.arguments for row in named(found, "secrets_test::fetched")]
+    assert all("https://***@host/data" in str(text) for text in texts)
+    assert texts[0] == texts[2] != texts[1]

@@ -13,15 +13,14 @@ import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import determinism
-from determinism.comparison.differences import producers
-from determinism.comparison.origins import entry
-from determinism.comparison.resumed import ResumedProcess, compare_resumed
-from determinism.comparison.resumed_result import conclude_resumed
-from determinism.diagnose.unsaved import unsaved
+from determinism.comparison.columns import producers
+from determinism.comparison.origins import entry_of
+from determinism.resume.compare import ResumedProcess, compare_resumed, conclude_resumed
+from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
-from determinism.trace.remainder import Remainder
+from determinism.trace.views import Remainder
 from determinism.types import Kind, Verdict
 
 STEPS, SAVED_AT, BATCH, SAMPLES = 9, 5, 4, 12
@@ -191,7 +190,9 @@ def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
         assert sources.min() >= -1 and sources.max() < chunk.first + chunk.rows
     # What the model held at the checkpoint is known by its digest.
     one = next(
-        found for row in range(chunks[0].rows) if (found := entry(rest, *rest.record(row))).op.startswith("aten::addmm")
+        found
+        for row in range(chunks[0].rows)
+        if (found := entry_of(rest, *rest.record(row))).op.startswith("aten::addmm")
     )
     bias, batch, weight = one.inputs
     assert (bias.producer, weight.producer) == (-1, -1) and batch.producer >= 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from determinism.diagnose.unsaved import unsaved
+from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
 from tests.resumed_runs import compared, lacking
 

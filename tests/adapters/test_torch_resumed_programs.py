@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from determinism.diagnose.unsaved import unsaved
+from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
 from determinism.types import Kind
 from tests.resumed_runs import INPUTS, compared, lacking

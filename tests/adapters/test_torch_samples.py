@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch.formula_audit.cases import cases_of, database
-from determinism.frameworks.torch.formula_audit.made_cases import made_cases
-from determinism.frameworks.torch.formula_audit.outcome import Case, Outcome, differing, observe
-from determinism.frameworks.torch.formula_audit.ways import empty_mode, recorder
+from determinism.audit.torch import database
+from determinism.tools.formula_audit import empty_mode, recorder
+from determinism.tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """They hold what was in memory before."""

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import determinism
 from determinism.errors import UsageError
-from determinism.frameworks.torch.seeding import generator
-from determinism.seeds.streams import Streams
+from determinism.frameworks.torch.enable import generator
+from determinism.seeds import Streams
 from determinism.session import seeding
 
 MAIN = pytest.mark.parametrize("workers", [0, 2])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import determinism
 from determinism.errors import StateError, UsageError
 from determinism.session import seeding
-from determinism.session.child_seeding import RANK_VARIABLES
+from determinism.session.seeding import RANK_VARIABLES
 from determinism.state import Checkpointed, State, capture, from_bytes, from_dict, restore, resumable
 
 

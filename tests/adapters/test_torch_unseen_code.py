@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import determinism
-from determinism.frameworks.torch.unseen_code import extensions
+from determinism.frameworks.torch.hooks import extensions
 from determinism.trace.opening import open_trace
 
 

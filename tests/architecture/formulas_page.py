@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from determinism.frameworks.torch.formulas import DATA
+from determinism.frameworks.torch.ops import DATA
 
 PAGE = Path(__file__).parents[2] / "docs" / "formulas.md"
 MARK = "<!-- From here on written by `make docs`. -->\n"

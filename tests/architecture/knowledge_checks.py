@@ -12,8 +12,7 @@ from typing import Any
 
 import jsonschema
 
-from determinism.knowledge.files import DATA, OP_FOLDERS, SCHEMA_FILE
-from determinism.knowledge.versions import VersionRange
+from determinism.knowledge.entries import DATA, OP_FOLDERS, SCHEMA_FILE, VersionRange
 
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 KINDS = {
@@ -135,7 +134,7 @@ def main() -> int:
     if found:
         print(f"{len(found)} to mend under {DATA}.", file=sys.stderr)
         return 1
-    from determinism.knowledge.index import INDEX_FILE, index_text
+    from determinism.knowledge.entries import INDEX_FILE, index_text
     from tests.architecture.knowledge_pages import DOCS, PAGES
 
     INDEX_FILE.write_text(index_text(), encoding="utf-8")

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from determinism.knowledge.files import DATA, op_files, ops_of
-from determinism.knowledge.framework import Framework, framework_named
-from determinism.knowledge.history import history
-from determinism.knowledge.myths import myths
-from determinism.knowledge.settings import settings
-from determinism.knowledge.status import Op, Source, Status
+from determinism.knowledge.entries import DATA, Op, Source, Status, op_files, ops_of
+from determinism.knowledge.query import Framework, framework_named
+from determinism.tools.documented_facts import history, myths, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 MADE = "<!-- Made by `make facts` from src/determinism/knowledge/data. Edit the data, not this page. -->\n"

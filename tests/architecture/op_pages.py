@@ -6,10 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-from determinism.knowledge.files import op_files, ops_of
-from determinism.knowledge.framework import framework_named
-from determinism.knowledge.names import key_of
-from determinism.knowledge.status import Op
+from determinism.knowledge.entries import Op, key_of, op_files, ops_of
+from determinism.knowledge.query import framework_named
 from tests.architecture.knowledge_pages import DOCS, code, finished, modes, op_section
 
 FOLDER = DOCS / "op"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from determinism.settings.facts import GROUPS, Fact, facts_of, remaining_of
+from determinism.knowledge.settings import GROUPS, Fact, facts_of, remaining_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 BLOCK = re.compile(r"(?P<head><!-- settings: .*? -->\n).*?(?P<end><!-- end of settings -->)", re.DOTALL)

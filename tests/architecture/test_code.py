@@ -74,6 +74,34 @@ def test_every_file_says_what_it_is_for() -> None:
     assert [name_of(path) for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
+def statements(tree: ast.AST) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+    """Every block of statements, with what it belongs to."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                yield node, block
+
+
+def test_every_docstring_describes_something() -> None:
+    alone = []
+    for path in FILES:
+        for node, block in statements(ast.parse(path.read_text())):
+            for before, statement in zip([None, *block], block, strict=False):
+                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                    continue
+                begins = before is None and isinstance(
+                    node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+                )
+                if (
+                    statement.value.value is not ...
+                    and not begins
+                    and not isinstance(before, ast.Assign | ast.AnnAssign)
+                ):
+                    alone.append(f"{name_of(path)}:{statement.lineno}")
+    assert alone == []
+
+
 @pytest.mark.parametrize("name", determinism.__all__)
 def test_every_public_name_is_documented(name: str) -> None:
     thing = getattr(determinism, name)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
 from determinism.cli import command
-from determinism.diagnose.catalog import causes
+from determinism.diagnose.experiments import causes
 from determinism.factors.catalog import FACTORS
 from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
@@ -155,3 +157,31 @@ def test_levels_are_described() -> None:
 def test_causes_page_names_every_cause_and_factor() -> None:
     text = text_of("causes.md")
     assert [name for name in (*causes(), *FACTORS) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "https://ngc.nvidia.com/catalog/containers/nvidia:tensorflow",
+        "https://www.tensorflow.org/install/gpu",
+        "https://bit.ly/two-sigma-determinism",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#atomic-functions",
+        "guaranteed-to-be-the-same-inside-a-single-run#comment91376212_52213325",
+        "Duncan Riach",
+        "William Zhang",
+    ],
+)
+def test_what_nvidias_pages_link_and_whom_they_credit_is_kept(wanted: str) -> None:
+    assert wanted in text_of("origins.md") + text_of("tensorflow-determinism.md")
+
+
+def test_the_readme_names_what_its_example_needs() -> None:
+    distributions = {"torch": "PyTorch", "sklearn": "scikit-learn"}
+    tree = ast.parse((ROOT / "examples" / "digits" / "train.py").read_text(encoding="utf-8"))
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    needed = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    before_the_first_command = README.read_text(encoding="utf-8").partition("$ determinism check")[0]
+
+    assert needed == set(distributions)
+    assert all(name in before_the_first_command for name in distributions.values())

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from determinism.knowledge.files import op_files, ops_of
+from determinism.knowledge.entries import op_files, ops_of
 from tests.architecture.knowledge_pages import DOCS
 from tests.architecture.op_pages import file_of, write_pages
 

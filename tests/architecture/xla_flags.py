@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -29,27 +29,27 @@ def named_flags() -> set[str]:
     return {flag for text in texts for flag in FLAG.findall(text)}
 
 
-def libraries(version: str, folder: Path) -> Iterator[bytes]:
-    """The libraries in the wheel of a release."""
-    platforms = [part for platform in PLATFORMS for part in ("--platform", platform)]
-    command = [
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--python-version",
-        "3.11",
-        *platforms,
-    ]
-    subprocess.run([sys.executable, *command, "--dest", str(folder), f"jaxlib=={version}"], check=True)
+def release_key(version: str) -> tuple[int, ...]:
+    """The numbers of a release, by which releases are ordered."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def downloaded(requirement: str, folder: Path, python: str, platforms: Sequence[str]) -> Iterator[zipfile.ZipFile]:
+    """The wheels of a release of a package, which pip downloads into a folder."""
+    choices = [part for platform in platforms for part in ("--platform", platform)]
+    command = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", python, *choices]
+    subprocess.run([sys.executable, "-m", "pip", *command, "--dest", str(folder), requirement], check=True)
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            for name in archive.namelist():
-                if ".so" in Path(name).suffixes:
-                    yield archive.read(name)
+            yield archive
+
+
+def libraries(version: str, folder: Path) -> Iterator[bytes]:
+    """The libraries in the wheel of a release."""
+    for archive in downloaded(f"jaxlib=={version}", folder, "3.11", PLATFORMS):
+        for name in archive.namelist():
+            if ".so" in Path(name).suffixes:
+                yield archive.read(name)
 
 
 def known_flags(version: str, wanted: set[str]) -> list[str]:
@@ -70,7 +70,7 @@ def main(versions: list[str]) -> int:
     for version in versions:
         results[version] = known_flags(version, wanted)
         print(f"jaxlib {version}: {len(results[version])} of {len(wanted)} flags")
-    ordered = dict(sorted(results.items(), key=lambda item: [int(part) for part in item[0].split(".")]))
+    ordered = dict(sorted(results.items(), key=lambda item: release_key(item[0])))
     RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     return 0
 

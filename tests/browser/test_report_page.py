@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from determinism.report.document import document
-from determinism.report.html.page import page
+from determinism.report.html import page
 from tests.browser.chromium import look_at
 from tests.builders import make_comparison, make_crowded, make_different, make_inconclusive
 from tests.documents import flooded, make_full_document

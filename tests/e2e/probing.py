@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from determinism.diagnose.sources import Source, differing_sources
-from determinism.launch.child_environment import with_bootstrap
+from determinism.launch.program import with_bootstrap
 from determinism.probes.request import FixedSource, ProbeRequest
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.code_fixes import code_fix
+from determinism.diagnose.fixes import code_fix
 from determinism.diagnose.sources import Source, SourceSite
-from determinism.probes.code_change import CodeChange
-from determinism.probes.request import ProbeRequest
+from determinism.probes.request import CodeChange, ProbeRequest
 from tests.e2e.probing import Stage, documents
 
 WORDS = "words = set('the quick brown fox jumps over a lazy dog'.split())\n"

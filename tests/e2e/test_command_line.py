@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from determinism.trace.opening import open_trace
 from tests.e2e.commands import BREAKING, COMMAND, check, compare, program, run
 
 BYTES = bytes(range(256)) * 3
@@ -136,3 +137,42 @@ def test_wrong_options_are_reported(tmp_path: Path) -> None:
     assert check(tmp_path, "--max-disk", "much", "--", "true").trouble == ["usage"]
     assert check(tmp_path).trouble == ["usage"]
     assert check(tmp_path, "-n", "1", "--", "true").trouble == ["usage"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "{path}", "{path}"),
+        ("show", "{path}"),
+        ("report", "{path}", "--html", "r.html"),
+        ("record", "-o", "{path}", "--", *program()),
+        ("check", "--runs-from", "{path}", "--", *program()),
+        ("check", "--before", "false", "--output", "{path}/out", "--", *program()),
+        ("run", "--", "{path}/python"),
+        ("doctor", "--", "{path}/python", "train.py"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_line_break_in_a_path_cannot_begin_a_line_of_a_message(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "a\n::error::b"
+    folder.mkdir()
+    (folder / "file").touch()
+    finished = run(tmp_path, *[word.replace("{path}", str(folder)) for word in words])
+
+    assert finished.status == 2
+    assert b"a\\n::error::b" in finished.stdout + finished.stderr.encode()
+    assert b"\n::error::" not in finished.stdout + finished.stderr.encode()
+
+
+@pytest.mark.parametrize("words", [("record", "-o", "out/run-1", "--"), ("check", "--keep", "--output", "out", "--")])
+def test_paranoid_digests_what_recorded_ops_made(words: tuple[str, ...], tmp_path: Path) -> None:
+    digests = []
+    for option in ([], ["--paranoid"]):
+        folder = tmp_path / f"with{len(option)}"
+        folder.mkdir()
+        assert run(folder, words[0], *option, *words[1:], *program()).status == 0
+        trace = open_trace(folder / "out" / "run-1")
+        assert trace.manifest["paranoid"] is bool(option)
+        (process,) = trace.processes
+        digests.append(sum(int(chunk.children["input_digests"].starts[-1]) for chunk in process.chunks()))
+    assert digests[1] > digests[0]

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from determinism.launch.check_request import CheckRequest
-from determinism.launch.output_folder import OutputFolder
-from determinism.launch.run_series import RunSeries
-from determinism.launch.standard_input import StandardInput
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.runs import CheckRequest, RunSeries
 from tests.e2e.checking import check
 
 

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from determinism.factors.catalog import FACTORS, STIRRABLE, Action
-from determinism.factors.request import FactorRequest
-from determinism.factors.surroundings import before_start, factor_environment, obstacle
-from determinism.launch.child_environment import with_bootstrap
+from determinism.factors.catalog import (
+    FACTORS,
+    STIRRABLE,
+    Action,
+    FactorRequest,
+    before_start,
+    factor_environment,
+    obstacle,
+)
+from determinism.launch.program import with_bootstrap
 
 PRINTS = {
     "hash-seed": "print(list({'ant', 'bee', 'cat', 'dog', 'elk', 'fox', 'gnu', 'hen'}), hash('ant'))",

@@ -6,8 +6,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,26 +18,46 @@ from determinism.trace.opening import open_trace
 from tests.e2e.commands import COMMAND, compare, program
 
 
-def interrupt(folder: Path, *arguments: str, group: bool) -> int:
-    """Start a command, interrupt it when the program waits, and give its exit status."""
-    process = subprocess.Popen([*COMMAND, *arguments], cwd=folder, start_new_session=True, stderr=subprocess.PIPE)
+class Ended(NamedTuple):
+    """How a command ended that was interrupted."""
+
+    status: int
+    stderr: str
+
+
+def interrupt(
+    folder: Path, *arguments: str, group: bool = True, at: str = "waiting", number: int = signal.SIGINT
+) -> Ended:
+    """Start a command, and send a signal as soon as there is a file or folder, such as the one that the program makes."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + 120
-    while not (folder / "waiting").exists() and time.monotonic() < deadline:
+    while not (folder / at).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert process.poll() is None, process.communicate()
     if group:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
     else:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
-    assert b"determinism/cli" not in stderr
-    return process.returncode
+    assert b"src/determinism" not in stderr, stderr.decode()
+    return Ended(process.returncode, stderr.decode())
+
+
+def script(folder: Path, text: str) -> list[str]:
+    """A program of these lines, as a command."""
+    file = folder / "program.py"
+    file.write_text(textwrap.dedent(text))
+    return [sys.executable, str(file)]
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["process group", "parent only"])
 def test_check(group: bool, tmp_path: Path) -> None:
-    status = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *program("wait"), group=group)
+    ended = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *program("wait"), group=group)
 
-    assert status == 2
+    assert ended.status == 128 + signal.SIGINT
+    assert "Nothing was concluded. Kept: out/run-1 (up to there)." in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verdict"] == "inconclusive"
     assert [trouble["id"] for trouble in report["trouble"]] == ["interrupted"]
@@ -47,8 +70,9 @@ def test_check(group: bool, tmp_path: Path) -> None:
 
 
 def test_record(tmp_path: Path) -> None:
-    status = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"), group=True)
-    assert status == 128 + signal.SIGINT
+    ended = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"))
+    assert ended.status == 128 + signal.SIGINT
+    assert "What it recorded until then is kept in cut." in ended.stderr
 
     assert (
         subprocess.run([*COMMAND, "record", "-o", "whole", "--", *program()], cwd=tmp_path, check=False).returncode == 0
@@ -57,3 +81,86 @@ def test_record(tmp_path: Path) -> None:
         finished = compare(tmp_path, *order)
         assert "interrupted" in finished.trouble
         assert finished.report["first_divergence"] is None
+
+
+def test_end_asked_for_by_another_signal_has_its_status(tmp_path: Path) -> None:
+    ended = interrupt(tmp_path, "check", "--output", "out", "--", *program("wait"), group=False, number=signal.SIGTERM)
+    assert ended.status == 128 + signal.SIGTERM
+
+
+UNSEEDED = """
+    import time
+    import torch
+    torch.rand(3).sum().item()
+    time.sleep(2)
+"""
+RESUMED = """
+    import sys, time
+    import torch
+    torch.manual_seed(0)
+    file, mode = sys.argv[1:]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    done = 0
+    if mode == "resumed":
+        held = torch.load(file)
+        model.load_state_dict(held["model"])
+        done = held["done"]
+    for step in range(done, 2 if mode == "first" else 4):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    if mode == "first":
+        torch.save({"model": model.state_dict(), "done": 2}, file)
+    time.sleep(1)
+"""
+
+
+def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
+    words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
+    ended = interrupt(tmp_path, *words, *script(tmp_path, UNSEEDED), at="out/experiment-1-run-1")
+
+    assert ended.status == 128 + signal.SIGINT
+    assert "The search for causes was broken off." in ended.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
+
+
+def test_search_for_what_a_checkpoint_lacks_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
+    python, file = script(tmp_path, RESUMED)
+    parts = [f"--{mode}={python} {file} c.pt {mode}" for mode in ("full", "first", "resumed")]
+    ended = interrupt(tmp_path, "check-resume", "--json", "r.json", "--output", "out", *parts, at="out/trial-1-first")
+
+    assert ended.status == 128 + signal.SIGINT
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
+
+
+def test_interrupt_that_the_program_raises_at_its_end_ends_it_as_without_recording(tmp_path: Path) -> None:
+    words = script(tmp_path, "import torch\n(torch.ones(2) + 1).sum().item()\nraise KeyboardInterrupt\n")
+    plain = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    recorded = subprocess.run(
+        [*COMMAND, "record", "-o", "trace", "--", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (plain.returncode, recorded.returncode) == (-signal.SIGINT, 128 + signal.SIGINT)
+    assert recorded.stderr.startswith(plain.stderr)
+    assert "src/determinism" not in recorded.stderr
+
+
+def test_interrupt_that_the_program_catches_ends_it_as_without_recording(tmp_path: Path) -> None:
+    text = "import torch\ntry:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    (torch.ones(2) + 1).sum().item()\n"
+    ended = subprocess.run(
+        [*COMMAND, "record", "-o", "trace", "--", *script(tmp_path, text)],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 0
+
+
+def test_interrupt_during_an_import_shows_the_program_s_frames_alone(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import os\nopen('waiting', 'w').close()\nwhile True:\n    os.stat('.')\n")
+    words = script(tmp_path, "import torch\nimport waits\n")
+    ended = interrupt(tmp_path, "check", "--output", "out", "--", *words)
+    assert ended.status == 128 + signal.SIGINT
+    assert "in <module>" in ended.stderr

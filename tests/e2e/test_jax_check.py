@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -48,4 +49,38 @@ def test_a_rate_that_was_baked_into_the_program_is_an_argument(tmp_path: Path) -
     report = checked(tmp_path, "rate", options=("--no-explain",))
     assert report["first_divergence"]["kind"] == "argument"
     assert report["first_divergence"]["op"] == "jax::jit(step)"
+    assert report["first_divergence"]["inputs"] == []
     assert site_of(report) == ("compiled_by_xla/regression", line("compiled_by_xla/regression", "SITE step"))
+
+
+def test_data_that_differs_is_named_by_its_path_in_the_arguments(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import time
+        import jax, jax.numpy as jnp, numpy as np
+
+        @jax.jit
+        def step(parameters, batch, rate):
+            loss = lambda weight: jnp.mean((batch["x"] @ weight - batch["y"]) ** 2)
+            return {"weight": parameters["weight"] - rate * jax.grad(loss)(parameters["weight"])}
+
+        parameters = {"weight": jnp.zeros((4, 2))}
+        for number in range(3):
+            x, y = np.ones((8, 4), np.float32), np.zeros((8, 2), np.float32)
+            if number == 1:
+                y[3:5] = time.time_ns() % 1000003
+            parameters = step(parameters, {"x": x, "y": y}, 0.1)
+        print(parameters["weight"].sum())
+        """)
+    )
+    report = check_command(
+        tmp_path, [sys.executable, str(program)], options=("--budget", "1"), environment=ENVIRONMENT
+    ).report
+    first = report["first_divergence"]
+    assert (first["kind"], first["op"]) == ("data", "jax::jit(step)")
+    (named,) = first["inputs"]
+    assert (named["path"], named["dtype"], named["shape"]) == ("batch['y']", "float32", [8, 2])
+    assert (named["elements_different"], named["extent"]) == (4, [[3, 4], [0, 1]])
+    labels = [one["label"] for one in report["story"]]
+    assert labels.index(f"input {named['position']}") < labels.index("output")

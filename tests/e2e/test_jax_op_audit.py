@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from determinism.knowledge.measurement import read_audit
+from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import run
 
 

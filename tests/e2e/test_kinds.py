@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ import pytest
 
 import determinism
 from determinism.types import Kind
-from tests.e2e.checking import check, line, site_of
+from tests.e2e.checking import check, check_command, line, site_of
 
 TRIES = 20
 """What varies only with some probability is checked again until it did."""
@@ -66,6 +68,31 @@ def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
     assert report["evidence"] is report["reproducer"] is None
     assert report["first_visible"]["step"] == expected.step
     assert report["dead_differences"]["count"] == DEAD.get(expected.program, 0)
+
+
+def test_input_that_differs_is_named(tmp_path: Path) -> None:
+    report = check(tmp_path, "numpy_buffer", options=("--explain", "--budget", "1"))
+    (named,) = report["first_divergence"]["inputs"]
+    assert named["path"] == "mat1"
+    assert named["elements_different"] > 0
+    labels = [one["label"] for one in report["story"]]
+    assert labels.index(f"input {named['position']}") < labels.index("output")
+
+
+def test_a_size_that_differs_is_where_the_memory_was_allocated(tmp_path: Path) -> None:
+    program = tmp_path / "width.py"
+    program.write_text(
+        "import numpy, torch\n"
+        "width = int(numpy.random.RandomState().randint(4, 2**20))\n"
+        "layer = torch.nn.Linear(2, width)\n"
+        "print(layer(torch.ones(1, 2)).sum().item())\n"
+    )
+    report = check_command(tmp_path, [sys.executable, str(program)], options=("--no-explain",)).report
+    first = report["first_divergence"]
+    assert (first["kind"], first["op"], first["site"]["line"]) == ("argument", "aten::empty.memory_format", 3)
+    assert first["inputs_equal"] is None
+    assert "size=[" in next(entry["text"] for entry in report["story"] if entry["label"] == "detail")
+    assert not any("equal" in entry["text"] for entry in report["story"] if entry["label"] == "inputs")
 
 
 def test_order_of_modules(tmp_path: Path) -> None:
@@ -175,3 +202,52 @@ def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:
     assert report["first_divergence"] is None
     assert report["verdict"] == "same"
     assert report["recorded"]["records"] > 1000
+
+
+def test_memory_that_nobody_wrote_is_named_by_its_allocation_without_experiments(tmp_path: Path) -> None:
+    report = check(tmp_path, "unfilled_batch", options=("--no-explain",))
+    labels = [entry["label"] for entry in report["story"]]
+    allocation = report["story"][labels.index("allocated at") + 1]
+    assert "empty" in allocation["text"]
+
+
+RECEIVING = """
+    import os, random, sys, time, torch, torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    if rank == 0:
+        total = torch.zeros(4)
+        for _ in range(4):
+            part = torch.empty(4)
+            dist.recv(part{source})  # RECEIVED
+            total = 0.5 * total + part
+        print(total.sum().item())
+    else:
+        first = int(os.path.exists("second run")) + 1
+        for number in range(2):
+            time.sleep(0.05 if rank == first else 0.5)
+            dist.send(torch.full((4,), float(10 * rank + number)), 0)
+    dist.barrier()
+    if rank == 0:
+        open("second run", "w").close()
+    dist.destroy_process_group()
+"""
+
+
+def receiving(folder: Path, source: str) -> dict[str, Any]:
+    (folder / "receiving.py").write_text(textwrap.dedent(RECEIVING).replace("{source}", source))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "receiving.py"]
+    return check_command(folder, launcher, options=("--no-explain",)).report
+
+
+def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path) -> None:
+    report = receiving(tmp_path, "")
+    assert report["verdict"] == "different"
+    assert report["first_divergence"]["kind"] == "order"
+    labels = [entry["label"] for entry in report["story"]]
+    assert "# RECEIVED" in report["story"][labels.index("received at") + 1]["text"]
+
+
+def test_what_is_received_from_each_rank_in_turn_is_the_same(tmp_path: Path) -> None:
+    assert receiving(tmp_path, ", src=_ % 2 + 1")["verdict"] == "same"

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.child_environment import BOOTSTRAP_FOLDER, child_environment
-from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.options import RecordingConfiguration
+from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
 from determinism.launch.unrecorded import not_recorded_reasons, unrecorded_reason
 
 RECORDER = """
@@ -300,9 +301,64 @@ def test_torchruns_agent_is_not_recorded(stage: Stage, tmp_path: Path) -> None:
     assert stage.keys() == ["main"]
 
 
+def newer_syntax(tree: ast.AST) -> list[str]:
+    """What of a syntax tree Python 2.7 cannot parse, or refuses."""
+    newer = (
+        ast.JoinedStr,
+        ast.AnnAssign,
+        ast.Nonlocal,
+        ast.NamedExpr,
+        ast.YieldFrom,
+        ast.Starred,
+        ast.Match,
+        ast.AsyncFunctionDef,
+    )
+    found = [type(node).__name__ for node in ast.walk(tree) if isinstance(node, newer)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (node.returns or node.args.kwonlyargs or node.args.posonlyargs):
+            found.append(f"signature of {node.name}")
+        elif isinstance(node, ast.arg) and node.annotation:
+            found.append(f"annotation of {node.arg}")
+        elif isinstance(node, ast.Raise) and node.cause:
+            found.append("raise from")
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            found.append("a future import")
+        elif isinstance(node, ast.ClassDef) and node.keywords:
+            found.append(f"keywords of {node.name}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["notes.py", "bootstrap/sitecustomize.py"])
+def test_what_every_interpreter_runs_has_the_syntax_of_every_python(name: str) -> None:
+    text = (BOOTSTRAP_FOLDER.parent / name).read_text()
+    assert newer_syntax(ast.parse(text)) == []
+    assert text.isascii(), "Python 2.7 refuses other characters where no encoding is declared"
+    assert newer_syntax(ast.parse("def f(a: int): print(f'{a}')"))
+
+
+def old_interpreters() -> list[str]:
+    """The interpreters of this machine that cannot record: those on the path, and those of pyenv."""
+    names = [f"python{version}" for version in ("2.7", "3.5", "3.6", "3.7", "3.8", "3.9", "3.10")]
+    found = [path for name in names if (path := shutil.which(name)) and "shims" not in path]
+    return found + [str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
+
+
+def test_child_of_an_older_python_prints_nothing_and_is_noted(stage: Stage) -> None:
+    (stage.modules / "sitecustomize.py").write_text("import sys; sys.hidden_ran = True\n")
+    interpreters = old_interpreters()
+    requests = {"DETERMINISM_ENABLING": "{}", "DETERMINISM_PROBES": "{}", "DETERMINISM_FACTORS": "{}"}
+    for interpreter in interpreters:
+        done = subprocess.run(
+            [interpreter, "-c", "import sys; print(sys.hidden_ran)"],
+            env=stage.environ(**requests), capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", ""), interpreter
+    reasons = not_recorded_reasons(stage.trace)
+    assert len(reasons) == len(interpreters)
+    assert all("recording needs 3.11 or newer" in reason for reason in reasons)
+
+
 def test_interpreter_that_is_too_old_notes_it_silently(stage: Stage) -> None:
-    for name in ("notes.py", "bootstrap/sitecustomize.py"):
-        ast.parse((BOOTSTRAP_FOLDER.parent / name).read_text(), feature_version=(3, 8))
     (stage.modules / "sitecustomize.py").write_text("import sys; sys.hidden_ran = True\n")
     # Stands in for an old interpreter, which this machine need not have.
     stage.run(

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from determinism.errors import LaunchError
-from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.io import StandardInput
+from determinism.launch.options import RecordingConfiguration
 from determinism.launch.program import ProgramExit, run_program
-from determinism.launch.standard_input import StandardInput
 
 
 @pytest.fixture
@@ -210,9 +210,9 @@ def test_device_and_closed_input(configuration: RecordingConfiguration, tmp_path
         assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["0 \n"] * 3
     driver = f"""
         from pathlib import Path
-        from determinism.launch.configuration import RecordingConfiguration
+        from determinism.launch.options import RecordingConfiguration
         from determinism.launch.program import run_program
-        from determinism.launch.standard_input import StandardInput
+        from determinism.launch.io import StandardInput
         with StandardInput() as stdin:
             configuration = RecordingConfiguration(Path({str(tmp_path)!r}))
             print(run_program(["true"], configuration=configuration, stdin=stdin).exit_status)
@@ -224,11 +224,11 @@ def test_device_and_closed_input(configuration: RecordingConfiguration, tmp_path
 DRIVER = """
     import json, os, sys
     from pathlib import Path
-    from determinism.launch import interruption
-    from determinism.launch.configuration import RecordingConfiguration
+    from determinism.launch import program
+    from determinism.launch.options import RecordingConfiguration
     from determinism.launch.program import Interrupted, run_program
     request = json.loads(sys.argv[1])
-    interruption.GRACE_SECONDS, interruption._FORWARDING_SECONDS = request["grace"], request["forwarding"]
+    program.GRACE_SECONDS, program._FORWARDING_SECONDS = request["grace"], request["forwarding"]
     if "terminal" in request:
         terminal = os.open(request["terminal"], os.O_RDWR)
         for stream in (0, 1, 2):

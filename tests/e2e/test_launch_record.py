@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from determinism import compare
+from determinism.comparison.runs import TIME_LIMIT
 from determinism.errors import LaunchError, TraceError
 from determinism.launch.record import record_program
 from determinism.launch.unrecorded import unrecorded_reason
@@ -125,3 +127,19 @@ def test_program_does_not_get_pandas_where_it_is_installed(tmp_path: Path) -> No
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{loop}\nsys.exit('pandas' in sys.modules)"
     result = record_program([sys.executable, "-c", code], tmp_path / "trace", log=tmp_path / "log")
     assert result.exit_status == 0, (tmp_path / "log").read_text()
+
+
+def test_program_that_took_too_long_is_not_said_to_have_differed(tmp_path: Path) -> None:
+    code = "import pathlib, sys, time, torch; torch.ones(2) + 1; pathlib.Path(sys.argv[1]).touch(); time.sleep(100)"
+    for name in ("first", "second"):
+        marker = tmp_path / f"{name}.computed"
+        result = record_program(
+            [sys.executable, "-c", code, str(marker)],
+            tmp_path / name,
+            why_stop=lambda marker=marker: TIME_LIMIT if marker.exists() else None,
+        )
+        assert result.stopped_by == "time-limit"
+        assert manifest(tmp_path / name)["stopped_by"] == "time-limit"
+    comparison = compare(tmp_path / "first", tmp_path / "second")
+    assert comparison.verdict == "inconclusive"
+    assert [trouble.identifier for trouble in comparison.trouble] == ["time-limit"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from determinism.knowledge.measurement import read_audit
-from tests.e2e.commands import run
+from determinism.knowledge.entries import read_audit
+from tests.e2e.commands import COMMAND, run
 
 SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")
 
@@ -40,6 +43,27 @@ def test_news_are_told(tmp_path: Path) -> None:
 
     assert finished.status == 1
     assert "it gave 2 results in 2 runs, declared deterministic" in " ".join(finished.text.split())
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "audit", "--runs", "30", "-o", "out.json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        time.sleep(20)
+        assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        said, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "Traceback" not in errors
+    assert "Not everything was measured: Ctrl-C came in." in said
+    audit = read_audit(tmp_path / "out.json")
+    assert audit.measurements
+    assert (audit.stopped, audit.runs_asked) == ("Ctrl-C came in.", 30)
 
 
 @pytest.mark.thorough

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.child_environment import with_bootstrap
-from determinism.launch.enabling_request import EnablingRequest
+from determinism.launch.options import EnablingRequest
+from determinism.launch.program import with_bootstrap
 from determinism.probes.request import ProbeRequest
 from tests.e2e.probing import Ended, Stage, documents
 from tests.e2e.running import PROGRAMS
@@ -262,7 +262,7 @@ def test_framework_whose_launcher_was_started_is_not_probed(tmp_path: Path) -> N
 def test_code_that_is_not_loaded_from_source_is_said_to_be_unprobed(tmp_path: Path) -> None:
     import py_compile
 
-    from determinism.diagnose.source_notes import unprobed_modules
+    from determinism.diagnose.sources import unprobed_modules
 
     stage = Stage(tmp_path, "import compiled\nprint(compiled.value)\n", compiled="value = 1\n")
     source = stage.folder / "compiled.py"
@@ -323,7 +323,7 @@ def test_training_has_the_same_bits(tmp_path: Path, program: str) -> None:
 
 
 def test_tests_that_pytest_rewrites_are_said_to_be_unprobed(tmp_path: Path) -> None:
-    from determinism.diagnose.source_notes import unprobed_modules
+    from determinism.diagnose.sources import unprobed_modules
 
     stage = Stage(
         tmp_path, "", test_it="import helper\ndef test_it():\n    assert helper.words\n", helper="words = list({'a'})\n"

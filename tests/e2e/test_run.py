@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from determinism.frameworks.torch.seeding import generator
-from determinism.seeds.streams import Streams
+from determinism.frameworks.torch.enable import generator
+from determinism.seeds import Streams
 from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_middle, plain, printed
 

@@ -72,3 +72,13 @@ def test_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     first = checked(tmp_path, "set_order")["first_divergence"]
     assert first["kind"] == "order"
     assert first["site"]["line"] == 13
+
+
+def test_data_that_differs_is_named_by_the_argument_of_the_function(tmp_path: Path) -> None:
+    report = checked(tmp_path, "batch_of_the_clock", options=("--budget", "1"))
+    first = report["first_divergence"]
+    assert first["kind"] == "data"
+    (named,) = first["inputs"]
+    assert (named["path"], named["dtype"], named["shape"]) == ("targets", "float32", [8, 2])
+    assert (named["elements_different"], named["extent"]) == (4, [[3, 4], [0, 1]])
+    assert [one["label"] for one in report["story"] if one["text"].startswith("targets: ")] == ["input 2"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.knowledge.measurement import read_audit
+from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import run
 
 SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")

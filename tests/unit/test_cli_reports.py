@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from determinism.cli.reports import Reports
+from determinism.cli.options import Reports
 from tests.html_structure import Page
 from tests.unit.test_trace_damage import write
 

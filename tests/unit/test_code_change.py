@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.probes.code_change import ChangedLines, CodeChange, Unchangeable, changed_tree
 from determinism.probes.loading import Loading
-from determinism.probes.request import ProbeRequest
+from determinism.probes.request import ChangedLines, CodeChange, ProbeRequest, Unchangeable, changed_tree
 
 TEXT = b'''"""Reads."""
 

@@ -7,11 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from determinism.comparison.align import align
-from determinism.comparison.canonical import Canonical
-from determinism.comparison.differences import Flags, compare_rows, producers, ragged_differs, same_structure
+from determinism.comparison.columns import (
+    Canonical,
+    Flags,
+    align,
+    compare_rows,
+    producers,
+    ragged_differs,
+    same_structure,
+)
 from determinism.comparison.lockstep import Lockstep, Translation
-from determinism.trace.chunk import Children
+from determinism.trace.stream import Children
 from determinism.types import Access, Phase, Role
 from tests.traces import Ref, TraceBuilder, layout, opened, process_of
 

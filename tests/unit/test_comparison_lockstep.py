@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from determinism.comparison import lockstep
-from determinism.comparison.canonical import Canonical
+from determinism.comparison.columns import Canonical
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.report.document import document
-from determinism.trace.decoder import Decoder
+from determinism.trace.reader import Decoder
 from determinism.trace.schema import Table
+from determinism.trace.stream import BatchStream
 from determinism.types import Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout, process_of
 
@@ -80,7 +81,8 @@ def at(number: int, **fields: Any) -> Edit:
 
 
 def stored(trace: Path) -> bytes:
-    return (trace / STORED).read_bytes()
+    """The batches of records; what goes before names the run."""
+    return (trace / STORED).read_bytes()[BatchStream(trace / STORED).start or 0 :]
 
 
 def found(comparison: Comparison) -> dict[str, Any]:

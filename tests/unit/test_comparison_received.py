@@ -302,7 +302,25 @@ def test_an_op_that_differs_by_itself_in_a_thread(tmp_path: Path) -> None:
 def test_updates_of_two_threads_in_another_order(tmp_path: Path) -> None:
     runs = [(1, "0", "a", "0a"), (2, "0a", "b", "0ab")], [(2, "0", "b", "0b"), (1, "0b", "a", "0ba")]
     first = first_of(compared(tmp_path, race(*runs)))
-    assert (first.kind, first.op, first.thread) == (Kind.MUTATION, "aten::add_", "one")
+    assert (first.kind, first.op, first.thread) == (Kind.ORDER, "aten::add_", "one")
+    assert "one after the other" in first.detail
+
+
+def test_an_op_that_varies_on_tensors_of_each_thread_is_no_race(tmp_path: Path) -> None:
+    """The threads' tensors look alike, and no thread ever takes what the other one wrote."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("aten::zeros", outputs=["0"])
+        own = threads(b, "one", "two")
+        for thread in (1, 2):
+            last: Ref | int = Ref(-1, digest="0")
+            for number in range(2):
+                made = f"{thread} {number}" + (f" {run}" if thread == 2 else "")
+                last = own.add("aten::put_", [last], [made], thread=thread)
+        b.step({"weight": b.add("op::use", [Ref(-1, digest=f"2 1 {run}")], [f"weight {run}"])})
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.kind, first.op, first.thread) == (Kind.OP, "aten::put_", "two")
 
 
 def test_updates_that_are_lost_and_only_printed(tmp_path: Path) -> None:

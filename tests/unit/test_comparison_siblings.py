@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.siblings import alone
+from determinism.comparison.partners import alone
 from determinism.trace.opening import open_trace
 from determinism.types import Kind, Role, Verdict
 from tests.streams import compared, first_of

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from determinism.comparison import lockstep
-from determinism.comparison.course import MOST_ENTRIES, StepSpan
-from determinism.comparison.result import Comparison
+from determinism.comparison.lockstep import StepCounts
+from determinism.comparison.result import MOST_ENTRIES, Comparison, StepSpan
 from determinism.comparison.runs import compare
-from determinism.comparison.step_counts import StepCounts
-from determinism.trace.chunk import Chunk
+from determinism.trace.stream import Chunk
 from determinism.types import Role, Verdict
 from tests.traces import TraceBuilder
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import Comparison, Likeness, ValuesApart
 from determinism.comparison.runs import compare
-from determinism.comparison.values_result import Likeness, ValuesApart
 from determinism.trace.kept_values import sampled_places
 from determinism.types import Kind, Role
 from tests.traces import TraceBuilder, layout

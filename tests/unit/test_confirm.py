@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.divergence import Divergence, ValueExample
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import Comparison, Divergence, ValueExample
 from determinism.diagnose.confirm import confirm, needs_confirmation
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_output

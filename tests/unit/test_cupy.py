@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import determinism
-from determinism.seeds.streams import Streams
+from determinism.seeds import Streams
 from determinism.session import seeding
-from determinism.session.seed_settings import seed_settings
+from determinism.session.enable import seed_settings
 from determinism.state import capture, from_bytes
 
 STAND_IN = """

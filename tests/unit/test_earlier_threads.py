@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
-from determinism.frameworks.earlier_threads import note_earlier_threads
+from determinism.frameworks.earlier_threads import note_earlier_threads, program_threads
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,39 @@ def test_threads_are_told_as_one(names: list[str], told: tuple[str, str] | None)
 
     note_earlier_threads(Writer(), names)  # type: ignore[arg-type]
     assert spots == ([] if told is None else [told])
+
+
+KERNEL = """
+import threading
+class IOPubThread:
+    def __init__(self):
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="IOPub", daemon=True)
+    def _run(self):
+        self.ended.wait()
+class Heartbeat(threading.Thread):
+    def run(self):
+        self.ended.wait()
+class SubshellThread(Heartbeat):
+    pass
+"""
+
+
+def test_threads_that_serve_a_notebook_are_none_of_the_program() -> None:
+    kernel: dict[str, Any] = {"__name__": "ipykernel.threads"}
+    exec(KERNEL, kernel)
+    served = kernel["IOPubThread"]()
+    heartbeat, subshell = kernel["Heartbeat"](name="Heartbeat"), kernel["SubshellThread"](name="subshell")
+    own = threading.Thread(target=served.ended.wait, name="reader", daemon=True)
+    threads = [served.thread, heartbeat, subshell, own]
+    for thread in threads:
+        thread.ended = served.ended
+        thread.daemon = True
+        thread.start()
+    try:
+        named = program_threads({threading.get_ident()})
+    finally:
+        served.ended.set()
+    # Cells run in subshells.
+    assert {"subshell", "reader"} <= set(named)
+    assert not {"IOPub", "Heartbeat"} & set(named)

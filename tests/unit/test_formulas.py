@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.frameworks.torch.formulas import DATA, Formulas, formulas_of
+from determinism.frameworks.torch.ops import DATA, Formulas, formulas_of
 
 AUDITS = """
 [[audit]]

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.comparison.divergence import Divergence, ValueExample
-from determinism.comparison.result import Comparison
-from determinism.comparison.value_difference import ValueDifference, difference
-from determinism.diagnose.further_values import add_values, needs_values
-from determinism.trace.schema import CAPTURED_OUTPUTS_FILE
+from determinism.comparison.result import Comparison, Divergence, InputDifference, ValueExample
+from determinism.comparison.values import ValueDifference, difference
+from determinism.diagnose.confirm import add_values, needs_values
+from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_evidence, make_output
@@ -137,7 +136,7 @@ def compared(
         elif content is not None:
             write_tensors(place / CAPTURED_OUTPUTS_FILE, content, about={})
     comparison = make_different(first_divergence=divergence(), **changes)
-    add_values(comparison, kept, reason)
+    add_values(comparison, kept, reason, {})
     return comparison
 
 
@@ -186,3 +185,41 @@ def test_inputs_that_were_left_out_do_not_keep_results_from_being_compared(tmp_p
     assert found.first_divergence.outputs[0].max_abs == 2.0
     assert found.evidence.note == "Not all tensors were kept, because its inputs are large."
     assert found.evidence.reproducer == make_evidence().reproducer
+
+
+def make_input(position: int, path: str | None = None, shape: tuple[int, ...] = (2,)) -> InputDifference:
+    return InputDifference(position, path, "float32", shape, "cpu", 2)
+
+
+def with_inputs(folder: Path, inputs: tuple[InputDifference, ...], paths: dict[str, str | None], *runs: Any) -> Any:
+    kept = []
+    for number, tensors in enumerate(runs):
+        place = folder / f"run-{number}"
+        place.mkdir()
+        write_tensors(place / CAPTURED_INPUTS_FILE, tensors, about={})
+        kept.append(place)
+    comparison = make_different(first_divergence=divergence(inputs=inputs))
+    add_values(comparison, kept, None, paths)
+    assert comparison.first_divergence is not None
+    return comparison.first_divergence.inputs
+
+
+def test_inputs_get_the_values_of_the_tensors_that_differ(tmp_path: Path) -> None:
+    first = {"self": singles(1, 2), "mat1": singles(1, 2), "mat2": singles(5, 6)}
+    second = {"self": singles(1, 2), "mat1": singles(1, 3), "mat2": singles(5, 9)}
+    paths: dict[str, str | None] = {name: name for name in first}
+    found = with_inputs(tmp_path, (make_input(1), make_input(2)), paths, first, second)
+    assert [(one.path, one.max_abs) for one in found] == [("mat1", 1.0), ("mat2", 3.0)]
+
+
+def test_the_path_of_the_record_and_its_position_come_first(tmp_path: Path) -> None:
+    runs = [{"input_0": singles(1, 2), "input_3": singles(1, value)} for value in (5, 7)]
+    (found,) = with_inputs(tmp_path, (make_input(3, "batch['y']"),), dict.fromkeys(runs[0]), *runs)
+    assert (found.path, found.examples[0].second) == ("batch['y']", "7")
+
+
+def test_inputs_that_are_not_alike_or_equal_say_nothing_of_values(tmp_path: Path) -> None:
+    first, second = {"self": singles(1, 2), "other": singles(1)}, {"self": singles(1, 2), "other": singles(2)}
+    paths: dict[str, str | None] = {"self": "self", "other": "other"}
+    (found,) = with_inputs(tmp_path, (make_input(0),), paths, first, second)
+    assert (found.path, found.elements_different) == (None, None)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from determinism.comparison.divergence import Divergence, OutputDifference
+from determinism.comparison.result import Divergence, OutputDifference
+from determinism.diagnose.experiments import Intervention
 from determinism.diagnose.hypotheses import hypotheses, told_by_kind
-from determinism.diagnose.intervention import Intervention
 from determinism.trace.names import Frame
 from determinism.types import Kind
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from determinism.import_hook import after_import
-from determinism.launch.configuration import RecordingConfiguration
 from determinism.launch.notes import note_not_recorded
+from determinism.launch.options import RecordingConfiguration
 
 NAME = "hooked_example"
 

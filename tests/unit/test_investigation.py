@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.divergence import Divergence, OutputDifference
-from determinism.comparison.result import Comparison, Recorded
-from determinism.diagnose.intervention import Intervention
+from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
+from determinism.diagnose.experiments import BudgetSpent, Intervention, Rate, Trial
 from determinism.diagnose.investigation import Investigation
-from determinism.diagnose.source_notes import Unprobed
-from determinism.diagnose.sources import Source, SourceSite
-from determinism.diagnose.trial import BudgetSpent, Rate, Trial
+from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
 from determinism.probes.request import FixedSource

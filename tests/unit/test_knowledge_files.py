@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
-from determinism.knowledge.files import DATA, OP_FOLDERS, op_files, ops_of, source_of
-from determinism.knowledge.framework import framework_named, framework_names
-from determinism.knowledge.index import INDEX_FILE, index_text
-from determinism.knowledge.measurement import known_audits
-from determinism.knowledge.status import SourceKind, Status
+from determinism.knowledge.entries import (
+    DATA,
+    INDEX_FILE,
+    OP_FOLDERS,
+    SourceKind,
+    Status,
+    index_text,
+    known_audits,
+    op_files,
+    ops_of,
+    source_of,
+)
+from determinism.knowledge.query import framework_named, framework_names
 from tests.architecture.knowledge_checks import problems, violations
 
 FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.toml"))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.knowledge.framework import Framework, framework_named
-from determinism.knowledge.installed import CONTAINER_VARIABLE, installed_version
+from determinism.knowledge.query import CONTAINER_VARIABLE, Framework, framework_named, installed_version
 
 
 def called(*distributions: str) -> Framework:

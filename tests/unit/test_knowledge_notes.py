@@ -7,11 +7,9 @@ from collections import Counter
 
 import pytest
 
-from determinism.knowledge.files import op_files, ops_of
-from determinism.knowledge.framework import framework_named
-from determinism.knowledge.history import history
-from determinism.knowledge.myths import myths
-from determinism.knowledge.settings import settings
+from determinism.knowledge.entries import op_files, ops_of
+from determinism.knowledge.query import framework_named, status
+from determinism.tools.documented_facts import history, myths, settings
 
 VARIABLE = re.compile(
     r"\b(?:TF|NCCL|CUBLAS|HOROVOD|NVTE|MKL|TORCHINDUCTOR|VLLM|TRITON|PRIMUS|CAUSAL|MAMBA)_[A-Z][A-Z0-9_]+\b"
@@ -49,6 +47,8 @@ def test_every_variable_in_a_solution_is_described() -> None:
     [
         ("TF_CUDNN_USE_FRONTEND", "2.6", True),
         ("TF_CUDNN_USE_FRONTEND", "2.4", False),
+        ("TF_CUDNN_USE_FRONTEND", "2.19.1", True),
+        ("TF_CUDNN_USE_FRONTEND", "2.20.0", False),
         ("TF_DISABLE_DEPTHWISE_CONV_DETERMINISM_EXCEPTIONS", "2.9.3", True),
         ("TF_DISABLE_DEPTHWISE_CONV_DETERMINISM_EXCEPTIONS", "2.10", False),
         ("torch.set_deterministic", "1.9.1", True),
@@ -64,6 +64,20 @@ def test_events_are_there_once() -> None:
     counted = Counter(event.reference for event in history())
     assert len(counted) > 120
     assert [reference for reference, count in counted.items() if count > 1] == []
+
+
+def test_a_number_is_an_issue_or_a_pull_request_everywhere() -> None:
+    sources = {source for answer in status() for one in answer.statuses for source in one.sources}
+    sources |= {source for setting in settings() for source in setting.sources}
+    kinds: dict[str, set[str]] = {}
+    for kind, reference in [*((s.kind, s.reference) for s in sources), *((e.kind, e.reference) for e in history())]:
+        if "#" in reference and kind in ("issue", "pull request"):
+            kinds.setdefault(reference, set()).add(kind)
+
+    assert len(kinds) > 150
+    assert {reference: found for reference, found in kinds.items() if len(found) > 1} == {}
+    # One that was mixed up: the pull request that repaired it is another one.
+    assert (kinds["pytorch/pytorch#195404"], kinds["pytorch/pytorch#195754"]) == ({"issue"}, {"pull request"})
 
 
 def test_commits_and_numbers_are_not_mixed_up() -> None:

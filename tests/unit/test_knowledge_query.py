@@ -6,9 +6,8 @@ import pytest
 
 import determinism
 from determinism.errors import UsageError
-from determinism.knowledge import installed
-from determinism.knowledge.framework import framework_named
-from determinism.knowledge.query import OpStatus, not_installed, status
+from determinism.knowledge import query
+from determinism.knowledge.query import OpStatus, framework_named, not_installed, status
 
 TORCH, TENSORFLOW = framework_named("torch"), framework_named("tensorflow")
 
@@ -17,8 +16,8 @@ TORCH, TENSORFLOW = framework_named("torch"), framework_named("tensorflow")
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What is installed, for the test to fill."""
     versions: dict[str, str] = {}
-    monkeypatch.setattr(installed, "_versions", lambda places: versions)
-    monkeypatch.delenv(installed.CONTAINER_VARIABLE, raising=False)
+    monkeypatch.setattr(query, "_versions", lambda places: versions)
+    monkeypatch.delenv(query.CONTAINER_VARIABLE, raising=False)
     return versions
 
 
@@ -140,7 +139,7 @@ def test_variants_of_a_container_have_different_versions_of_tensorflow() -> None
 
 
 def test_the_container_that_runs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(installed.CONTAINER_VARIABLE, "21.05")
+    monkeypatch.setenv(query.CONTAINER_VARIABLE, "21.05")
     answers = status("tf.sparse.sparse_dense_matmul", framework="ngc", device="gpu")
     assert answers[0].installed
     assert {"depends", "raises"} <= {one.deterministic for one in answers[0].statuses}

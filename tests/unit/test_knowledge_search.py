@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from determinism.knowledge.index import index, op_at
-from determinism.knowledge.search import entries_for, near_names
+from determinism.knowledge.entries import index, op_at
+from determinism.knowledge.query import entries_for, near_names
 
 
 def found(text: str, framework: str | None = None) -> list[str]:

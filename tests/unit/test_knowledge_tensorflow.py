@@ -187,3 +187,34 @@ def test_solutions_are_those_of_the_version(name: str, version: str, words: str)
 def test_what_2_21_prints_when_it_refuses_is_understood(message: str) -> None:
     answers = status(message, framework="tensorflow", version="2.21")
     assert any(one.deterministic == "raises" for answer in answers for one in answer.statuses)
+
+
+def test_nothing_is_said_of_ctc_loss_before_cudnn_had_it() -> None:
+    verdicts = {
+        version: {
+            one.deterministic
+            for answer in status("tf.nn.ctc_loss", framework="tensorflow", version=version, device="gpu")
+            for one in answer.statuses
+        }
+        for version in ("2.1.4", "2.2.3", "2.3.4", "2.6.5")
+    }
+
+    assert verdicts == {
+        "2.1.4": set(),
+        "2.2.3": {"nondeterministic"},
+        "2.3.4": {"nondeterministic"},
+        "2.6.5": {"deterministic"},
+    }
+
+
+def test_the_forward_direction_of_bilinear_resizing_is_what_the_page_of_2019_said_and_what_the_code_shows() -> None:
+    answers = status(
+        "tf.image.resize_bilinear", framework="tensorflow", version="2.1", device="gpu", direction="forward"
+    )
+    found = {(one.basis.value, one.deterministic) for answer in answers for one in answer.statuses}
+
+    assert found == {("documented", "nondeterministic"), ("observed", "deterministic")}
+    later = status(
+        "tf.image.resize_bilinear", framework="tensorflow", version="2.21", device="gpu", direction="forward"
+    )
+    assert {one.deterministic for answer in later for one in answer.statuses} == {"deterministic"}

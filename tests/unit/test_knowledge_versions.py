@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from determinism.errors import UsageError
-from determinism.knowledge.versions import VersionRange, release
+from determinism.knowledge.entries import VersionRange, release
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from determinism.launch.child_environment import BOOTSTRAP_FOLDER, child_environment
-from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.options import RecordingConfiguration
+from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
 from determinism.launch.reading import EARLIER_RUNS_VARIABLE
-from determinism.session.process_key import claim_process_folder
+from determinism.session.record import claim_process_folder
 
 
 def test_request_survives_the_environment(tmp_path: Path) -> None:

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch import fail_fast
-from determinism.launch.fail_fast import FailFast
+from determinism.comparison.runs import FAIL_FAST
+from determinism.launch import runs
+from determinism.launch.runs import FailFast
 from determinism.trace.opening import open_trace
 from tests.traces import TraceBuilder
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fail_fast, "_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(fail_fast, "_SHARE", 0)
+    monkeypatch.setattr(runs, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(runs, "_SHARE", 0)
 
 
 def step(run: TraceBuilder, weight: str = "weight", *, extra: bool = False) -> None:
@@ -38,9 +39,9 @@ def first(tmp_path: Path) -> Path:
 def is_decided(following: FailFast, *, within: float) -> bool:
     """Whether it is decided before so many seconds are over."""
     end = time.monotonic() + within
-    while not following.is_decided() and time.monotonic() < end:
+    while following.why_stop() is None and time.monotonic() < end:
         time.sleep(0.01)
-    return following.is_decided()
+    return following.why_stop() == FAIL_FAST
 
 
 @pytest.mark.parametrize("change", [{"weight": "another"}, {"extra": True}], ids=["value", "structure"])

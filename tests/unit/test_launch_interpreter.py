@@ -35,7 +35,7 @@ def test_interpreter_without_the_packages(bare_python: Path) -> None:
         check_interpreter([str(bare_python), "train.py"], ENVIRON)
     assert caught.value.identifier == "interpreter-lacks-packages"
     assert "lacks numpy and pyarrow and xxhash" in caught.value.message
-    assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install numpy pyarrow xxhash"
+    assert caught.value.lines[-1] == f"'{bare_python}' -m pip install numpy pyarrow xxhash"
 
 
 def test_interpreter_with_packages_that_do_not_go_together(bare_python: Path, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_interpreter_with_packages_that_do_not_go_together(bare_python: Path, tm
     (tmp_path / "pyarrow.py").write_text('raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")')
     with pytest.raises(LaunchError, match=r"cannot import .* found 1\.26\.4\.") as caught:
         check_interpreter([str(bare_python), "train.py"], {**ENVIRON, "PYTHONPATH": str(tmp_path)})
-    assert caught.value.message.splitlines()[-1] == f"'{bare_python}' -m pip install 'pyarrow<26'"
+    assert caught.value.lines[-1] == f"'{bare_python}' -m pip install 'pyarrow<26'"
 
 
 def test_interpreter_found_on_path(bare_python: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import FileChange
-from determinism.launch.leftovers import RunTimes
 from determinism.launch.reading import Readings
+from determinism.launch.runs import RunTimes
 
 
 class Stage:

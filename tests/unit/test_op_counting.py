@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from determinism.audit import launch
+from determinism.audit.harness import Arrays, count_results, with_device
+from determinism.audit.launch import OpAuditRequest, Way, ways_of
 from determinism.errors import UsageError
-from determinism.frameworks.op_audit.arrays import Arrays
-from determinism.frameworks.op_audit.counting import count_results
-from determinism.frameworks.op_audit.process import with_device
-from determinism.knowledge.measurement import Measurement
-from determinism.launch import op_audit
-from determinism.launch.op_audit import OpAuditRequest, Way, ways_of
+from determinism.knowledge.entries import Measurement
 
 ABOUT = Measurement("an op", "a case", "forward", "float32", 2, False, 0, 0)
 
@@ -109,13 +107,13 @@ def test_replaced_ops_are_measured_in_deterministic_mode_where_that_is_asked_for
     asked = OpAuditRequest("torch", "cuda", patched=True)
     assert ways_of(asked) == (Way(None, False), Way(None, True), Way(None, True, patched=True))
     with pytest.raises(UsageError, match="torch only, not for jax"):
-        op_audit.audit(OpAuditRequest("jax", patched=True))
+        launch.audit(OpAuditRequest("jax", patched=True))
 
 
 def test_a_framework_that_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op_audit, "find_spec", lambda name: None)
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="jax is not installed for .*python"):
-        op_audit.audit(OpAuditRequest("jax"))
+        launch.audit(OpAuditRequest("jax"))
 
 
 def test_a_device_is_there_if_the_framework_sees_one() -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from determinism.errors import UsageError
-from determinism.knowledge.disagreement import disagreements
-from determinism.knowledge.index import index
-from determinism.knowledge.measurement import Audit, Measurement, known_audits, read_audit
-from determinism.knowledge.query import status
-from determinism.report.measured_rows import measured_rows
+from determinism.knowledge.entries import Audit, Measurement, index, known_audits, read_audit
+from determinism.knowledge.query import disagreements, status
+from determinism.report.status import audit_text, measured_rows
 
 EQUAL = Measurement("torch.Tensor.put_", "a case", "forward", "float32", 2, False, 20, 1)
 VARIED = replace(EQUAL, distinct=3)
@@ -62,7 +60,7 @@ def test_what_replaced_ops_do_is_shown_by_itself_and_is_no_news() -> None:
     assert news(replace(patched, distinct=3)) == []
     heads, row = (
         [cell.text for cell in cells]
-        for cells in measured_rows([EQUAL, replace(RAISED, deterministic_mode=True), patched])
+        for cells in measured_rows([EQUAL, replace(RAISED, deterministic_mode=True), patched], 20)
     )
     assert (heads[3:], row[3:]) == (
         ["default", "deterministic mode", "patched"],
@@ -101,7 +99,7 @@ def test_the_results_that_come_along_contradict_nothing() -> None:
 def test_measured_rows_say_what_varied_and_where() -> None:
     one_thread = replace(VARIED, threads=1, distinct=1)
     on = replace(EQUAL, deterministic_mode=True)
-    (_, row) = measured_rows([VARIED, one_thread, on, replace(on, dtype="float64", runs=5)])
+    (_, row) = measured_rows([VARIED, one_thread, on, replace(on, dtype="float64", runs=5)], 5)
 
     assert [cell.text for cell in row] == [
         "a case",
@@ -110,7 +108,7 @@ def test_measured_rows_say_what_varied_and_where() -> None:
         "3 results in 20 runs on 2 threads",
         "equal in 5 runs",
     ]
-    assert [cell.text for cell in measured_rows([replace(RAISED, deterministic_mode=True)])[1][3:]] == [
+    assert [cell.text for cell in measured_rows([replace(RAISED, deterministic_mode=True)], 20)[1][3:]] == [
         "not measured",
         "raises",
     ]
@@ -122,3 +120,22 @@ def test_measurements_are_shown_for_their_release_only() -> None:
 
     assert [audit.version for audit, _ in here.measured] == ["2.13.0+cpu"]
     assert elsewhere.measured == ()
+
+
+def test_fewer_runs_than_were_asked_for_are_not_called_equal() -> None:
+    few = replace(EQUAL, runs=3, op="torch.take")
+    found = replace(audit(EQUAL, few, VARIED), runs_asked=20)
+    text = audit_text(found)
+    assert "1 of 3 measurements gave equal results in 20 runs." in text
+    assert "1 were left after 3 of 20 runs, without a difference" in text
+    assert [cell.text for cell in measured_rows([few], 20)[1]][3] == "no difference in 3 of 20 runs"
+    whole = audit_text(replace(found, measurements=(EQUAL,)))
+    assert "1 of 1 measurements gave equal results in 20 runs." in whole
+    assert "were left" not in whole
+
+
+def test_what_was_measured_before_a_stop_is_kept_with_the_reason(tmp_path: Path) -> None:
+    stopped = replace(audit(EQUAL), stopped="Ctrl-C came in.", runs_asked=20)
+    (tmp_path / "out.json").write_text(stopped.text(), encoding="utf-8")
+    assert read_audit(tmp_path / "out.json") == stopped
+    assert "Not everything was measured: Ctrl-C came in." in audit_text(stopped)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.output_folder import OutputFolder
+from determinism.launch.io import OutputFolder
 
 
 def test_a_repository_does_not_see_the_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import determinism
 from determinism.frameworks.replaced_ops import ReplacedOps
-from determinism.session import patching
+from determinism.session import enable
 
 FRAMEWORK, PATCHER = "a_framework_for_patching", "a_patcher_of_it"
 
@@ -35,7 +35,7 @@ class Patcher(ModuleType):
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patcher]]:
     def installed(imported: bool = True, **options: object) -> Patcher:
         patcher = Patcher(**options)  # type: ignore[arg-type]
-        monkeypatch.setattr(patching, "PATCHERS", {FRAMEWORK: PATCHER})
+        monkeypatch.setattr(enable, "PATCHERS", {FRAMEWORK: PATCHER})
         monkeypatch.setitem(sys.modules, PATCHER, patcher)
         if imported:
             monkeypatch.setitem(sys.modules, FRAMEWORK, ModuleType(FRAMEWORK))

@@ -12,11 +12,10 @@ from types import CodeType
 
 import pytest
 
-from determinism.probes import probe_names
-from determinism.probes.rewriting import rewritten
-from determinism.probes.site_text import ProbedSite, parsed, site_text
+from determinism.probes import rewrite
+from determinism.probes.rewrite import ProbedSite, parsed, rewritten, site_text
 
-PROBES = set(probe_names.ALL)
+PROBES = set(rewrite.ALL)
 KEPT = (
     "co_name",
     "co_qualname",
@@ -141,7 +140,7 @@ def test_what_does_not_mind_the_order_is_marked(source: str, is_unordered: bool)
     marks = [
         parsed(str(node.args[0].value)).is_unordered
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == probe_names.CALL
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == rewrite.CALL
         and isinstance(node.args[0], ast.Constant) and isinstance(node.args[1], ast.Name) and node.args[1].id == "f"
     ]  # fmt: skip
 

@@ -11,8 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from determinism.probes.set_order import Elements, elements_of, in_order, is_set_type, order_text
-from determinism.probes.stable_text import FIRST_USES, FirstUses, partial_text, stable_text
+from determinism.probes.runtime import (
+    FIRST_USES,
+    Elements,
+    FirstUses,
+    elements_of,
+    in_order,
+    is_set_type,
+    order_text,
+    partial_text,
+    stable_text,
+)
 
 Point = namedtuple("Point", "x y")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from determinism.process_name import own_name
-from determinism.session.process_key import PROCESS_VARIABLE, Folders
+from determinism.session.record import PROCESS_VARIABLE, Folders
 from determinism.trace.schema import PROCESSES_FOLDER
 
 

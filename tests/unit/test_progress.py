@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.cli.progress import ProgressLine
+from determinism.cli.ending import ProgressLine
 from determinism.frameworks import progress
 from determinism.frameworks.progress import Progress
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.report.annotations import annotation_lines
 from determinism.report.document import document
+from determinism.report.formats import annotation_lines
 from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied
 from tests.documents import flooded, make_full_document, make_place
 

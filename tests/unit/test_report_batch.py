@@ -8,14 +8,22 @@ from collections.abc import Callable
 import jsonschema
 import pytest
 
-from determinism.comparison.batch_result import BatchKind, BatchRows, RowDifference, TrainingModule
-from determinism.comparison.findings import Fix
-from determinism.comparison.result import Comparison, Recorded, Trouble
-from determinism.diagnose.batch_cure import CureSearch, is_cured
-from determinism.diagnose.batch_trials import Trial
+from determinism.batch.diagnose import CureSearch, Trial, is_cured
+from determinism.comparison.result import (
+    BatchKind,
+    BatchRows,
+    Comparison,
+    Fix,
+    Recorded,
+    RowDifference,
+    TrainingModule,
+    Trouble,
+)
+from determinism.report.batch import batch_cures
 from determinism.report.document import SCHEMA_FILE, document
+from determinism.report.story import cause_entries, sections, story
 from determinism.types import Verdict
-from tests.builders import make_different
+from tests.builders import make_different, make_varied
 from tests.rendered import text_of
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
@@ -46,6 +54,24 @@ def test_equal_rows() -> None:
 
     assert "Same: 40 rows had equal results in batches of 1 and 16, at 7 places" in text
     assert "training" not in text and "cure" not in text
+
+
+def composed(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """The labels and texts on the terminal, and those of the document, which has causes and cures elsewhere."""
+    terminal = [entry.label + entry.text for section in sections(comparison) for entry in section]
+    return terminal, [entry["label"] + entry["text"] for entry in story(comparison)]
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [same(), different(), with_trials(different(), cured=True), make_different(), *dict(make_varied()).values()],
+    ids=lambda comparison: comparison.verdict,
+)
+def test_documents_tell_the_story_of_the_terminal_but_for_causes_and_cures(comparison: Comparison) -> None:
+    terminal, told = composed(comparison)
+    causes = [*cause_entries(comparison)] if comparison.batch is None else batch_cures(comparison, comparison.batch)
+    of_causes = {entry.label + entry.text for entry in causes}
+    assert told == [text for text in terminal if text not in of_causes]
 
 
 @pytest.mark.parametrize("kind", [*BatchKind, None])

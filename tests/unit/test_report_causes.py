@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from determinism.comparison.findings import Cause, Experiment, Fix, Status
-from determinism.comparison.result import Comparison, Recorded
-from determinism.report.causes import cause_entries
-from determinism.report.entry import Tone
+from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Recorded, Status
+from determinism.report.entries import Tone
+from determinism.report.story import cause_entries
 from determinism.trace.names import Frame
 from determinism.types import Verdict
 

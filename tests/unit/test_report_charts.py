@@ -8,11 +8,23 @@ from typing import Any
 
 import pytest
 
-from determinism.report.html.axes import Scale, linear_ticks, power_ticks, step_ticks, value_scale
-from determinism.report.html.flow_picture import NODE_HEIGHT, NODE_WIDTH, flow_picture
-from determinism.report.html.loss_chart import CURVES_BOTTOM, CURVES_TOP, DIFFERENCE_BOTTOM, WIDTH, loss_chart
-from determinism.report.html.page import page
-from determinism.report.html.spread_chart import spread_chart
+from determinism.report.html import (
+    CURVES_BOTTOM,
+    CURVES_TOP,
+    DIFFERENCE_BOTTOM,
+    LOSS_WIDTH,
+    NODE_HEIGHT,
+    NODE_WIDTH,
+    Scale,
+    flow_picture,
+    linear_ticks,
+    loss_chart,
+    page,
+    power_ticks,
+    spread_chart,
+    step_ticks,
+    value_scale,
+)
 from tests.documents import make_dataflow, make_full_document, make_node
 
 EXTREMES = [0.0, -0.0, 5e-324, 1e-300, 1.0, -1.0, 1e300, 1.7976931348623157e308, -1.7976931348623157e308]
@@ -99,7 +111,7 @@ def test_every_float_fits(one: float, other: float) -> None:
     chart = loss_chart(found)
     assert chart is not None
     for x, y in points(chart.curves[0]) + points(chart.curves[1]):
-        assert 0 <= x <= WIDTH and CURVES_TOP <= y <= CURVES_BOTTOM
+        assert 0 <= x <= LOSS_WIDTH and CURVES_TOP <= y <= CURVES_BOTTOM
     text = page(found)
     assert "nan" not in text.partition("<svg")[2] and not re.search(r'"-?inf', text)
 

@@ -98,6 +98,7 @@ def test_the_first_divergence() -> None:
         },
         "stack": stack,
         "inputs_equal": True,
+        "inputs": [],
         "outputs": [
             {
                 "dtype": "float32",

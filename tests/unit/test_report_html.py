@@ -8,7 +8,7 @@ import pytest
 
 from determinism.comparison.result import Missing
 from determinism.report.document import document
-from determinism.report.html.page import page
+from determinism.report.html import page
 from tests.builders import WEIRD, make_comparison, make_different, make_frame, make_inconclusive, make_varied
 from tests.documents import flooded, make_batch, make_cause, make_fix, make_full_document, make_place
 from tests.html_structure import Page

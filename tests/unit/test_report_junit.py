@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from determinism.report.document import document
-from determinism.report.junit import junit_text
+from determinism.report.formats import junit_text
 from determinism.types import Kind
 from tests.builders import WEIRD, make_comparison, make_different, make_divergence, make_inconclusive, make_varied
 from tests.documents import flooded, make_full_document

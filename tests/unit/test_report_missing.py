@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from determinism.comparison.result import Missing
-from determinism.diagnose.unsaved_fixes import FIXES, fix
 from determinism.report.document import document
-from determinism.report.missing import missing_entries
+from determinism.report.story import missing_entries
+from determinism.resume.trials import FIXES, fix
 from determinism.types import Verdict
 from tests.builders import make_different, make_frame
 

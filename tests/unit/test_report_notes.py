@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.divergence import DeadDifference
-from determinism.comparison.result import BlindSpot, Trouble
+from determinism.comparison.result import BlindSpot, DeadDifference, Trouble
 from determinism.types import Kind, Verdict
 from tests.builders import (
     make_comparison,
@@ -143,3 +142,14 @@ def test_runs_of_other_commands_are_said_to_be_such() -> None:
     text = text_of(make_comparison(runs=[make_run(), make_run(2, command=["python", "other file.py"])]))
     assert "not of the same command" in text and "run 2: python 'other file.py'" in text
     assert "same command" not in text_of(make_comparison(runs=[make_run(), make_run(2)]))
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped_by", "advised"), [(0, None, True), (1, None, False), (None, "interrupt", False)]
+)
+def test_steps_are_not_asked_for_in_a_program_that_ended_early(
+    status: int | None, stopped_by: str | None, advised: bool
+) -> None:
+    runs = [make_run(exit_status=status, stopped_by=stopped_by)] * 2
+    text = text_of(make_comparison(runs=runs, recorded=make_recorded(steps_by=None, steps=0)))
+    assert ("determinism.step()" in text) == advised

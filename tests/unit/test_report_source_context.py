@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from determinism.report.document import document
-from determinism.report.source_context import LONGEST_LINE, contexts
+from determinism.report.document import LONGEST_LINE, contexts, document
 from determinism.trace.names import Frame
 from tests.builders import make_different, make_divergence
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from textwrap import dedent
 
 import pytest
 
 from determinism.errors import UsageError
 from determinism.knowledge.query import status
-from determinism.report.columns import Cell, in_columns, paragraph, styled
-from determinism.report.status_document import status_document
-from determinism.report.status_terminal import answers_text, list_text
+from determinism.report.status import Cell, answers_text, in_columns, list_text, paragraph, status_document, styled
 
 
 def cells(*texts: str) -> list[Cell]:
@@ -109,3 +110,21 @@ def test_the_document_says_why_there_is_no_answer() -> None:
         "trouble": [{"id": "op-unknown", "message": "A text."}],
         "answers": [],
     }
+
+
+def test_looking_up_an_op_loads_nothing_heavy() -> None:
+    code = """
+        import sys
+        from determinism.cli import main
+        sys.argv = ["determinism", "status", "torch.Tensor.scatter_add_"]
+        try:
+            main()
+        except SystemExit:
+            pass
+        heavy = {"numpy", "pyarrow", "rich", "torch", "tensorflow", "jax", "determinism.comparison", "determinism.trace"}
+        print(sorted(heavy & set(sys.modules)), "determinism.knowledge.query" in sys.modules)
+    """
+    finished = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=True)
+
+    assert finished.stdout.splitlines()[-1] == "[] True"
+    assert "scatter_add" in finished.stdout

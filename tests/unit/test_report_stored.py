@@ -12,11 +12,9 @@ import jsonschema
 import pytest
 
 from determinism.errors import UsageError
-from determinism.report.document import SCHEMA_FILE, document, write_document
-from determinism.report.html.page import page
-from determinism.report.junit import junit_text
-from determinism.report.schema_check import UNDERSTOOD, first_fault
-from determinism.report.stored import read_document
+from determinism.report.document import SCHEMA_FILE, UNDERSTOOD, document, first_fault, read_document, write_document
+from determinism.report.formats import junit_text
+from determinism.report.html import page
 from tests.builders import make_crowded, make_different, make_varied
 from tests.documents import make_full_document
 

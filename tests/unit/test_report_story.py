@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.divergence import Visible
+from determinism.comparison.result import Visible
 from determinism.types import Kind
 from tests.builders import (
     make_different,

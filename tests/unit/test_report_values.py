@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.values_result import Likeness, Parting, ValuesApart, ValueStep
+from determinism.comparison.result import Likeness, Parting, ValuesApart, ValueStep
 from determinism.report.document import document
-from determinism.report.html.page import page
+from determinism.report.html import page
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_frame, make_output
 from tests.rendered import text_of

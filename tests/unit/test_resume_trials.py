@@ -9,19 +9,19 @@ from typing import cast
 import pytest
 
 from determinism.comparison.result import Comparison, Missing, Recorded, Trouble
-from determinism.comparison.resumed import ResumedProcess
-from determinism.comparison.resumed_result import when_it_departs
-from determinism.diagnose.resume_trials import (
+from determinism.report.document import document
+from determinism.report.story import missing_entries
+from determinism.resume.compare import ResumedProcess, when_it_departs
+from determinism.resume.trials import (
+    FIXES,
     MOMENTS,
     after_trials,
+    fix,
     fix_of_trial,
     fixes_of,
     generator_trials,
     whole_trials,
 )
-from determinism.diagnose.unsaved_fixes import FIXES, fix
-from determinism.report.document import document
-from determinism.report.missing import missing_entries
 from determinism.types import Verdict
 from tests.builders import make_different, make_divergence, make_frame
 

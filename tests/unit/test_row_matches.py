@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.row_matches import Matches, match
-from determinism.comparison.row_places import SHARED, UNKNOWN, Place, PlacedCall, axes_of, by_shapes
+from determinism.batch.compare import SHARED, UNKNOWN, Matches, Place, PlacedCall, axes_of, by_shapes, match
 from determinism.digest import digest_bytes, digest_text
 from determinism.errors import TraceError
 from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor, read_row_calls

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from determinism.errors import UsageError
-from determinism.seeds.process_generators import UnseededNumpy, numpy_generator, python_generator
-from determinism.seeds.streams import Streams
+from determinism.seeds import Streams, UnseededNumpy, numpy_generator, python_generator
 
 GRID = [
     Streams(master, rank=rank, worker=worker, epoch=epoch, task=task, process=process)
@@ -69,7 +68,7 @@ def test_numbers_fill_their_bits(bits: int) -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
 def test_the_same_in_every_process(hash_seed: str) -> None:
-    code = "from determinism.seeds.streams import Streams; print(Streams(5, rank=2, worker=1, epoch=3, task='é').digest('a').hex())"
+    code = "from determinism.seeds import Streams; print(Streams(5, rank=2, worker=1, epoch=3, task='é').digest('a').hex())"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     printed = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
 

@@ -17,7 +17,7 @@ import pytest
 import determinism
 from determinism.errors import UsageError
 from determinism.session import seeding
-from determinism.session.child_seeding import RANK_VARIABLES
+from determinism.session.seeding import RANK_VARIABLES
 
 
 @pytest.fixture(autouse=True)

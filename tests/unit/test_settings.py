@@ -15,13 +15,10 @@ import pytest
 
 import determinism
 from determinism.errors import UsageError
-from determinism.session import setting_changes
-from determinism.session.setting_changes import Change, make
-from determinism.settings import surroundings
-from determinism.settings.facts import Fact, Remaining
-from determinism.settings.rendering import explanation, html_table, table
-from determinism.settings.request import Request
-from determinism.settings.setting import Effect, Setting
+from determinism.knowledge import settings
+from determinism.knowledge.settings import Effect, Fact, Remaining, Request, Setting, explanation, html_table, table
+from determinism.session import enable
+from determinism.session.enable import Change, make
 
 
 def a_fact(**changes: Any) -> Fact:
@@ -110,7 +107,7 @@ def test_what_the_version_does_not_have_is_left() -> None:
 
 @pytest.mark.parametrize("condition", ["package:no_such_package", "nvidia", "warn-only"])
 def test_what_is_not_needed_is_left(condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "_NVIDIA_DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr(settings, "_NVIDIA_DEVICES", ("/dev/no-such-device",))
 
     assert make(a_fact(condition=condition), "", Request()).setting.effect is Effect.UNNEEDED
     assert "A_LIBRARY" not in os.environ
@@ -119,7 +116,7 @@ def test_what_is_not_needed_is_left(condition: str, monkeypatch: pytest.MonkeyPa
 def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fact = a_fact(group="jax", name="--xla_gone", kind="flag", value="true")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(setting_changes, "xla_knows", lambda flag: False)
+    monkeypatch.setattr(enable, "xla_knows", lambda flag: False)
 
     assert make(fact, "0.10.2", Request()).setting.effect is Effect.ABSENT
     assert "XLA_FLAGS" not in os.environ
@@ -128,7 +125,7 @@ def test_a_flag_that_xla_does_not_know_is_never_set(monkeypatch: pytest.MonkeyPa
 def test_a_flag_is_added_to_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     fact = a_fact(group="jax", name="--xla_some", kind="flag", value="true")
     monkeypatch.setenv("XLA_FLAGS", "--xla_other=1")
-    monkeypatch.setattr(setting_changes, "xla_knows", lambda flag: True)
+    monkeypatch.setattr(enable, "xla_knows", lambda flag: True)
     change = make(fact, "0.10.2", Request())
 
     assert os.environ["XLA_FLAGS"] == "--xla_other=1 --xla_some=true"

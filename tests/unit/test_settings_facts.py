@@ -6,9 +6,20 @@ import re
 
 import pytest
 
-from determinism.settings.facts import CONDITIONS, GROUPS, KINDS, MOMENTS, Fact, facts_of, remaining_of
-from determinism.settings.variables import flag_value, with_flag
-from determinism.settings.versions import is_within, release
+from determinism.knowledge.query import status
+from determinism.knowledge.settings import (
+    CONDITIONS,
+    GROUPS,
+    KINDS,
+    MOMENTS,
+    Fact,
+    facts_of,
+    flag_value,
+    is_within,
+    release,
+    remaining_of,
+    with_flag,
+)
 
 FACTS = [fact for group in GROUPS for fact in facts_of(group)]
 
@@ -102,6 +113,20 @@ def test_pytorch_of_old(version: str, has: set[str], lacks: set[str]) -> None:
 )
 def test_tensorflow_of_old(version: str, expected: set[str]) -> None:
     assert needed("tensorflow", version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "gives_wrong_results"),
+    [("0.4.35", False), ("0.4.36", True), ("0.5.3", True), ("0.7.2", True), ("0.8.0", False), ("0.10.2", False)],
+)
+def test_wrong_results_of_scatter_have_the_same_releases_everywhere(version: str, gives_wrong_results: bool) -> None:
+    (remaining,) = [entry for entry in remaining_of("jax") if "scatter on a GPU" in entry.name]
+    answers = status("jax.numpy.ndarray.at[].add", framework="jax", version=version, device="gpu")
+    warned = [one for answer in answers for one in answer.statuses if "index 0" in (one.note or "")]
+
+    assert is_within(version, remaining.versions) is gives_wrong_results
+    assert bool(warned) is gives_wrong_results
+    assert all("xla_gpu_enable_scatter_determinism_expander=false" in (one.solution or "") for one in warned)
 
 
 def test_no_setting_has_the_name_that_tensorflow_does_not_read() -> None:

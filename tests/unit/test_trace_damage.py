@@ -17,8 +17,8 @@ from rich.console import Console
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.errors import DeterminismError
-from determinism.report.contents import render_records, render_trace
 from determinism.report.document import document
+from determinism.report.show import render_records, render_trace
 from determinism.report.terminal import render
 from determinism.trace.opening import open_trace
 from determinism.types import Verdict
@@ -301,14 +301,44 @@ def test_a_run_whose_threads_alone_recorded_differs_from_one_with_a_main_process
         assert compare(*pair).verdict is Verdict.DIFFERENT
 
 
+@pytest.mark.parametrize("taken", ["records.arrow", "names.arrow", "process.json", ""])
 @pytest.mark.parametrize("name", ["main", "main.1", "main.threads"])
-def test_a_process_of_another_run_is_different(name: str, tmp_path: Path) -> None:
-    whole, foreign = write_crowd(tmp_path / "whole"), write_crowd(tmp_path / "foreign", "other ")
+def test_what_belongs_to_another_run_is_refused_even_if_it_holds_the_same(
+    name: str, taken: str, tmp_path: Path
+) -> None:
+    whole, foreign = write_crowd(tmp_path / "whole"), write_crowd(tmp_path / "foreign")
+    assert compare(whole, foreign).verdict is Verdict.SAME
     mixed = Path(shutil.copytree(whole, tmp_path / "mixed"))
-    shutil.rmtree(mixed / "processes" / name)
-    shutil.copytree(foreign / "processes" / name, mixed / "processes" / name)
+    place, source = (run / "processes" / name / taken for run in (mixed, foreign))
+    if taken:
+        shutil.copy(source, place)
+    else:
+        shutil.rmtree(place)
+        shutil.copytree(source, place)
 
-    assert compare(whole, mixed).verdict is Verdict.DIFFERENT
+    with pytest.raises(DeterminismError, match="made up of files that do not belong together") as caught:
+        compare(whole, mixed)
+    assert caught.value.identifier == "trace-mixed"
+
+
+@pytest.mark.parametrize("taken", ["records.arrow", "names.arrow", "process.json"])
+def test_a_file_of_another_process_of_the_run_is_refused(taken: str, tmp_path: Path) -> None:
+    mixed = write_crowd(tmp_path / "mixed")
+    shutil.copy(mixed / "processes" / "main.1" / taken, mixed / "processes" / "main" / taken)
+
+    with pytest.raises(DeterminismError, match="belongs to process 'main.1'") as caught:
+        compare(mixed, mixed)
+    assert caught.value.identifier == "trace-mixed"
+
+
+def test_traces_of_versions_that_did_not_name_their_run_are_compared(tmp_path: Path) -> None:
+    whole = write_crowd(tmp_path / "whole")
+    for file in whole.rglob("*.json"):
+        document = json.loads(file.read_text())
+        document.pop("run")
+        file.write_text(json.dumps(document))
+
+    assert compare(whole, whole).verdict is Verdict.SAME
 
 
 def test_text_of_a_trace_cannot_begin_a_line_or_command_the_terminal(damaged: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from determinism.trace.live import take_picture
-from determinism.trace.manifest import create_trace
+from determinism.trace.opening import take_picture
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
-from determinism.trace.writer import ProcessWriter
+from determinism.trace.writer import ProcessWriter, create_trace
 
 
 class Running:

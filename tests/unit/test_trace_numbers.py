@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.trace.numbers import NumbersWriter, read_numbers
+from determinism.trace.kept_values import NumbersWriter, read_numbers
 from determinism.trace.schema import NUMBERS_FILE, Meaning
 from determinism.trace.writer import ProcessWriter
 from tests.traces import TraceBuilder, process_of

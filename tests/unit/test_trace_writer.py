@@ -7,18 +7,16 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from determinism.comparison.runs import compare
-from determinism.trace import records_writer
-from determinism.trace.manifest import create_trace, write_manifest
-from determinism.trace.names_writer import NamesWriter
+from determinism.trace.batches import batch_from_names, readable_parts
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.records_writer import RecordsWriter
 from determinism.trace.schema import Table
 from determinism.trace.spool import Spool
-from determinism.trace.writer import ProcessWriter
+from determinism.trace.writer import NamesWriter, ProcessWriter, RecordsWriter, create_trace, write_manifest
 from determinism.types import Verdict
 from tests.traces import process_of
 
@@ -56,6 +54,25 @@ def digests(process: ProcessTrace) -> list[int]:
         for chunk in process.chunks()
         for start in chunk.children["outputs"].starts[:-1]
     ]
+
+
+def test_very_wide_records_are_written_in_batches_that_a_reader_takes(tmp_path: Path) -> None:
+    """Two of them, which one spool holds, are more than a reader takes at once."""
+    writer = open_writer(tmp_path / "trace")
+    add(writer, 1, width=1_100_000)
+    add(writer, 3, width=1_100_000)
+    finish(writer)
+    assert digests(process_of(tmp_path / "trace")) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("most", [1, 500, 10_000, 1 << 20])
+def test_parts_of_a_batch_hold_the_same(most: int) -> None:
+    rows = [(2, number, f"text {number}" * (number % 7)) for number in range(100)]
+    batch = batch_from_names(rows)
+    parts = list(readable_parts(batch, most))
+    assert all(part.nbytes <= most or part.num_rows == 1 for part in parts)
+    assert pa.Table.from_batches(parts).to_pylist() == batch.to_pylist()
+    assert (len(parts) == 1) == (batch.nbytes <= most)
 
 
 @pytest.mark.parametrize("count", [0, 1, 100, 8191, 8192, 8193, 20_000])
@@ -119,7 +136,7 @@ class Full:
         self._monkeypatch.setattr(NamesWriter, "add", fail)
         self._monkeypatch.setattr(RecordsWriter, "flush", fail)
         self._monkeypatch.setattr(Spool, "__init__", fail)
-        self._monkeypatch.setattr("determinism.trace.process_file.write_json", fail)
+        self._monkeypatch.setattr("determinism.trace.writer.write_json", fail)
 
 
 @pytest.mark.parametrize("count", [5, 9000])
@@ -148,7 +165,7 @@ def test_no_room_for_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(records_writer, "Spool", fail)
+    monkeypatch.setattr("determinism.trace.writer.Spool", fail)
     writer = open_writer(tmp_path / "trace")
     add(writer, 100)
     finish(writer)

@@ -9,7 +9,7 @@ import pytest
 
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
-from determinism.trace.waiting_rows import DigestLost, PendingDigest
+from determinism.trace.spool import DigestLost, PendingDigest
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST
 from tests.traces import process_of

@@ -224,6 +224,18 @@ def test_cudnn_autotune_is_warned_of(put_back, monkeypatch, capsys):
     assert "TF_CUDNN_USE_AUTOTUNE=0" in capsys.readouterr().err
 
 
+def test_the_name_that_nvidias_page_misspells_is_told_of(put_back, monkeypatch, capsys):
+    tfdeterminism.unpatch()
+    tfdeterminism.enable_determinism()
+    assert "AUTOTUNE" not in capsys.readouterr().err
+    tfdeterminism.unpatch()
+    monkeypatch.setenv("TF_USE_CUDNN_AUTOTUNE", "0")
+    tfdeterminism.enable_determinism()
+    told = capsys.readouterr().err
+    assert "TF_USE_CUDNN_AUTOTUNE=0 is set, which no TensorFlow reads" in told
+    assert "TF_CUDNN_USE_AUTOTUNE= is set" not in told
+
+
 def test_seeds_make_random_numbers_the_same():
     import random
 

@@ -74,7 +74,8 @@ def cases():
 
 
 CASES = cases()
-MOVED = [patch for patch in catalogue.PATCHES if patch.make is on_cpu]
+# The two sums are moved by a function of their own, which knows of which dtypes NVIDIA's patch warns.
+MOVED = [patch for patch in catalogue.PATCHES if patch.make is on_cpu or patch.op_type.endswith("SegmentSum")]
 HERE = [patch for patch in MOVED if patch.until >= VERSION]
 
 

@@ -1,11 +1,15 @@
 """Segment sums and what is built on them."""
 
+import logging
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from running import MODES, in_graph, op_types, same_bits, stock
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_math_ops
+from tfdeterminism.ops.segment_sum import WARNING_VARIABLE
 
 RANDOM = np.random.RandomState(0)
 ROWS = RANDOM.randn(100, 3).astype(np.float32)
@@ -109,3 +113,46 @@ def test_gradient_and_second_gradient(mode):
     first, second = MODES[mode](gradients, ROWS)
     np.testing.assert_allclose(first, 2 * sums[ids], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(second, np.broadcast_to(2.0 * np.bincount(ids)[ids][:, None], ROWS.shape), rtol=1e-6)
+
+
+SUMS = {
+    "segment_sum": lambda data: tf.math.segment_sum(data, [0, 0, 1]),
+    "unsorted_segment_sum": lambda data: tf.math.unsorted_segment_sum(data, [1, 0, 1], 2),
+}
+# Of which dtypes NVIDIA's tests of its own patches expect a warning.
+WARNED_OF = {"segment_sum": ["float64"], "unsorted_segment_sum": ["float64", "complex128"]}
+
+
+def warnings_of(function):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128", "int32"])
+@pytest.mark.parametrize("as_tensor", [True, False])
+def test_dtypes_that_nvidias_patches_cannot_do_are_told_of_where_it_is_asked_for(name, dtype, as_tensor, monkeypatch):
+    array = np.array([1, 2, 4]).astype(dtype)
+    data = tf.constant(array) if as_tensor else array
+    assert warnings_of(lambda: SUMS[name](data)) == []
+    monkeypatch.setenv(WARNING_VARIABLE, "1")
+    told = warnings_of(lambda: SUMS[name](data))
+    assert len(told) == (dtype in WARNED_OF[name])
+    assert all("GPU-determinism" in text and dtype in text and name in text for text in told)
+
+
+def test_raw_ops_tell_as_well(monkeypatch):
+    monkeypatch.setenv(WARNING_VARIABLE, "1")
+    data = tf.constant([1.0, 2.0], tf.float64)
+    assert len(warnings_of(lambda: tf.raw_ops.SegmentSum(data=data, segment_ids=[0, 0]))) == 1
+
+
+def test_the_logger_tells_at_debug_level(caplog):
+    with caplog.at_level(logging.DEBUG, logger="tfdeterminism"):
+        SUMS["segment_sum"](tf.constant([1.0, 2.0, 4.0], tf.float64))
+        SUMS["segment_sum"](tf.constant([1.0, 2.0, 4.0], tf.float32))
+    assert [record.getMessage() for record in caplog.records if "GPU-determinism" in record.getMessage()] == [
+        "segment_sum of float64 is summed on the CPU; NVIDIA's patch would warn of GPU-determinism here."
+    ]

@@ -8,7 +8,16 @@ for ParallelDynamicStitch, Bincount and ResourceScatter* on the CPU: measured).
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 from tfdeterminism.installed_tensorflow import InstalledTensorFlow, Numbers
-from tfdeterminism.ops import batch_norm, bias_add, bincount, crop_and_resize, dynamic_stitch, scatter, scatter_nd
+from tfdeterminism.ops import (
+    batch_norm,
+    bias_add,
+    bincount,
+    crop_and_resize,
+    dynamic_stitch,
+    scatter,
+    scatter_nd,
+    segment_sum,
+)
 from tfdeterminism.placement import on_cpu
 
 NEWEST = (2, 7)
@@ -70,9 +79,11 @@ def _patch(
 
 _OF_OPS = (
     BIAS_ADD,
-    _patch("segment_sum", _MATH, "segment_sum", (2, 6)),
+    _patch("segment_sum", _MATH, "segment_sum", (2, 6), segment_sum.segment_sum("float64")),
     _patch("segment_prod", _MATH, "segment_prod", (2, 6)),
-    _patch("unsorted_segment_sum", _MATH, "unsorted_segment_sum", (2, 6)),
+    _patch(
+        "unsorted_segment_sum", _MATH, "unsorted_segment_sum", (2, 6), segment_sum.segment_sum("float64", "complex128")
+    ),
     _patch("unsorted_segment_prod", _MATH, "unsorted_segment_prod", (2, 6)),
     _patch("scatter_nd", _ARRAY, "scatter_nd", (2, 6)),
     _patch("tensor_scatter_add", _ARRAY, "tensor_scatter_add", (2, 6)),

@@ -116,6 +116,12 @@ def _apply(tensorflow: InstalledTensorFlow, patches: Sequence[Patch]) -> None:
     autotune = os.environ.get("TF_CUDNN_USE_AUTOTUNE")
     if autotune is not None:
         _tell("TF_CUDNN_USE_AUTOTUNE={} is set; leave it unset, the value 0 too hinders determinism.".format(autotune))
+    misspelt = os.environ.get("TF_USE_CUDNN_AUTOTUNE")
+    if misspelt is not None:
+        _tell(
+            "TF_USE_CUDNN_AUTOTUNE={} is set, which no TensorFlow reads: NVIDIA's page misspells TF_CUDNN_USE_AUTOTUNE. "
+            "Unset it, and leave TF_CUDNN_USE_AUTOTUNE unset too.".format(misspelt)
+        )
 
 
 def _replacements(patch: Patch) -> List[Tuple[Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
+from determinism.cli.options import Reports
 from determinism.cli.record import record
 from determinism.cli.report import report
-from determinism.cli.reports import Reports
 from determinism.cli.run import run
 from determinism.cli.show import show
 from determinism.cli.status import status
+from determinism.errors import legible
 
 
 class _NobodyReads(Exception):
@@ -86,11 +88,12 @@ def _run() -> int:
         _report_usage(error)
         return 2
     except (KeyboardInterrupt, click.Abort):
-        return 2
+        return 128 + signal.SIGINT
     except ImportError as error:
-        from determinism.launch.packages import unusable
+        from determinism.launch.interpreter import unusable
 
-        click.echo(f"determinism: nothing was done: {unusable(sys.executable, str(error))}", err=True)
+        reason, line = unusable(sys.executable, str(error))
+        click.echo(f"determinism: nothing was done: {legible(reason)}\n{legible(line)}", err=True)
         return 2
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from determinism.knowledge.measurement import Audit
-    from determinism.launch.op_audit import OpAuditRequest, Way
+    from determinism.audit.launch import OpAuditRequest, Way
+    from determinism.knowledge.entries import Audit
 
 
 @click.command(short_help="Measure whether ops give the same bits again.")
@@ -53,15 +53,17 @@ def audit(
     Forward and backward, with all threads and with one, with the framework's deterministic mode and without. With --diff, FILE is
     a result to compare with what is declared; without one, the results that come with this tool are.
 
-    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble.
+    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble. After Ctrl-C (130) what was measured until
+    then is shown and kept.
     """
     if files and not diff:
         raise click.UsageError("Files are only read with --diff.")
+    from determinism.audit.launch import INTERRUPTED_AUDIT, OpAuditRequest
     from determinism.cli.ending import reporting
-    from determinism.knowledge.disagreement import disagreements
-    from determinism.knowledge.measurement import known_audits, read_audit
-    from determinism.launch.op_audit import OpAuditRequest
-    from determinism.report.audit_terminal import audit_text, disagreements_text
+    from determinism.knowledge.entries import known_audits, read_audit
+    from determinism.knowledge.query import disagreements
+    from determinism.launch.program import INTERRUPTED
+    from determinism.report.status import audit_text, disagreements_text
 
     with reporting():
         if diff:
@@ -74,12 +76,15 @@ def audit(
             click.echo(audit_text(audits[0]) + "\n")
         news = {audit.title: list(disagreements(audit)) for audit in audits}
         click.echo(disagreements_text(news))
+    stopped = [audit.stopped for audit in audits if audit.stopped is not None]
+    if stopped and not diff:
+        sys.exit(INTERRUPTED if stopped == [INTERRUPTED_AUDIT] else 2)
     sys.exit(1 if any(news.values()) else 0)
 
 
 def _measure(request: OpAuditRequest, output: Path | None) -> Audit:
-    from determinism.knowledge.measurement import check_output
-    from determinism.launch.op_audit import audit
+    from determinism.audit.launch import audit
+    from determinism.knowledge.entries import check_output
 
     if output is not None:
         check_output(output)

@@ -7,8 +7,14 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, Factors, program_argument, recording_options, verdict_options
-from determinism.cli.reports import Reports
+from determinism.cli.options import (
+    PROGRAM_SETTINGS,
+    Factors,
+    Reports,
+    program_argument,
+    recording_options,
+    verdict_options,
+)
 
 
 @click.command(
@@ -64,16 +70,15 @@ def check(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
 
     If not, the report names the first record that differs, its line, and what kind of difference it is.
 
-    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import conclude, reporting, say
-    from determinism.cli.progress import ProgressLine
+    from determinism.cli.ending import ProgressLine, conclude, reporting, say
     from determinism.launch.check import Check
-    from determinism.launch.check_request import CheckRequest
+    from determinism.launch.runs import CheckRequest
 
     request = CheckRequest(program, **options)
     line = ProgressLine()
     running = Check(request, line.announce, say)
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, reports)
+    conclude(comparison, reports, running.interrupt_status)

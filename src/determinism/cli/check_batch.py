@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, program_argument, report_options
-from determinism.cli.reports import Reports
+from determinism.cli.options import PROGRAM_SETTINGS, Reports, program_argument, report_options
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of click have no type argument
@@ -52,16 +51,14 @@ def check_batch(program: tuple[str, ...], reports: Reports, **options: Any) -> N
     {batch} in the command stands for the size. Rows are matched by content: wherever an equal row goes into an op or the model,
     with equal weights, an equal row must come out. If not, the report names the first op, its line, and what cures it.
 
-    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import conclude, reporting, say
-    from determinism.cli.progress import ProgressLine
-    from determinism.launch.batch_request import BatchRequest
-    from determinism.launch.check_batch import BatchCheck
+    from determinism.batch.launch import BatchCheck, BatchRequest
+    from determinism.cli.ending import ProgressLine, conclude, reporting, say
 
     line = ProgressLine()
     running: list[BatchCheck] = []
     with reporting(reports, lambda: running[0].runs if running else []), line:
         running.append(BatchCheck(BatchRequest(program=program, **options), line.announce, say))
         comparison = running[0].run()
-    conclude(comparison, reports)
+    conclude(comparison, reports, running[0].interrupt_status)

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, failure_option, report_options
-from determinism.cli.reports import Reports
+from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, report_options
 
 
 @click.command(
@@ -42,15 +41,13 @@ def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> 
     If not, the report names what was not saved, and the line that saves; what can be mended from outside is, in further runs. Give three commands, or one with {steps}, {save} and
     {load} in it: the step to stop at, the file to save to, and the file to go on from, which is empty in runs that begin anew.
 
-    Exit status: 0 same, 1 different, 2 trouble or inconclusive.
+    Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import conclude, reporting, say
-    from determinism.cli.progress import ProgressLine
-    from determinism.launch.check_resume import ResumeCheck
-    from determinism.launch.resume_request import ResumeRequest
+    from determinism.cli.ending import ProgressLine, conclude, reporting, say
+    from determinism.resume.launch import ResumeCheck, ResumeRequest
 
     line = ProgressLine()
     running = ResumeCheck(ResumeRequest(program=program, **options), line.announce, say)
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, reports)
+    conclude(comparison, reports, running.interrupt_status)

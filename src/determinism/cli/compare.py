@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from determinism.cli.options import verdict_options
-from determinism.cli.reports import Reports
+from determinism.cli.options import Reports, verdict_options
 
 
 @click.command(short_help="Compare runs that were recorded before.")

@@ -41,10 +41,9 @@ def doctor(
     Exit status: 0 nothing is missing, 1 something is, 2 trouble.
     """
     from determinism.cli.ending import reporting
-    from determinism.launch.inspection import inspect_environment
-    from determinism.report.inspection import story
-    from determinism.settings.rendering import explanation
-    from determinism.settings.request import Request
+    from determinism.knowledge.settings import Request, explanation
+    from determinism.launch.doctor import inspect_environment
+    from determinism.report.show import story
 
     with reporting():
         inspection = inspect_environment(program, Request(warn_only, threads, precision))

@@ -1,19 +1,21 @@
-"""How a subcommand ends: the report on the terminal and in files, and the exit status."""
+"""How a subcommand shows progress and ends: the report on the terminal and in files, and the exit status."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import click
 
-from determinism.cli.defects import defect
-from determinism.cli.reports import Reports
+from determinism.cli.options import Reports, defect
 from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
-from determinism.errors import DeterminismError, LaunchError
-from determinism.report.legible import legible
+from determinism.errors import DeterminismError, LaunchError, legible
+from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
+from determinism.report.entries import path_text
 from determinism.types import Verdict
 
 NOTHING = Reports()
@@ -26,7 +28,7 @@ def _no_runs() -> list[RunSummary]:
 
 @contextmanager
 def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] = _no_runs) -> Iterator[None]:
-    """Turn whatever keeps a subcommand from its end into a message, a report and the exit status 2.
+    """Turn whatever keeps a subcommand from its end into a message, a report and the exit status 2, or that of a signal.
 
     Args:
         reports: Where the report goes.
@@ -37,18 +39,36 @@ def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] =
         yield
     except (click.ClickException, BrokenPipeError):
         raise
+    except Interrupted as error:
+        fail(_without_verdict(error.message, runs()), reports, runs(), error.exit_status)
     except DeterminismError as error:
         fail(error, reports, runs())
     except (KeyboardInterrupt, click.Abort):
-        fail(LaunchError("interrupted", "Interrupted, so there is no verdict. Run the command again."), reports, runs())
+        fail(_without_verdict("Ctrl-C came in.", runs()), reports, runs(), INTERRUPTED)
     except Exception as error:
         fail(defect(error, "there is no verdict"), reports, runs())
 
 
-def conclude(comparison: Comparison, reports: Reports) -> NoReturn:
-    """Show a comparison, write it down, and exit as its verdict says."""
-    from determinism.report.report_console import ReportConsole
-    from determinism.report.terminal import render
+def _without_verdict(message: str, runs: list[RunSummary]) -> LaunchError:
+    """The error for a command that the user ended; names the traces that are left."""
+    kept = [
+        f"{path_text(run.trace)} ({'up to there' if run.stopped_by == 'interrupt' else 'whole'})"
+        for run in runs
+        if run.trace is not None
+    ]
+    left = f" Kept: {', '.join(kept)}." if kept else ""
+    return LaunchError("interrupted", f"{message} Nothing was concluded.{left} Run the command again.")
+
+
+def conclude(comparison: Comparison, reports: Reports, interrupt_status: int = 0) -> NoReturn:
+    """Show a comparison, write it down, and exit as its verdict says.
+
+    Args:
+        comparison: What is shown.
+        reports: Where the report goes.
+        interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
+    """
+    from determinism.report.terminal import ReportConsole, render
 
     # Written first: a terminal that is gone must not cost the report.
     content, written = _write(comparison, reports)
@@ -56,15 +76,17 @@ def conclude(comparison: Comparison, reports: Reports) -> NoReturn:
         render(comparison, ReportConsole())
     if content is not None:
         reports.annotate(content)
-    sys.exit(max(comparison.verdict.exit_status, written))
+    sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 
 
-def fail(error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None) -> NoReturn:
-    """Say what kept the command from a verdict, write it down, and exit with 2."""
-    say(error.message)
+def fail(
+    error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None, status: int = 2
+) -> NoReturn:
+    """Say what kept the command from a verdict, write it down, and exit."""
+    say(*error.lines)
     if error.identifier not in ("report-unwritable", "report-files-equal"):
         write_trouble(error.identifier, error.message, reports, runs)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def write_trouble(identifier: str, message: str, reports: Reports, runs: list[RunSummary] | None = None) -> None:
@@ -75,10 +97,10 @@ def write_trouble(identifier: str, message: str, reports: Reports, runs: list[Ru
         reports.annotate(content)
 
 
-def say(message: str) -> None:
-    """Print a message of this command, as far as there is somewhere to print it."""
+def say(*message: str) -> None:
+    """Print a message of this command, line by line, as far as there is somewhere to print it."""
     try:
-        lines = [legible(line, getattr(sys.stderr, "encoding", None) or "utf-8") for line in message.splitlines()]
+        lines = [legible(line, getattr(sys.stderr, "encoding", None) or "utf-8") for line in message]
         click.echo("\n".join([f"determinism: {lines[0]}", *lines[1:]]), err=True)
     except (OSError, ValueError, AttributeError):
         return
@@ -92,3 +114,61 @@ def _write(comparison: Comparison, reports: Reports) -> tuple[dict[str, Any] | N
 
     content = document(comparison)
     return content, 0 if reports.write(content, say) else 2
+
+
+# Says what is going on while a program runs, on the terminal's error stream.
+
+_ERASE = "\r\x1b[2K"
+
+
+class ProgressLine:
+    """One line that shows run, step and records.
+
+    The line moves only where it cannot fall between the program's own output: on a terminal, in the runs whose output
+    goes to a log. Elsewhere each run is announced once.
+    """
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._is_shown = False
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def announce(self, title: str, log: Path | None) -> ProgressCallback | None:
+        """A run begins; gives what is told its progress.
+
+        Args:
+            title: What the run is.
+            log: Where the program's output goes; None if it passes through.
+        """
+        self.clear()
+        if log is None or not self._is_terminal:
+            say(title if log is None else f"{title}, its output goes to {path_text(str(log))}")
+            return None
+
+        def show(records: int, step: int) -> None:
+            at = f", step {step}" if step >= 0 else ""
+            self._print(f"{_ERASE}determinism: {title}{at}, {records:,} records")
+            self._is_shown = True
+
+        show(0, -1)
+        return show
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            self._print(_ERASE)
+            self._is_shown = False
+
+    def _print(self, text: str) -> None:
+        try:
+            click.echo(text, err=True, nl=False)
+        except (OSError, ValueError):
+            # A terminal that is gone must not end the run.
+            self._is_terminal = False

@@ -1,17 +1,160 @@
-"""Options that several subcommands share."""
+"""Options that several subcommands share, and the report files that they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
-from determinism.cli.reports import Reports
-from determinism.settings.request import PRECISIONS
-from determinism.types import Level
+from determinism.errors import DeterminismError, UsageError
+from determinism.types import PRECISIONS, Level
+
+# What is said of an error that should not have come: a defect of ours.
+
+TRACEBACK_VARIABLE = "DETERMINISM_TRACEBACK"
+
+
+def defect(error: Exception, consequence: str) -> DeterminismError:
+    """The message for an error that nobody foresaw.
+
+    Args:
+        error: What was raised.
+        consequence: What could not be done.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    return DeterminismError(
+        "internal-error",
+        f"{type(error).__name__}{place}: {error}. This is a defect of determinism, so {consequence}; traces that were "
+        f"made are kept. Please report it with what {TRACEBACK_VARIABLE}=1 prints.",
+    )
+
+
+# What a subcommand writes of its verdict: the files that options name, and annotations.
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the report goes besides the terminal."""
+
+    json_file: Path | None = None
+    html_file: Path | None = None
+    junit_file: Path | None = None
+    is_annotated: bool = False
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that were asked for, by option."""
+        named = {"--json": self.json_file, "--html": self.html_file, "--junit": self.junit_file}
+        return {option: file for option, file in named.items() if file is not None}
+
+    def check_places(self, source: Path | None = None) -> None:
+        """See before anything runs that the reports can be written.
+
+        Args:
+            source: What they are made from.
+
+        Raises:
+            UsageError: One cannot, or two would be the same file, or it is what they are made from.
+        """
+        taken = {} if source is None else {source.resolve(): "the report"}
+        for option, file in self.files.items():
+            _check_place(option, file)
+            other = taken.setdefault(file.resolve(), option)
+            if other != option and not file.is_char_device():
+                raise UsageError(
+                    "report-files-equal",
+                    f"{other} and {option} name the same file, {file}, so one report would replace the other and nothing was "
+                    "started. Give each a file of its own.",
+                )
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything was asked for."""
+        return bool(self.files) or self.is_annotated
+
+    def write(self, content: dict[str, Any], say: Callable[[str], None]) -> bool:
+        """Write the files; one that cannot be written does not keep the others from being written.
+
+        Args:
+            content: The JSON document.
+            say: Told what could not be written.
+
+        Returns:
+            Whether all could be written.
+        """
+        from determinism.report.document import write_report
+
+        failures: list[DeterminismError] = []
+        for option, file in self.files.items():
+            try:
+                write_report(file, _written(option, content), option)
+            except DeterminismError as error:
+                failures.append(error)
+            except Exception as error:
+                failures.append(defect(error, f"{option} made nothing"))
+        for failure in failures:
+            say(failure.message)
+        return not failures
+
+    def annotate(self, content: dict[str, Any]) -> None:
+        """Print the annotations."""
+        if self.is_annotated:
+            from determinism.report.formats import annotation_lines
+
+            for line in annotation_lines(content):
+                click.echo(line)
+
+    @contextmanager
+    def commands_stopped(self) -> Iterator[None]:
+        """Keep a workflow's runner from obeying what is printed inside: strings of the program may look like commands."""
+        if not self.is_annotated:
+            yield
+            return
+        import secrets
+
+        token = secrets.token_hex(16)
+        click.echo(f"::stop-commands::{token}")
+        try:
+            yield
+        finally:
+            click.echo(f"::{token}::")
+
+
+def _written(option: str, content: dict[str, Any]) -> str:
+    if option == "--html":
+        from determinism.report.html import page
+
+        return page(content)
+    if option == "--junit":
+        from determinism.report.formats import junit_text
+
+        return junit_text(content)
+    from determinism.report.document import json_text
+
+    return json_text(content)
+
+
+def _check_place(option: str, file: Path) -> None:
+    folder = file.parent
+    if folder.is_dir() and os.access(file if file.exists() else folder, os.W_OK):
+        return
+    found = "may not be written to" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
+    raise UsageError(
+        "report-unwritable",
+        f"{option} {file}: {file if file.exists() else folder} {found}, so nothing was started. Give a file in "
+        "a folder that exists and that you may write to.",
+    )
+
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -59,7 +202,7 @@ class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
 
 
 def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--level`, `--steps` and `--max-disk`."""
+    """`--level`, `--steps`, `--max-disk` and `--paranoid`."""
     level = click.option(
         "--level", type=click.Choice([level.value for level in Level]), default=Level.OP.value, show_default=True,
         help="How much is recorded: every op, every module call, or what is held at the end of each step.",
@@ -68,7 +211,11 @@ def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
     max_disk = click.option(
         "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace takes this much."
     )
-    return level(steps(max_disk(function)))
+    paranoid = click.option(
+        "--paranoid", is_flag=True,
+        help="Digest inputs that a recorded op made too, in case something writes into their memory unseen.",
+    )  # fmt: skip
+    return level(steps(max_disk(paranoid(function))))
 
 
 failure_option = click.option(

@@ -35,6 +35,7 @@ def record(
     level: str,
     steps: int | None,
     max_disk: int | None,
+    paranoid: bool,
     values: int | None,
 ) -> None:
     """Run a program once, unchanged, and record what it computes to DIR.
@@ -43,11 +44,11 @@ def record(
     """
     from determinism.cli.ending import reporting, say
     from determinism.launch.interpreter import check_interpreter
+    from determinism.launch.io import StandardInput
     from determinism.launch.program import Interrupted
     from determinism.launch.record import record_program
-    from determinism.launch.standard_input import StandardInput
     from determinism.launch.unrecorded import require_recorded
-    from determinism.trace.parts import part_folder
+    from determinism.trace.opening import part_folder
 
     with reporting():
         folder = output if part is None else part_folder(output, part)
@@ -57,11 +58,18 @@ def record(
         try:
             with StandardInput() as standard_input:
                 result = record_program(
-                    program, folder, level=level, steps=steps, max_disk=max_disk, values=values, stdin=standard_input
+                    program,
+                    folder,
+                    level=level,
+                    steps=steps,
+                    max_disk=max_disk,
+                    paranoid=paranoid,
+                    values=values,
+                    stdin=standard_input,
                 )
             status = result.exit_status
             require_recorded(folder, status)
         except Interrupted as interrupted:
-            say(interrupted.message)
+            say(f"{interrupted.message} What it recorded until then is kept in {folder}.")
             status = interrupted.program_exit.exit_status
     sys.exit(status if status >= 0 else 128 - status)

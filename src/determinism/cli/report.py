@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from determinism.cli.options import html_option, junit_option
-from determinism.cli.reports import Reports
+from determinism.cli.options import Reports, html_option, junit_option
 
 
 @click.command(short_help="Make a page from a report that was written as JSON.")
@@ -27,7 +26,7 @@ def report(document: Path, html_file: Path | None, junit_file: Path | None, anno
     if not reports.is_wanted:
         raise click.UsageError("Say what to make: --html FILE, --junit FILE or --annotate.")
     with reporting():
-        from determinism.report.stored import read_document
+        from determinism.report.document import read_document
 
         reports.check_places(document)
         content = read_document(document)

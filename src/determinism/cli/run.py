@@ -20,8 +20,8 @@ def run(program: tuple[str, ...], **options: Any) -> None:
     The exit status is the program's own, or 2 if it could not be started.
     """
     from determinism.cli.ending import reporting
-    from determinism.launch.enabled import start_enabled
-    from determinism.launch.enabling_request import EnablingRequest
+    from determinism.launch.doctor import start_enabled
+    from determinism.launch.options import EnablingRequest
 
     with reporting():
         start_enabled(program, EnablingRequest(**options))

@@ -14,11 +14,11 @@ import click
 def show(trace: Path, step: int | None, records: int | None) -> None:
     """Tell what a trace holds: the run, and per process its steps, phases and most frequent ops."""
     from determinism.cli.ending import reporting
-    from determinism.report.report_console import ReportConsole
+    from determinism.report.terminal import ReportConsole
 
     console = ReportConsole()
     with reporting():
-        from determinism.report.contents import render_records, render_trace
+        from determinism.report.show import render_records, render_trace
         from determinism.trace.opening import open_trace
 
         opened = open_trace(trace)

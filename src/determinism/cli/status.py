@@ -57,11 +57,11 @@ def status(
     except DeterminismError as error:
         _refuse(error, as_json)
     if as_json:
-        from determinism.report.status_document import status_document
+        from determinism.report.status import status_document
 
         click.echo(status_document(answers))
         return
-    from determinism.report.status_terminal import answers_text, list_text
+    from determinism.report.status import answers_text, list_text
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else _WIDTH_OF_A_FILE
@@ -79,7 +79,7 @@ def _refuse(error: DeterminismError, as_json: bool) -> NoReturn:
 
     say(error.message)
     if as_json:
-        from determinism.report.status_document import status_document
+        from determinism.report.status import status_document
 
         click.echo(status_document([], error))
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""Follows differences to where they are read: a difference that nothing reads is dead.
+"""Follows differences from the records that made them to their readers; one that nothing reads is dead.
 
 Every record that differs without having received a difference is a *root*. A root spreads along the edges of the
 dataflow. When a value of it escapes, or is held by a parameter, gradient, buffer or optimizer at the end of a step, the
@@ -9,19 +9,282 @@ copies and partial writes pass it on, and only a record that truly reads it can 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.group import Group
-from determinism.comparison.origins import Entry, Input, Origins, entry
-from determinism.comparison.readers import Readers
-from determinism.comparison.received import Pair, differing_reads
-from determinism.comparison.roots import Aspects, Root
-from determinism.comparison.taints import PENDING, Incoming, Sides, Taints
+from determinism.comparison.lockstep import Group, Readers
+from determinism.comparison.origins import (
+    Entry,
+    Input,
+    Origins,
+    chooses_elements,
+    come_near,
+    entry_of,
+    leaves_uncovered,
+    overlap,
+)
+from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP
-from determinism.types import Role
+from determinism.types import Access, Role
+
+# Where differences begin.
+
+
+class Aspects(NamedTuple):
+    """In what a pair of records differs."""
+
+    outputs: bool
+    edges: bool
+    digests: bool
+    arguments: bool
+    generators: bool
+
+
+@dataclass(frozen=True)
+class Root:
+    """A record that differs, and received no difference."""
+
+    index: int
+    """Counts roots in execution order."""
+    group: Group = field(repr=False)
+    position: int
+    """Within the group."""
+    first: Entry | None
+    second: Entry | None
+    aspects: Aspects
+    reads_unwritten: bool
+    allocation: int | None
+    """Record of the first run that allocated the memory which is read unwritten."""
+    came_in: bool
+    """Whether an input that differs arrived from another process, through a collective or a receive."""
+    received_at: int | None = None
+    """Record of the first run that received such an input from whichever process sent first."""
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether only one of the runs has the record."""
+        return self.first is None or self.second is None
+
+
+# What a divergence received from other streams: values that nobody recorded making in its own.
+
+Pair = tuple[bytes, bytes]
+"""Digests of one value in both runs."""
+
+
+class Received(NamedTuple):
+    """What came in from outside and differs between the runs."""
+
+    pairs: frozenset[Pair] = frozenset()
+    """Values known by their digests: an input that no record of the stream made, or a tensor of a batch."""
+    by_shared_memory: bool = False
+    """Whether it was read from memory that processes share."""
+    by_collective: bool = False
+    """Whether it came through a collective or a receive, where sender and receiver may hold different values."""
+
+
+NOTHING = Received()
+
+
+def differing_reads(first: Entry | None, second: Entry | None) -> set[Pair]:
+    """What two records read that both digested, and that differs."""
+    if first is None or second is None:
+        return set()
+    reads = zip(first.reads, second.reads, strict=False)
+    return {
+        (mine.digest, other.digest)
+        for mine, other in reads
+        if mine.digest is not None and other.digest is not None and mine.digest != other.digest
+    }
+
+
+def received_by(root: Root) -> Received:
+    """What a root got from outside."""
+    first, second = root.first, root.second
+    if first is None or second is None:
+        return NOTHING
+    pairs: set[Pair] = set()
+    by_shared_memory = False
+    for mine, other in zip(first.reads, second.reads, strict=False):
+        if mine.digest is None or other.digest is None or mine.digest == other.digest:
+            continue
+        is_shared = mine.layout is not None and mine.layout.is_shared
+        if is_shared or mine.producer < 0 or other.producer < 0:
+            pairs.add((mine.digest, other.digest))
+            by_shared_memory |= is_shared
+    if first.role is Role.BATCH:
+        pairs |= {(mine.digest, other.digest) for mine, other in zip(first.outputs, second.outputs, strict=False)}
+    return Received(frozenset(pair for pair in pairs if pair[0] != pair[1]), by_shared_memory, root.came_in)
+
+
+# Where differences lie in memory, and who takes them in by reading it.
+
+_MOST_COVERS = 64
+_MOST_TAINTS = 64
+_MOST_ALLOCATIONS = 256
+
+
+Sides = tuple[Entry | None, Entry | None]
+"""A record in both runs; None where a run lacks it."""
+
+
+class Taint(NamedTuple):
+    """A difference that lies in part of a storage."""
+
+    layout: Layout | None
+    root: int
+    """Index of the root; -1 for memory that nobody wrote."""
+    covers: tuple[Layout, ...] = ()
+    """Parts that were overwritten since."""
+
+
+PENDING = -1
+
+
+class Incoming(NamedTuple):
+    """What differences a record receives."""
+
+    read: frozenset[int]
+    carried: tuple[Taint, ...]
+
+
+def receives(value: Input, taint: Taint, *, can_tell: bool) -> bool:
+    """Whether reading a value takes a difference in.
+
+    A tensor is known to differ as a whole. A record that reads only a part of it, and whose result shows every bit that
+    it read, took no difference in if that result is equal.
+
+    Args:
+        value: What is read.
+        taint: The difference.
+        can_tell: Whether the record's result is equal, and shows what it read.
+    """
+    if not overlap(taint.layout, value.layout, taint.covers):
+        return False
+    is_part = taint.layout is not None and value.layout is not None and leaves_uncovered(taint.layout, [value.layout])
+    return not (can_tell and is_part)
+
+
+class Taints:
+    """Marks what records give with the differences that lie in it."""
+
+    def __init__(self, key_of: Callable[[int], int], holds_equal: Callable[[Sides, int], bool]) -> None:
+        """Make an empty one.
+
+        Args:
+            key_of: Gives the key that both runs share for a record of the second.
+            holds_equal: Whether an input of a record, by its position, is known to hold the same in both runs.
+        """
+        self._key_of = key_of
+        self._holds_equal = holds_equal
+        self._marks: dict[tuple[int, int], tuple[Taint, ...]] = {}
+        self.producers: set[int] = set()
+        """Keys of the records that gave something that is marked."""
+
+    def __contains__(self, made: tuple[int, int]) -> bool:
+        """Whether an output, given by the key of its record and its place, is marked."""
+        return made in self._marks
+
+    def items(self) -> Iterator[tuple[tuple[int, int], tuple[Taint, ...]]]:
+        """Every output that is marked, and with what."""
+        yield from self._marks.items()
+
+    def roots_of(self, key: int, output: int) -> list[int]:
+        """Indices of the roots that an output descends from, as far as they are still followed."""
+        return sorted(taint.root for taint in self._marks.get((key, output), ()) if taint.root != PENDING)
+
+    def keep(self, followed: Container[int]) -> None:
+        """Forget the differences of all roots but these."""
+        kept = {}
+        for made, taints in self._marks.items():
+            left = tuple(taint for taint in taints if taint.root in followed)
+            if left:
+                kept[made] = left
+        self._marks = kept
+        self.producers = {key for key, _ in kept}
+
+    def incoming(self, sides: Sides, *, is_equal: bool) -> Incoming:
+        """What a record of both runs receives; `is_equal` says that it gave the same in both."""
+        read: set[int] = set()
+        carried: set[Taint] = set()
+        for side, one in enumerate(sides):
+            for position, value in enumerate(one.inputs if one is not None and not one.only_receives else ()):
+                key = value.producer if side == 0 else self._key_of(value.producer)
+                taints = self._marks.get((key, value.output), ())
+                if not taints or self._holds_equal(sides, position):
+                    continue
+                for taint in taints:
+                    if value.access is Access.CARRY:
+                        carried.add(taint)
+                    elif receives(value, taint, can_tell=is_equal and one is not None and one.shows_what_it_read):
+                        read.add(taint.root)
+        return Incoming(frozenset(read), tuple(carried))
+
+    def spread(
+        self,
+        key: int,
+        some: Entry,
+        own: set[int],
+        incoming: Incoming,
+        followed: Container[int],
+        equal: Container[int] = (),
+        *,
+        differs: bool,
+    ) -> bool:
+        """Mark what a record gives.
+
+        Args:
+            key: Of the record.
+            some: The record, of either run.
+            own: Roots whose difference is in all that it gives, but for what is equal; `PENDING` for memory that nobody wrote.
+            incoming: What it received, of which some may lie beside what it wrote.
+            followed: The roots that still matter.
+            equal: Outputs that have nothing of it.
+            differs: Whether it gave something else in the other run.
+
+        Returns:
+            Whether anything is marked.
+        """
+        keeps = differs and chooses_elements(some)
+        marked = False
+        for output, made in enumerate(some.outputs):
+            taints = set() if output in equal else {Taint(made.layout, root) for root in own}
+            for taint in incoming.carried:
+                if taint.root == PENDING or taint.root in followed:
+                    left = _left(taint, made.layout, keeps=keeps)
+                    if left is not None:
+                        taints.add(left)
+            if taints:
+                self._marks[(key, output)] = tuple(taints) if len(taints) <= _MOST_TAINTS else _earliest(taints)
+                self.producers.add(key)
+                marked = True
+        return marked
+
+
+def _earliest(taints: set[Taint]) -> tuple[Taint, ...]:
+    """The differences of the first roots: in a long run each value would descend from all that differed before it."""
+    return tuple(sorted(taints, key=lambda taint: taint.root)[:_MOST_TAINTS])
+
+
+def _left(taint: Taint, written: Layout | None, *, keeps: bool) -> Taint | None:
+    """What is left of a difference in a storage after a write into part of it.
+
+    Args:
+        taint: The difference.
+        written: The part.
+        keeps: Whether elements of the part were kept, and the part still differs.
+    """
+    if written is None or taint.layout is None or keeps or len(taint.covers) >= _MOST_COVERS:
+        return taint
+    if not come_near(taint.layout, written):
+        return taint
+    covers = (*taint.covers, written)
+    return taint._replace(covers=covers) if leaves_uncovered(taint.layout, list(covers)) else None
 
 
 class Flow:
@@ -51,6 +314,8 @@ class Flow:
         self._open: dict[int, Root] = {}
         self.early_roots: list[Root] = []
         """The first few roots, live or dead."""
+        self._allocations: deque[Root] = deque(maxlen=_MOST_ALLOCATIONS)
+        """The last allocations of another size or type in each run."""
 
     @property
     def is_settled(self) -> bool:
@@ -129,7 +394,7 @@ class Flow:
         at = (int(group.pairing.first[row]), int(group.pairing.second[row]))
         chunks = (group.first, group.second)
         first, second = (
-            entry(process, chunk, position) if position >= 0 else None
+            entry_of(process, chunk, position) if position >= 0 else None
             for process, chunk, position in zip(self._processes, chunks, at, strict=True)
         )
         return first, second
@@ -204,20 +469,35 @@ class Flow:
         self.num_roots += 1
         unwritten = None not in sides and self._reads_unwritten(sides, incoming)
         allocation = self._allocation(sides[0]) if unwritten else None
-        root = Root(index, group, row, *sides, aspects, unwritten, allocation, self._came_in(*sides))
+        arrivals = list(self._arrivals(*sides))
+        of_any = next((one.number for one in arrivals if one.receives_from_any), None)
+        root = Root(index, group, row, *sides, aspects, unwritten, allocation, bool(arrivals), of_any)
         self._open[index] = root
         if len(self.early_roots) < 8:
             self.early_roots.append(root)
+        if _allocates(sides[0]) and _allocates(sides[1]):
+            self._allocations.append(root)
         return index
 
-    def _came_in(self, first: Entry | None, second: Entry | None) -> bool:
+    @property
+    def origin(self) -> Root | None:
+        """The first live root; where that only fills memory that was allocated with another size, its allocation."""
+        live = self.live
+        if live is None or live.is_extra or any(one is not None and one.reads for one in (live.first, live.second)):
+            return live
+        wanted = _layouts(live)
+        if wanted[0] == wanted[1]:
+            return live
+        earlier = (root for root in reversed(self._allocations) if root.index < live.index)
+        return next((root for root in earlier if _layouts(root) == wanted), live)
+
+    def _arrivals(self, first: Entry | None, second: Entry | None) -> Iterator[Entry]:
+        """The records of the first run through which inputs that differ arrived from another process."""
         if first is None or second is None:
-            return False
-        pairs = zip(first.reads, second.reads, strict=False)
-        return any(
-            mine.digest and other.digest and mine.digest != other.digest and self._origins[0].came_in(mine)
-            for mine, other in pairs
-        )
+            return
+        for mine, other in zip(first.reads, second.reads, strict=False):
+            if mine.digest and other.digest and mine.digest != other.digest and self._origins[0].came_in(mine):
+                yield self._origins[0].entry(mine.producer)
 
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
         """Roots that a sink receives are live."""
@@ -250,6 +530,19 @@ class Flow:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots
         return live, [root for root in self.early_roots if root.index < live]
+
+
+def _allocates(one: Entry | None) -> bool:
+    """Whether a record gives memory that nobody has written."""
+    return one is not None and not one.reads and bool(one.outputs) and not any(any(made.digest) for made in one.outputs)
+
+
+def _layouts(root: Root) -> tuple[object, object]:
+    """Shape, dtype and device of what a root gives first, in both runs."""
+    first, second = (
+        one.outputs[0].layout if one is not None and one.outputs else None for one in (root.first, root.second)
+    )
+    return first and (first.shape, first.dtype, first.device), second and (second.shape, second.dtype, second.device)
 
 
 def _equal_outputs(sides: Sides) -> list[int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from determinism.comparison.group import Group
+from determinism.comparison.flow import Root
+from determinism.comparison.lockstep import Group
 from determinism.comparison.origins import Entry
-from determinism.comparison.roots import Root
-from determinism.trace.chunk import Array, Chunk, pick
+from determinism.comparison.result import InputDifference
 from determinism.trace.names import Layout
+from determinism.trace.stream import Array, Chunk, pick
 from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
@@ -26,6 +27,8 @@ def kind_of(root: Root, level: Level) -> Kind | None:
         return None
     if _external_differs(first, second):
         return Kind.ORDER if _is_read_elsewhere(root) else Kind.DATA
+    if root.received_at is not None and _is_read_elsewhere(root):
+        return Kind.ORDER
     if root.came_in or (first.role is Role.BATCH and not root.aspects.edges and not first.inputs):
         return Kind.DATA
     if root.aspects.arguments:
@@ -52,10 +55,40 @@ def inputs_equal(root: Root, kind: Kind | None) -> bool | None:
     if kind not in (Kind.RNG, Kind.ARGUMENT) or root.aspects.edges or root.aspects.digests:
         return False
     # Edges tell who made an input, not that it still held that; only an op without inputs needs no further proof.
-    if _output_layouts(root):
-        return False
     first, second = root.first, root.second
-    return True if first is not None and second is not None and not first.reads and not second.reads else None
+    has_none = first is not None and second is not None and not first.reads and not second.reads
+    if _output_layouts(root):
+        return None if has_none else False
+    return True if has_none else None
+
+
+def differing_inputs(root: Root, kind: Kind | None) -> tuple[InputDifference, ...]:
+    """The inputs that held something else, as far as their content was looked at; none of an op that itself is at fault."""
+    one, other = (root.first, root.second) if root.first is not None else (root.second, root.first)
+    if one is None or other is None or kind in (Kind.OP, Kind.UNINITIALIZED, None):
+        return ()
+    found = []
+    for position, (mine, theirs) in enumerate(zip(one.inputs, other.inputs, strict=False)):
+        layout = mine.layout
+        if layout is None or mine.digest is None or theirs.digest is None or mine.digest == theirs.digest:
+            continue
+        views = [_view(view) for view in (layout, theirs.layout) if view is not None]
+        found.append(
+            InputDifference(
+                position=position,
+                path=(one.input_paths[position] or None) if position < len(one.input_paths) else None,
+                dtype=layout.dtype,
+                shape=layout.shape,
+                device=layout.device,
+                elements=layout.elements,
+                other=views[-1] if views[0] != views[-1] else None,
+            )
+        )
+    return tuple(found)
+
+
+def _view(layout: Layout) -> str:
+    return f"{layout.dtype} {list(layout.shape)} on {layout.device}"
 
 
 def detail_of(root: Root, kind: Kind | None) -> str:
@@ -72,7 +105,7 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     if kind is Kind.ARGUMENT:
         layouts = _output_layouts(root)
         if first.arguments == second.arguments and not root.aspects.edges and layouts:
-            mine, other = (f"{view.dtype} {list(view.shape)} on {view.device}" for view in layouts)
+            mine, other = map(_view, layouts)
             return f"The tensor that the op writes has another size, dtype or device. Run 1: {mine}. Run 2: {other}."
         if first.arguments == second.arguments:
             return f"The op read another part of the same tensor: {_parts(first, second)}."
@@ -83,6 +116,10 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         text = "The values that came in from outside the framework differ."
         # For a batch the arguments say through which stages of a pipeline it came.
         return f"{text} They came through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
+    if kind is Kind.ORDER and root.received_at is not None:
+        return (
+            "It was received from whichever process sent first: both runs received the same tensors, in another order."
+        )
     if kind is Kind.ORDER:
         return "The op took its inputs in another order: both runs hold the same tensors."
     if kind is Kind.STRUCTURE:

@@ -2,22 +2,276 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from determinism.comparison.align import Pairing, align, crosses, repaired
-from determinism.comparison.canonical import Canonical, are_same_cells
-from determinism.comparison.content import paired_by_content
-from determinism.comparison.crossing import looks_elsewhere
-from determinism.comparison.differences import Flags, are_same, compare_rows, outputs_differ, producers, same_structure
-from determinism.comparison.group import Group
-from determinism.comparison.step_counts import StepCounts
-from determinism.comparison.translation import Translation
-from determinism.trace.chunk import Array, Chunk, cut
-from determinism.trace.decoder import Decoder
-from determinism.trace.portions import RecordReader
-from determinism.trace.reader import ProcessTrace
+from determinism.comparison.columns import (
+    Canonical,
+    Flags,
+    Pairing,
+    Translation,
+    align,
+    are_same,
+    are_same_cells,
+    compare_rows,
+    crosses,
+    join,
+    keys_of,
+    outputs_differ,
+    producers,
+    repaired,
+    same_structure,
+)
+from determinism.comparison.result import MOST_ENTRIES, StepSpan
+from determinism.trace.reader import Decoder, ProcessTrace
+from determinism.trace.stream import Array, Chunk, RecordReader, cut
+from determinism.types import Role
+
+# A step's records of both runs, paired: what following differences works on.
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
+
+    first: Chunk
+    second: Chunk
+    pairing: Pairing
+    keys: Array
+    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
+    flags: Flags
+    """For pairs; False for leftovers."""
+    producers_first: Array
+    """Per input entry of `first`: key of the producer, -1 for external."""
+    producers_second: Array
+    layouts_first: Array
+    """Per input entry of `first`: canonical number of the view through which it was read."""
+    layouts_second: Array
+    is_unordered: ClassVar[bool] = False
+    """Whether the records have no order of their own."""
+
+    def reads(self, side: int) -> list[tuple[int, int]]:
+        """Per input entry of a side: key of the producer, and view."""
+        producers, views = (
+            (self.producers_first, self.layouts_first) if side == 0 else (self.producers_second, self.layouts_second)
+        )
+        return list(zip(producers.tolist(), views.tolist(), strict=True))
+
+
+# Pairs records by what they computed: the same work done in another order is the same work.
+
+_MOST_RECORDS = 1 << 18
+
+
+def paired_by_content(group: Group, canonical: Canonical) -> Pairing | None:
+    """Pair anew the records whose outputs differ, where the same op at the same place gave these outputs elsewhere.
+
+    A loop over a set does the same work in another order: then each of its records has a partner with equal outputs,
+    and only what depends on the order differs. What finds no such partner pairs by occurrence.
+
+    Returns:
+        The new pairing; None if nothing pairs by content.
+    """
+    paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
+    differing = np.flatnonzero(paired & group.flags.outputs)
+    if not 1 < len(differing) <= _MOST_RECORDS:
+        return None
+    rows = [np.sort(side[differing]) for side in (group.pairing.first, group.pairing.second)]
+    keys = [keys_of(group.first, canonical, 0)[rows[0]], keys_of(group.second, canonical, 1)[rows[1]]]
+    contents = [_content(group.first)[rows[0]], _content(group.second)[rows[1]]]
+    left, right = join(*(np.concatenate([key, c], axis=1) for key, c in zip(keys, contents, strict=True)))
+    if not len(left):
+        return None
+    rest = [np.setdiff1d(np.arange(len(differing)), used) for used in (left, right)]
+    other_left, other_right = join(keys[0][rest[0]], keys[1][rest[1]])
+    first = np.concatenate([rows[0][left], rows[0][rest[0]][other_left]])
+    second = np.concatenate([rows[1][right], rows[1][rest[1]][other_right]])
+    return repaired(group.pairing, differing, first, second)
+
+
+def _content(chunk: Chunk) -> Array:
+    """Two numbers per record that stand for the digests of its outputs, in order."""
+    outputs = chunk.children["outputs"]
+    digests = outputs.columns["digest"].view(np.int64)
+    sums = np.zeros((chunk.rows, 2), dtype=np.int64)
+    if len(digests):
+        within = np.arange(len(digests)) - np.repeat(outputs.starts[:-1], np.diff(outputs.starts))
+        owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
+        for column in (0, 1):
+            np.add.at(sums[:, column], owner, digests[:, column] * (2 * within + 1))
+    return sums
+
+
+# Which records of a group read what a record wrote.
+
+
+class Readers:
+    """An index from producers to the positions of their readers, for one group."""
+
+    def __init__(self, group: Group) -> None:
+        owners = [
+            _owners(group.first, _positions(group.pairing.first, group.first.rows)),
+            _owners(group.second, _positions(group.pairing.second, group.second.rows)),
+        ]
+        self._keys = np.concatenate([group.producers_first, group.producers_second])
+        self._owners = np.concatenate(owners)
+
+    @cached_property
+    def _by_key(self) -> tuple[Array, Array]:
+        order = np.argsort(self._keys, kind="stable")
+        return self._keys[order], self._owners[order]
+
+    def of(self, key: int) -> Array:
+        """Positions of the records that read from one producer."""
+        keys, owners = self._by_key
+        low, high = np.searchsorted(keys, [key, key + 1])
+        return owners[low:high]
+
+    def of_any(self, keys: set[int]) -> Array:
+        """Positions of the records that read from any of several producers."""
+        if not keys or not len(self._keys):
+            return np.zeros(0, dtype=np.int64)
+        wanted = np.fromiter(keys, dtype=np.int64, count=len(keys))
+        return np.unique(self._owners[np.isin(self._keys, wanted)])
+
+
+def _positions(rows: Array, count: int) -> Array:
+    """Per row of a chunk its position in the group."""
+    positions = np.zeros(count, dtype=np.int64)
+    present = rows >= 0
+    positions[rows[present]] = np.flatnonzero(present)
+    return positions
+
+
+def _owners(chunk: Chunk, positions: Array) -> Array:
+    return np.repeat(positions, np.diff(chunk.children["inputs"].starts))
+
+
+# Finds pairs that are none: looks at values, such as logging by the clock, at another moment in each run.
+
+_LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
+
+
+def looks_elsewhere(group: Group, crossing: Array) -> Array:
+    """Pairs that stand in another order, read other records, and whose results only such looks receive.
+
+    The n-th log line of one run is not the n-th of the other if it came at another moment. What is read further on, by
+    training say, stays paired: there another order is a difference.
+    """
+    apart = np.zeros(len(crossing), dtype=bool)
+    suspects = _reading_others(group, np.flatnonzero(crossing & group.flags.outputs))
+    if not suspects:
+        return apart
+    readers = Readers(group)
+    roles = group.first.columns["role"]
+    for at in reversed(suspects):
+        if roles[group.pairing.first[at]] in _LOOKS:
+            apart[at] = True
+            continue
+        reading = readers.of(int(group.keys[at]))
+        apart[at] = len(reading) > 0 and bool(apart[reading].all())
+    return apart
+
+
+def _reading_others(group: Group, candidates: Array) -> list[int]:
+    """The candidates that read other records in each run, or what such a candidate made."""
+    starts = group.first.children["inputs"].starts
+    suspects: list[int] = []
+    keys: set[int] = set()
+    for at in candidates.tolist():
+        row = int(group.pairing.first[at])
+        read = group.producers_first[starts[row] : starts[row + 1]].tolist()
+        if group.flags.edges[at] or not keys.isdisjoint(read):
+            suspects.append(at)
+            keys.add(int(group.keys[at]))
+    return suspects
+
+
+# Counts, step by step, how many records were compared and how many of them differ, in little memory.
+
+
+class StepCounts:
+    """The counts of one process; of very many steps, several are counted together."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        """How many steps are counted together."""
+        self._counts: dict[int, list[int]] = {}
+        """By the step divided by the width: records, and how many of them differ."""
+        self._last_step = -1
+
+    def add_equal(self, chunk: Chunk) -> None:
+        """Count records that are equal in both runs."""
+        self._add(chunk.columns["step"], _counting(chunk), np.zeros(chunk.rows, dtype=bool))
+
+    def add(self, first: Chunk, second: Chunk, pairing: Pairing, outputs: Array) -> None:
+        """Count records of both runs.
+
+        Args:
+            first: Records of the first run.
+            second: Records of the second run.
+            pairing: Which of them belong together.
+            outputs: For each entry of the pairing, whether the outputs differ.
+        """
+        alone = (pairing.first < 0) | (pairing.second < 0)
+        steps, counting = np.zeros(len(alone), dtype=np.int64), np.zeros(len(alone), dtype=bool)
+        for chunk, rows in ((second, pairing.second), (first, pairing.first)):
+            there = rows >= 0
+            steps[there] = chunk.columns["step"][rows[there]]
+            counting[there] = _counting(chunk)[rows[there]]
+        self._add(steps, counting, outputs | alone)
+
+    def _add(self, steps: Array, counting: Array, different: Array) -> None:
+        steps, different = steps[counting], different[counting]
+        if not len(steps):
+            return
+        self._last_step = max(self._last_step, int(steps.max()))
+        keys, inverse, records = np.unique(steps // self._width, return_inverse=True, return_counts=True)
+        differing = np.bincount(inverse, weights=different, minlength=len(keys))
+        for key, num_records, num_different in zip(keys.tolist(), records.tolist(), differing.tolist(), strict=True):
+            counts = self._counts.setdefault(key, [0, 0])
+            counts[0] += num_records
+            counts[1] += int(num_different)
+        while len(self._counts) > 2 * MOST_ENTRIES:
+            self._widen()
+
+    def _widen(self) -> None:
+        self._width *= 2
+        narrow, self._counts = self._counts, {}
+        for key, (records, different) in narrow.items():
+            counts = self._counts.setdefault(key // 2, [0, 0])
+            counts[0] += records
+            counts[1] += different
+
+    @staticmethod
+    def spans(several: Iterable[StepCounts]) -> list[StepSpan]:
+        """The counts of several processes together, in the order of the steps."""
+        total = StepCounts()
+        for one in several:
+            while total._width < one._width:
+                total._widen()
+            total._last_step = max(total._last_step, one._last_step)
+            for key, (records, different) in one._counts.items():
+                counts = total._counts.setdefault(key * one._width // total._width, [0, 0])
+                counts[0] += records
+                counts[1] += different
+        while len(total._counts) > MOST_ENTRIES:
+            total._widen()
+        width = total._width
+        return [
+            StepSpan(key * width, min((key + 1) * width - 1, total._last_step), *counts)
+            for key, counts in sorted(total._counts.items())
+        ]
+
+
+def _counting(chunk: Chunk) -> Array:
+    """Which records count: not those that only say that a step has ended."""
+    return np.asarray(chunk.columns["role"] != Role.STATE)
+
 
 _USUAL_STEP = 1 << 11
 _LARGEST_GROUP = 1 << 21

@@ -1,16 +1,120 @@
-"""Looks up single records: their names, inputs and outputs, and whether what they read was ever written."""
+"""Single records by name, input and output; whether the memory that they read was ever written."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
-from determinism.comparison.regions import leaves_uncovered
-from determinism.trace.chunk import Chunk
+import numpy as np
+
 from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import Table
+from determinism.trace.schema import INPUT_PATHS, Table
+from determinism.trace.stream import Array, Chunk
 from determinism.types import Access, Role
+
+# Which elements of a storage a view covers.
+
+_MOST_ELEMENTS = 1 << 26
+_WIDTHS = {
+    "bool": 1, "complex32": 4, "complex64": 8, "complex128": 16, "bfloat16": 2, "quint8": 1, "qint8": 1, "qint32": 4,
+}  # fmt: skip
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    if dtype in _WIDTHS:
+        return _WIDTHS[dtype]
+    digits = "".join(c for c in dtype.removeprefix("float8").removeprefix("float4") if c.isdigit())
+    return max(1, int(digits) // 8) if digits and dtype.startswith(("float", "int", "uint")) and "_" not in dtype else 1
+
+
+def covers_storage(layout: Layout) -> bool:
+    """Whether a view without overlap fills its whole storage."""
+    return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes and not _overlaps_itself(layout)
+
+
+def _overlaps_itself(layout: Layout) -> bool:
+    """Whether two indices may lead to one element."""
+    extent = 0
+    for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
+        if size > 1:
+            if stride <= extent:
+                return True
+            extent += (size - 1) * stride
+    return False
+
+
+@lru_cache(maxsize=256)
+def _mask(layout: Layout, length: int) -> Array:
+    """One bool per byte of the storage."""
+    width = element_bytes(layout.dtype)
+    mask = np.zeros(max(1, -(-length // width)), dtype=bool)
+    view = np.lib.stride_tricks.as_strided(
+        mask[layout.offset :], layout.shape, tuple(stride * mask.itemsize for stride in layout.strides)
+    )
+    view[...] = True
+    return np.repeat(mask, width)[:length]
+
+
+@lru_cache(maxsize=4096)
+def _bounds(layout: Layout) -> tuple[int, int]:
+    """First byte, and the byte after the last one."""
+    width = element_bytes(layout.dtype)
+    if not layout.elements:
+        return (0, 0)
+    last = layout.offset + sum((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
+    return layout.offset * width, (last + 1) * width
+
+
+def come_near(first: Layout, second: Layout) -> bool:
+    """Whether the stretches of memory that two views of one storage lie in share a byte."""
+    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
+    return low < other_high and other_low < high
+
+
+def _is_dense(layout: Layout) -> bool:
+    """Whether a view fills the stretch of memory that it lies in."""
+    low, high = _bounds(layout)
+    return layout.elements * element_bytes(layout.dtype) == high - low and not _overlaps_itself(layout)
+
+
+def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
+    """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
+    if first is None or second is None:
+        return True
+    if not come_near(first, second):
+        return False
+    high, other_high = _bounds(first)[1], _bounds(second)[1]
+    covers = tuple(cover for cover in covers if come_near(cover, first) and come_near(cover, second))
+    if not covers and _is_dense(first) and _is_dense(second):
+        return True
+    length = max(high, other_high, *(_bounds(cover)[1] for cover in covers)) if covers else max(high, other_high)
+    if length > _MOST_ELEMENTS:
+        return True
+    shared = _mask(first, length) & _mask(second, length)
+    for cover in covers:
+        shared &= ~_mask(cover, length)
+    return bool(shared.any())
+
+
+def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
+    """Whether a view has elements that none of the others covers; False where that cannot be told."""
+    if view is None or any(covers_storage(cover) for cover in covers):
+        return False
+    covers = [cover for cover in covers if come_near(cover, view)]
+    if not covers:
+        return view.elements > 0
+    length = max([_bounds(view)[1], *(_bounds(cover)[1] for cover in covers)])
+    if length > _MOST_ELEMENTS:
+        return False
+    left = _mask(view, length).copy()
+    for cover in covers:
+        left &= ~_mask(cover, length)
+    return bool(left.any())
+
 
 _MOST_WRITERS = 4096
 _MOST_COPIES = 64
@@ -57,6 +161,8 @@ class Entry(NamedTuple):
     op: str
     module: str | None
     arguments: str
+    input_paths: tuple[str, ...]
+    """Where each input is among the arguments of a function, as far as its record names them."""
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
 
@@ -99,6 +205,11 @@ class Entry(NamedTuple):
         return self.is_collective and self._base in _RECEIVES
 
     @property
+    def receives_from_any(self) -> bool:
+        """Whether the op takes what whichever process sent first."""
+        return self.is_collective and self._base == "recv_any_source_"
+
+    @property
     def _base(self) -> str:
         return self.op.partition("::")[2].partition(".")[0]
 
@@ -118,7 +229,7 @@ class Entry(NamedTuple):
         return tuple(i for i in self.inputs if i.access is Access.CARRY)
 
 
-def entry(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
+def entry_of(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
     """The record at a position of a chunk."""
     names = process.names
     columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
@@ -147,11 +258,19 @@ def entry(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
         Output(names.layout(int(outputs.columns["layout"][at])), outputs.columns["digest"][at].tobytes())
         for at in range(int(outputs.starts[row]), int(outputs.starts[row + 1]))
     )
+    arguments, _, paths = (names.text(Table.ARGUMENTS, columns["arguments"]) or "").partition(INPUT_PATHS)
     return Entry(
         number, columns["step"], columns["phase"], Role(columns["role"]), names.text(Table.OP, columns["op"]) or "",
-        names.text(Table.MODULE, columns["module"]), names.text(Table.ARGUMENTS, columns["arguments"]) or "",
-        tuple(found), made,
+        names.text(Table.MODULE, columns["module"]), arguments, _paths_in(paths), tuple(found), made,
     )  # fmt: skip
+
+
+def _paths_in(text: str) -> tuple[str, ...]:
+    try:
+        paths = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(str(path) for path in paths) if isinstance(paths, list) else ()
 
 
 class Origins:
@@ -164,7 +283,7 @@ class Origins:
 
     def entry(self, number: int) -> Entry:
         """One record by number; it must have been passed."""
-        return entry(self._process, *self._process.record(number))
+        return entry_of(self._process, *self._process.record(number))
 
     def written(self, value: Input) -> Output | None:
         """The output that a value is part of; None where nobody recorded or digested it, or it lies elsewhere too."""

@@ -1,17 +1,104 @@
-"""Finds for a record that only one run has the one that stands in its place in the other run."""
+"""Finds, for a record that only one run has, the record of the other run that takes its place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from determinism.comparison.align import Pairing, join, repaired
-from determinism.comparison.canonical import Canonical
-from determinism.comparison.fingerprints import Fingerprints
-from determinism.comparison.received import Pair
-from determinism.trace.chunk import Array, Chunk
-from determinism.trace.joined import JoinedStreams
+from determinism.comparison.columns import Canonical, Flags, Pairing, compare_rows, join, ragged_differs, repaired
+from determinism.comparison.fingerprints import (
+    Fingerprints,
+    Produced,
+    Unmatched,
+    fingerprints,
+    given,
+    input_contents,
+    ordered,
+    total,
+)
+from determinism.comparison.flow import Aspects, Pair, Root
+from determinism.comparison.lockstep import Group
+from determinism.comparison.origins import Entry, entry_of
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import Table
+from determinism.trace.stream import Array, Chunk, pick
+from determinism.trace.views import JoinedStreams
+from determinism.types import Access
+
+# Finds out which streams of a run made certain values, or took them in, by their digests.
+
+_PLACES = ("outputs", "input_digests")
+
+
+def is_in_place(op: str) -> bool:
+    """Whether an op changes one of its arguments, by its name."""
+    return op.partition(".")[0].endswith("_")
+
+
+class DigestSearch:
+    """Remembers what it found, since looking for digests reads a whole stream."""
+
+    def __init__(self) -> None:
+        self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
+        self._wanted: set[bytes] = set()
+
+    def expect(self, digests: Iterable[bytes]) -> None:
+        """Say what will be looked for, so that a stream need not be read again for each."""
+        self._wanted.update(digests)
+
+    def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream gave an output with this digest.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[0]
+
+    def has_taken(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream got an input with this digest that no op of the stream had made.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[1]
+
+    def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream that changes a tensor in place left this digest there.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[2]
+
+    def _look(self, process: ProcessTrace, digest: bytes) -> tuple[bool, ...]:
+        self._wanted.add(digest)
+        known = self._found.setdefault(process, {})
+        if digest not in known:
+            unknown = self._wanted - known.keys()
+            found = _found(process, unknown)
+            known.update({one: tuple(one in there for there in found) for one in unknown})
+        return known[digest]
+
+
+def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
+    """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
+    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
+    writing = [number for number, name in enumerate(process.names.texts(Table.OP)) if is_in_place(name)]
+    made, taken, written = set[bytes](), set[bytes](), set[bytes]()
+    for chunk in process.chunks():
+        for place, there in zip(_PLACES, (made, taken), strict=True):
+            digests = chunk.children[place].columns["digest"]
+            there.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+        outputs = chunk.children["outputs"]
+        by_writing = np.repeat(np.isin(chunk.columns["op"], writing), np.diff(outputs.starts))
+        digests = outputs.columns["digest"][by_writing]
+        written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+    return made & wanted, taken & wanted, written & wanted
+
 
 Sides = tuple[JoinedStreams, JoinedStreams]
 
@@ -160,3 +247,291 @@ def producers(chunk: Chunk) -> Array:
     distance = inputs.columns["producer"].astype(np.int64)
     owner = np.repeat(chunk.numbers, np.diff(inputs.starts))
     return np.where(distance == 0, -1, owner - distance)
+
+
+# Makes a group of the records that only one run has, so that what differs in them can be followed.
+
+_EXTERNAL = -1
+
+
+@dataclass(frozen=True)
+class ContentGroup(Group):
+    """Records that were paired by what they did; an input is known by what its producer left there."""
+
+    contents: tuple[Array, Array]
+    """Per side and input entry a number that stands for that; -1 for external."""
+    second_keys: Keys
+    is_unordered: ClassVar[bool] = True
+
+    def reads(self, side: int) -> list[tuple[int, int]]:
+        """Per input entry of a side: what it held, and the view."""
+        views = self.layouts_first if side == 0 else self.layouts_second
+        return list(zip(self.contents[side].tolist(), views.tolist(), strict=True))
+
+
+class Keys(NamedTuple):
+    """The keys that both runs share for records of the second run."""
+
+    numbers: Array
+    keys: Array
+
+    def of(self, numbers: Array) -> Array:
+        """Keys of records; -1 stays -1, and what was not picked has a key that nothing else has."""
+        found = np.where(numbers < 0, -1, -2 - numbers)
+        if len(self.numbers):
+            at = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+            found = np.where(self.numbers[at] == numbers, self.keys[at], found)
+        return np.asarray(found)
+
+    def key(self, number: int) -> int:
+        """Key of one record."""
+        return int(self.of(np.array([number]))[0])
+
+
+def paired(
+    found: Unmatched, processes: Sides, canonical: Canonical, *, across: bool, received: Set[Pair]
+) -> ContentGroup:
+    """Pair the records that only one run has.
+
+    Args:
+        found: The records.
+        processes: What they were picked from.
+        canonical: Numbers for names.
+        across: Whether records of different streams may pair, where work goes to whoever is free.
+        received: Values that other streams received from these: their makers pair first.
+    """
+    chunks = (found.first, found.second)
+    contents = [input_contents(chunk, Produced(process)) for chunk, process in zip(chunks, processes, strict=True)]
+    prints = [fingerprints(chunk, contents[side][1], canonical, side) for side, chunk in enumerate(chunks)]
+    outside = [given(chunk, held) for chunk, (_, held) in zip(chunks, contents, strict=True)]
+    partners = Partners(chunks, processes, canonical, prints, outside)
+    pairing = partners.pairing(across=across, received=received)
+    keys = -2 - _numbers(chunks[1], pairing.second)
+    keys = np.where(pairing.first >= 0, _numbers(chunks[0], pairing.first), keys)
+    there = pairing.second >= 0
+    order = np.argsort(pairing.second[there])
+    second_keys = Keys(chunks[1].numbers, keys[there][order])
+    known = [_numbers_of_contents(chunk, left) for chunk, (left, _) in zip(chunks, contents, strict=True)]
+    flags = _flags(chunks, pairing, canonical, (known[0], known[1]))
+    views = [canonical.layouts[side][chunk.children["inputs"].columns["layout"]] for side, chunk in enumerate(chunks)]
+    sources = (producers(chunks[0]), second_keys.of(producers(chunks[1])))
+    return ContentGroup(
+        *chunks,
+        pairing,
+        keys,
+        flags,
+        *sources,
+        views[0],
+        views[1],
+        contents=(known[0], known[1]),
+        second_keys=second_keys,
+    )
+
+
+def _numbers(chunk: Chunk, rows: Array) -> Array:
+    """Numbers of the records at these positions; anything for position -1."""
+    return chunk.numbers[rows] if chunk.rows else np.zeros(len(rows), dtype=np.int64)
+
+
+def _flags(chunks: tuple[Chunk, Chunk], pairing: Pairing, canonical: Canonical, contents: tuple[Array, Array]) -> Flags:
+    """Like those of paired records in order, but an input is another one only if its producer left something else."""
+    pairs = np.flatnonzero((pairing.first >= 0) & (pairing.second >= 0))
+    rows = (pairing.first[pairs], pairing.second[pairs])
+    found = compare_rows(*chunks, *rows, canonical, *contents)
+    inputs = [chunk.children["inputs"] for chunk in chunks]
+    layouts = [canonical.layouts[side][of_side.columns["layout"]] for side, of_side in enumerate(inputs)]
+    accesses = [of_side.columns["access"] for of_side in inputs]
+    edges = ragged_differs(
+        inputs[0], inputs[1], *rows, [(contents[0], contents[1]), (accesses[0], accesses[1]), (layouts[0], layouts[1])]
+    )
+
+    def spread(values: Array) -> Array:
+        whole = np.zeros(len(pairing.first), dtype=bool)
+        whole[pairs] = values
+        return whole
+
+    parts = (found.outputs, edges, found.digests, found.arguments, found.generators)
+    return Flags(*(spread(part) for part in parts))
+
+
+def _numbers_of_contents(chunk: Chunk, left: Array) -> Array:
+    """One number per input entry for what its producer left; what lay in memory that is only written into is no matter."""
+    inputs = chunk.children["inputs"]
+    mixed = (left[:, 0] ^ (left[:, 1] << np.uint64(1))).view(np.int64)
+    mixed = np.where(inputs.columns["access"] == Access.READ, mixed, 0)
+    return np.where(inputs.columns["producer"] == 0, _EXTERNAL, mixed)
+
+
+# Finds the random draws behind values that changed places: each thread drew, in another order in each run.
+#
+# All threads draw from one generator. As a multiset their draws are the same in both runs, and only what took them
+# shows that another thread had drawn before.
+
+_MOST_DRAWS = 256
+
+
+def draw_behind(root: Root, processes: Sides, canonical: Canonical) -> Root | None:
+    """The draws of both runs that a record's inputs go back to, if these came from different states of the generator.
+
+    Args:
+        root: A record whose inputs were made by other records of its stream.
+        processes: The streams of both runs.
+        canonical: Numbers for names.
+    """
+    if root.first is None or root.second is None:
+        return None
+    waiting = [(root.first, root.second)]
+    seen: set[tuple[int, int]] = set()
+    while waiting and len(seen) < _MOST_DRAWS:
+        for numbers in _producers(*waiting.pop(0)):
+            if numbers in seen:
+                continue
+            seen.add(numbers)
+            places = [process.record(number) for process, number in zip(processes, numbers, strict=True)]
+            mine, other = (entry_of(process, *place) for process, place in zip(processes, places, strict=True))
+            if mine.op != other.op or mine.outputs == other.outputs:
+                continue
+            if _state(*places[0]) != _state(*places[1]):
+                return _as_root(places, mine, other, processes, canonical)
+            waiting.append((mine, other))
+    return None
+
+
+def _producers(mine: Entry, other: Entry) -> list[tuple[int, int]]:
+    """The records that made the inputs of both."""
+    pairs = zip(mine.inputs, other.inputs, strict=False)
+    return [(one.producer, its.producer) for one, its in pairs if one.producer >= 0 and its.producer >= 0]
+
+
+def _state(chunk: Chunk, row: int) -> list[list[int]]:
+    """The states of the generators that a record drew from."""
+    generators = chunk.children["generators"]
+    found: list[list[int]] = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]].tolist()
+    return found
+
+
+def _as_root(
+    places: list[tuple[Chunk, int]], mine: Entry, other: Entry, processes: Sides, canonical: Canonical
+) -> Root | None:
+    first, second = (pick(chunk, np.array([row])) for chunk, row in places)
+    group = paired(Unmatched(first, second, False), processes, canonical, across=True, received=frozenset())
+    if len(group.keys) > 1:
+        return None
+    flags = group.flags
+    aspects = Aspects(
+        *(bool(part[0]) for part in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators))
+    )
+    return Root(0, group, 0, mine, other, aspects, reads_unwritten=False, allocation=None, came_in=False)
+
+
+# Pairs programs that a run started beside each other, whichever of them began to record first.
+#
+# They have no name, so their keys count them in the order in which they began. Programs that start at the same time
+# begin in another order in each run; which is which shows in their arguments, and in what they did.
+
+_COUNTED = re.compile(r"(?P<part>.+/)?main(?:-\d+)?|(?P<of>.+)\.\d+")
+"""Keys that are made by counting: `main`, `main-2`; `main.1`, `main.2`; in a run of several parts also `node-1/main`."""
+
+_Pairs = list[tuple[ProcessTrace, ProcessTrace]]
+
+
+def pair_siblings(first: Trace, second: Trace) -> None:
+    """Give programs of the second run that were counted in another order the keys that they have in the first.
+
+    Args:
+        first: Keeps its keys.
+        second: Its processes, and what belongs to them, may get other keys.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    groups = _groups(first), _groups(second)
+    renamed: dict[str, str] = {}
+    for parent in groups[0].keys() & groups[1].keys():
+        mine, others = groups[0][parent], groups[1][parent]
+        if max(len(mine), len(others)) > 1:
+            renamed.update(_renamed(_pairs(mine, others), [process.key for process in others]))
+    if any(old != new for old, new in renamed.items()):
+        _rename(second, renamed)
+
+
+def alone(trace: Trace) -> list[ProcessTrace]:
+    """The processes of a run that have the same key in each: neither they nor who started them was counted among others."""
+    mistakable = {process.key for group in _groups(trace).values() if len(group) > 1 for process in group}
+    return [process for process in ordered(trace) if not any(_is_of(process.key, key) for key in mistakable)]
+
+
+def _is_of(key: str, ancestor: str) -> bool:
+    return key == ancestor or key.startswith(f"{ancestor}.")
+
+
+def _groups(trace: Trace) -> dict[str, list[ProcessTrace]]:
+    found: dict[str, list[ProcessTrace]] = {}
+    for process in ordered(trace):
+        counted = _COUNTED.fullmatch(process.key)
+        if counted is not None:
+            found.setdefault(counted["of"] or counted["part"] or "", []).append(process)
+    return found
+
+
+def _pairs(mine: Sequence[ProcessTrace], others: Sequence[ProcessTrace]) -> _Pairs:
+    """The same program with the same arguments; of several, what did the same; then those with the same key."""
+    left, right = list(mine), list(others)
+    pairs: _Pairs = []
+
+    def pair(is_partner: Callable[[ProcessTrace, ProcessTrace], bool]) -> None:
+        for process in list(left):
+            likeliest_first = sorted(right, key=lambda other: other.key != process.key)
+            partner = next((other for other in likeliest_first if is_partner(process, other)), None)
+            if partner is not None:
+                pairs.append((process, partner))
+                left.remove(process)
+                right.remove(partner)
+
+    commands = [tuple(map(_command, side)) for side in (mine, others)]
+    if any(len(set(side)) < len(side) for side in commands):
+        pair(lambda one, other: _command(one) == _command(other) and _did_the_same(one, other))
+    pair(lambda one, other: _command(one) == _command(other) and one.key == other.key)
+    pair(lambda one, other: _command(one) == _command(other))
+    pair(lambda one, other: one.key == other.key)
+    pair(lambda one, other: True)
+    return pairs
+
+
+def _command(process: ProcessTrace) -> str:
+    return str(process.description.get("argv"))
+
+
+def _did_the_same(first: ProcessTrace, second: ProcessTrace) -> bool:
+    canonical = Canonical(first, second)
+    return total(first, canonical, 0) == total(second, canonical, 1)
+
+
+def _renamed(pairs: _Pairs, keys: Sequence[str]) -> dict[str, str]:
+    """The key of the partner for each old key; what has no partner takes a key that is left."""
+    renamed = {other.key: process.key for process, other in pairs}
+    free = [key for key in keys if key not in renamed.values()]
+    for key in keys:
+        if key not in renamed:
+            renamed[key] = key if key in free else free[0]
+            free.remove(renamed[key])
+    return renamed
+
+
+def _rename(trace: Trace, renamed: dict[str, str]) -> None:
+    """Rename processes, and what was started by them or is part of them."""
+
+    def new(key: str) -> str:
+        parts = key.split(".")
+        for end in range(len(parts), 0, -1):
+            found = renamed.get(".".join(parts[:end]))
+            if found is not None:
+                return ".".join([found, *parts[end:]])
+        return key
+
+    for process in trace.processes:
+        process.key = new(process.key)
+        part_of = process.description.get("part_of")
+        if part_of is not None:
+            process.description["part_of"] = new(str(part_of))
+    trace.processes.sort(key=lambda process: process.key)

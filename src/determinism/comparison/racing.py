@@ -1,27 +1,31 @@
-"""Recognises threads that use one tensor at the same time."""
+"""Recognizes threads that use one tensor at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.digest_search import DigestSearch, is_in_place
-from determinism.comparison.divergence import Divergence
+from determinism.comparison.flow import Received, Root
 from determinism.comparison.kind import kind_of
 from determinism.comparison.origins import Entry, only_moves
-from determinism.comparison.received import Received
-from determinism.comparison.roots import Root
-from determinism.trace.chunk import Chunk
+from determinism.comparison.partners import DigestSearch, is_in_place
+from determinism.comparison.result import Divergence
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
+from determinism.trace.stream import Chunk
 from determinism.types import Kind, Level
 
 _DETAIL = (
     "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
     "differs from run to run, and an update can be lost."
+)
+_TURNS = (
+    "Threads change the same tensor, one after the other. Which comes first differs from run to run, and sums of floats depend "
+    "on it."
 )
 _PROCESSES_DETAIL = (
     "Processes share this memory, and at least one writes it while nothing makes the others wait. Which comes first "
@@ -70,33 +74,96 @@ def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
                 yield outputs.columns["digest"][row].tobytes()
 
 
-def is_changed_by_another_thread(root: Root, processes: Sequence[ProcessTrace]) -> bool:
-    """Whether an op changes a tensor in place that another thread changes as well, so that the two may overlap.
+def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequence[ProcessTrace]) -> Divergence:
+    """The same divergence, said to come from threads if its op changes a tensor in place that another thread changes as well.
 
-    They take the tensor from outside: memory that another thread may have written has no producer. If anything else
-    that the op got differs, that is reason enough.
+    They race if they were seen to overlap, or may have; where each took what the one before it had left, only their order
+    varies.
+
+    Of memory that came from outside of the stream, or that another thread may have written since, the record has a digest
+    and no producer. So it is the same tensor if a thread took what another one had written. Where no thread takes the
+    tensor twice, that it looks the same has to do. If anything else that the op got differs, that is reason enough.
     """
     group, first, second = root.group, root.first, root.second
-    if first is None or second is None or not (changes_in_place(first) or changes_in_place(second)):
-        return False
-    if any(mine.digest != other.digest for mine, other in zip(first.inputs[1:], second.inputs[1:], strict=False)):
-        return False
+    if first is None or second is None or not all(_changes_its_first(one) for one in (first, second)):
+        return divergence
     sides = zip(processes, (group.first, group.second), (group.pairing.first, group.pairing.second), strict=True)
-    return any(_is_changed_elsewhere(process, chunk, int(rows[root.position])) for process, chunk, rows in sides)
+    uses = [_uses_of(process, chunk, int(rows[root.position])) for process, chunk, rows in sides]
+    given = [{value.digest for value in one.inputs[1:] if value.digest is not None} for one in (first, second)]
+    if not (given[0] - given[1] <= uses[1].given and given[1] - given[0] <= uses[0].given):
+        return divergence
+    if any(one.takes_over for one in uses):
+        if all(one.is_one_after_the_other for one in uses):
+            return replace(divergence, kind=Kind.ORDER, inputs_equal=False, detail=_TURNS)
+        return as_race(divergence)
+    # Of values that came from outside more than once the op's own variation is the simpler reason.
+    may_be_shared = not any(one.goes_on for one in uses) and any(one.is_taken_elsewhere for one in uses)
+    return as_race(divergence) if may_be_shared and divergence.kind in (Kind.OP, Kind.DATA) else divergence
 
 
-def _is_changed_elsewhere(process: ProcessTrace, chunk: Chunk, row: int) -> bool:
-    """Whether a thread other than that of a record changes what looks like the same tensor in place."""
+def _changes_its_first(one: Entry) -> bool:
+    """Whether an op writes into the memory of its first argument."""
+    if not is_in_place(one.op) or not one.inputs:
+        return False
+    return any(made.layout == one.inputs[0].layout for made in one.outputs)
+
+
+class _Uses(NamedTuple):
+    """How threads change what looks like one tensor."""
+
+    takes_over: bool
+    """Whether a thread took what another one had written."""
+    goes_on: bool
+    """Whether the thread in question changed again what it had changed itself, without a write of another thread between."""
+    is_taken_elsewhere: bool
+    """Whether another thread changes such a tensor that came from outside."""
+    given: set[bytes]
+    """What else such changes took that came from outside."""
+    is_one_after_the_other: bool
+    """Whether each change took what one before it had left, and no two the same."""
+
+
+def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
+    """How the thread of a record and the others change what looks like the tensor that the record changes."""
     thread = chunk.columns["thread"][row]
     layout = chunk.children["inputs"].columns["layout"][chunk.children["inputs"].starts[row]]
     ops = [number for number, name in enumerate(process.names.texts(Table.OP)) if is_in_place(name)]
+    taken: dict[int, set[bytes]] = {}
+    last: dict[int, bytes] = {}
+    consumed: list[bytes | None] = []
+    given: set[bytes] = set()
+    written: dict[int, set[bytes]] = {}
+    goes_on = takes_over = False
     for other in process.chunks():
-        inputs = other.children["inputs"]
-        rows = (other.columns["thread"] != thread) & np.isin(other.columns["op"], ops) & (np.diff(inputs.starts) > 0)
-        heads = inputs.starts[:-1][rows]
-        if ((inputs.columns["producer"][heads] == 0) & (inputs.columns["layout"][heads] == layout)).any():
-            return True
-    return False
+        inputs, digests, outputs = (other.children[name] for name in ("inputs", "input_digests", "outputs"))
+        rows = np.flatnonzero(np.isin(other.columns["op"], ops) & (np.diff(inputs.starts) > 0))
+        rows = rows[inputs.columns["layout"][inputs.starts[rows]] == layout]
+        for at in rows.tolist():
+            who = int(other.columns["thread"][at])
+            held = {
+                int(digests.columns["position"][entry]): digests.columns["digest"][entry].tobytes()
+                for entry in range(int(digests.starts[at]), int(digests.starts[at + 1]))
+            }
+            given |= {digest for position, digest in held.items() if position}
+            if inputs.columns["producer"][inputs.starts[at]]:
+                goes_on |= who == thread
+                consumed.append(last.get(who))
+            else:
+                # What it writes into without reading it has no digest.
+                takes_over |= 0 not in held and who in last and who == thread
+                taken.setdefault(who, set()).update({held[0]} if 0 in held else ())
+                consumed.append(held.get(0))
+            last[who] = outputs.columns["digest"][outputs.starts[at]].tobytes()
+            written.setdefault(who, set()).add(last[who])
+    takes_over |= any(
+        held & what
+        for who, held in taken.items()
+        for whose, what in written.items()
+        if who != whose and thread in (who, whose)
+    )
+    begins = set(consumed) - set().union(*written.values())
+    takes_turns = None not in consumed and len(begins) <= 1 and len(set(consumed)) == len(consumed)
+    return _Uses(takes_over, goes_on, any(who != thread for who in taken), given, takes_turns)
 
 
 def changes_in_place(one: Entry) -> bool:
@@ -126,6 +193,8 @@ class Threads:
         pairs = [pair for pair in received.pairs if all(self.made(digest, run) for digest in pair for run in (0, 1))]
         if not pairs:
             return None
+        if divergence.detail == _TURNS:
+            return divergence
         if any(self._written(digest, run) for pair in pairs for digest in pair for run in (0, 1)):
             return as_race(divergence)
         return replace(divergence, kind=Kind.ORDER, detail=_HANDED_OVER)

@@ -4,33 +4,486 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.comparable import require_comparable
-from determinism.comparison.course import Course
-from determinism.comparison.digest_search import DigestSearch
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.endings import compare_as_far_as_recorded, conclude, cut_reasons
-from determinism.comparison.explained import Explained
-from determinism.comparison.losses import losses
-from determinism.comparison.missing_ranks import missing_ranks
-from determinism.comparison.process import ProcessComparison
-from determinism.comparison.received import Pair
-from determinism.comparison.result import BlindSpot, Comparison, Recorded, RunSummary, Trouble
-from determinism.comparison.senders import Found
-from determinism.comparison.siblings import pair_siblings
-from determinism.comparison.stack import environment_differences
-from determinism.comparison.step_counts import StepCounts
-from determinism.comparison.streams import ordered, stream_of, unordered
+import numpy as np
+
+from determinism.comparison.causality import Explained, Found
+from determinism.comparison.fingerprints import ordered, stream_of, unordered
+from determinism.comparison.flow import Pair
+from determinism.comparison.lockstep import StepCounts
+from determinism.comparison.ordered import ProcessComparison, compare_processes, up_to_common_step
+from determinism.comparison.partners import DigestSearch, pair_siblings
+from determinism.comparison.result import (
+    MOST_ENTRIES,
+    BlindSpot,
+    Comparison,
+    Course,
+    Divergence,
+    Loss,
+    Recorded,
+    RunSummary,
+    Trouble,
+)
 from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
 from determinism.comparison.values import add_values
 from determinism.errors import UsageError
-from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
-from determinism.types import Kind, Stream, Verdict
+from determinism.exit_status import exit_phrase
+from determinism.trace.opening import open_trace, part_names
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import END_OP, STEP_OP, Meaning, Table
+from determinism.types import Kind, Level, Stream, Verdict
+
+# Whether runs were recorded alike, so that a difference between their traces is one between the runs.
+
+
+def require_comparable(traces: Sequence[Trace]) -> None:
+    """Refuse runs that were recorded in different ways.
+
+    Args:
+        traces: Two or more runs.
+
+    Raises:
+        UsageError: Their parts, levels, steps or digests differ.
+        TraceError: A trace cannot be read.
+    """
+    _check_parts(traces)
+    _check_levels(traces)
+    _check_steps(traces)
+    _check_digests(traces)
+
+
+def _check_parts(traces: Sequence[Trace]) -> None:
+    """Runs that were recorded in parts have the same ones: a part that somebody forgot is no difference between runs."""
+    parts = [part_names(trace.folder) for trace in traces]
+    for number, names in enumerate(parts[1:], start=2):
+        if names != parts[0]:
+            texts = [f"run {at} has {_few(found)}" for at, found in ((1, parts[0]), (number, names))]
+            raise UsageError(
+                "parts-differ",
+                f"The runs were recorded in different parts: {' and '.join(texts)}. So processes of one run have no partner in "
+                "the other. Record both with the same names for --part, and compare when all parts are there.",
+            )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The parts of a run in words; the first ones where they are many."""
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({shown})" if names else "no parts"
+
+
+def _check_levels(traces: Sequence[Trace]) -> None:
+    levels = [sorted({str(p.description.get("level")) for p in trace.processes}) for trace in traces]
+    for level in levels[1:]:
+        if level and levels[0] and level != levels[0]:
+            raise UsageError(
+                "levels-differ",
+                f"The runs were recorded at different levels ({', '.join(levels[0])} and {', '.join(level)}), so their "
+                "records cannot be compared. Record both with the same --level.",
+            )
+
+
+def _check_steps(traces: Sequence[Trace]) -> None:
+    asked = [trace.manifest.get("steps") for trace in traces]
+    if len(set(asked)) > 1:
+        texts = ["all steps" if steps is None else f"--steps {steps}" for steps in asked]
+        raise UsageError(
+            "steps-differ",
+            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
+            "was told to leave out. Record both with the same --steps.",
+        )
+
+
+def _check_digests(traces: Sequence[Trace]) -> None:
+    """Each sort of device has one digest in all runs: the same bytes have others by another algorithm."""
+    known: dict[str, str] = {}
+    for trace in traces:
+        for process in trace.processes:
+            for device, algorithm in (process.description.get("device_digests") or {}).items():
+                if known.setdefault(device, algorithm) != algorithm:
+                    raise UsageError(
+                        "digests-differ",
+                        f"Tensors on {device} were digested in two ways in these runs ({known[device]} and {algorithm}), so that "
+                        "equal tensors would seem different. Record both with the same version, and with Triton in both or in "
+                        "neither.",
+                    )
+
+
+# What exit statuses and cut recordings add to what the tensors say.
+
+_NOT_OF_THE_PROGRAM = frozenset({"disk-full", "fail-fast", "interrupted", "run-unfinished", "time-limit"})
+"""What makes a program's exit status say nothing about the program itself."""
+INTERRUPT = "interrupt"
+"""What a manifest says has stopped a run that the user ended."""
+FAIL_FAST = "fail-fast"
+"""What a manifest says has stopped a run that had shown a difference."""
+TIME_LIMIT = "time-limit"
+"""What a manifest says has stopped a run, such as one of an experiment, that took longer than it was given."""
+_STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)
+
+
+def compare_as_far_as_recorded(first: ProcessTrace, second: ProcessTrace, traces: Sequence[Trace]) -> ProcessComparison:
+    """Compare two processes; that a recording was cut off is no difference between the runs.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    if any(trace.manifest.get("stopped_by") in _STOPPED_BY_US for trace in traces):
+        whole = up_to_common_step(first, second)
+        return compare_processes(*whole) if whole is not None else ProcessComparison(first.key)
+    result = compare_processes(first, second)
+    if not _is_structure(result.divergence):
+        return result
+    # Counting reads to the end, and only there it is known whether anything is missing.
+    counts = [_count(process) for process in (first, second)]
+    cut = [count for count, trace in zip(counts, traces, strict=True) if cut_reasons(trace)]
+    if not cut:
+        return result
+    limit = min(cut)
+    first, second = first.until(limit), second.until(limit)
+    result = compare_processes(first, second)
+    if result.divergence is not None and _is_structure(result.divergence):
+        last = min(_last_step(process) for process in (first, second))
+        if result.divergence.step >= last:
+            return ProcessComparison(first.key)
+    return result
+
+
+def _is_structure(divergence: Divergence | None) -> bool:
+    return divergence is not None and divergence.kind is Kind.STRUCTURE
+
+
+def _count(process: ProcessTrace) -> int:
+    """How many records there are, without the one that says that the process ended."""
+    ops = process.names.texts(Table.OP)
+    count, last = 0, -1
+    for chunk in process.chunks():
+        count, last = count + chunk.rows, int(chunk.columns["op"][-1])
+    return count - (last >= 0 and ops[last] == END_OP)
+
+
+def _last_step(process: ProcessTrace) -> int:
+    return max((int(chunk.columns["step"][-1]) for chunk in process.chunks()), default=0)
+
+
+def cut_reasons(trace: Trace) -> list[str]:
+    """Why records of a run are missing: identifiers of troubles; known when the run was read."""
+    found = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
+    if any(process.truncated for process in trace.processes):
+        found.append("trace-truncated")
+    if trace.missing_processes:
+        found.append("process-missing")
+    if trace.manifest.get("stopped_by") == INTERRUPT:
+        found.append("interrupted")
+    elif trace.manifest.get("stopped_by") in _STOPPED_BY_US:
+        found.append(str(trace.manifest["stopped_by"]))
+    elif not trace.manifest.get("complete"):
+        found.append("run-unfinished")
+    return found
+
+
+def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> None:
+    """Bring exit statuses, cut recordings and empty ones into the verdict."""
+    if comparison.verdict is Verdict.DIFFERENT:
+        return
+    reasons = [cut_reasons(trace) for trace in traces]
+    statuses = [
+        None if _NOT_OF_THE_PROGRAM.intersection(found) else run.exit_status
+        for run, found in zip(comparison.runs, reasons, strict=True)
+    ]
+    known = {status for status in statuses if status is not None}
+    if len(known) > 1 and traces[0].processes:
+        comparison.verdict = Verdict.DIFFERENT
+        comparison.first_divergence = _ended_differently(traces, statuses)
+        return
+    comparison.trouble += cut_troubles(traces, reasons)
+    if not comparison.trouble and not all(_holds_content(trace) for trace in traces):
+        comparison.trouble.append(Trouble("nothing-recorded", _nothing_recorded(traces, comparison.level)))
+    failed = next((status for status in statuses if status), None)
+    if not comparison.trouble and failed is not None and not allow_failure:
+        comparison.trouble.append(
+            Trouble(
+                "runs-failed",
+                f"All runs ended with {exit_phrase(failed)}. What they recorded up to there is equal, but a program that "
+                "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
+            )
+        )
+    if comparison.trouble:
+        comparison.verdict = Verdict.INCONCLUSIVE
+
+
+def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
+    """What is said of runs whose recording was cut off.
+
+    Args:
+        traces: The runs.
+        reasons: What `cut_reasons` gave for each.
+    """
+    for reason in sorted({reason for found in reasons for reason in found}):
+        concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
+        runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
+        trace = traces[concerned[0] - 1]
+        records = sum(_count(process) for process in trace.processes)
+        missing = trace.missing_processes
+        lacks = ", ".join(map(repr, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        texts = {"runs": runs, "records": f"{records:,}", "folder": trace.folder, "missing": lacks}
+        yield Trouble(reason, _CUT_MESSAGES[reason].format(**texts))
+
+
+_CUT_MESSAGES = {
+    "max-disk": "The trace of {runs} reached --max-disk after {records} records, and what came after was not recorded. What "
+    "was recorded is equal. Give more room, or record less with --steps or --level.",
+    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and what came after "
+    "was not recorded. What was recorded is equal. Make room, or give another place with --output.",
+    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, and yet what was recorded up to there is equal. "
+    "Make the run again without it.",
+    "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
+    "run again.",
+    "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "
+    "{records} records that are there are equal. Make the run again.",
+    "time-limit": "{runs} took longer than it was given and was stopped after {records} records. What was recorded up to "
+    "there is equal. Make the run again.",
+    "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their folders were "
+    "removed or emptied, or were not copied. The {records} records that are there are equal. Copy the trace again, or make "
+    "the run again.",
+    "trace-truncated": "The trace of {runs} ({folder}) breaks off after {records} records although more were written: its "
+    "files are cut or damaged. What can be read is equal. Copy it again, or make the run again.",
+}
+
+
+def _holds_content(trace: Trace) -> bool:
+    """Whether anything but the ends of steps and of the process was recorded."""
+    for process in trace.processes:
+        empty = [n for n, name in enumerate(process.names.texts(Table.OP)) if name in (STEP_OP, END_OP)]
+        if any(not np.isin(chunk.columns["op"], empty).all() for chunk in process.chunks()):
+            return True
+    return False
+
+
+def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
+    number, trace = next((n, t) for n, t in enumerate(traces, start=1) if not _holds_content(t))
+    if not trace.processes:
+        return f"No process of run {number} recorded anything, so there is nothing to compare."
+    framework = trace.processes[0].description.get("framework")
+    if level == Level.OP:
+        status = trace.manifest.get("exit_status")
+        ended = f" before it failed with {exit_phrase(status)}" if status else ""
+        return f"Run {number} imported {framework} but ran no op of it{ended}, so there is nothing to compare."
+    seen = "step ended" if level == Level.STEP else "module was called and no step ended"
+    return (
+        f"In run {number} no {seen}, so at --level {level} there is nothing to compare. Record with --level op, or say "
+        "where steps end with determinism.step()."
+    )
+
+
+def _ended_differently(traces: Sequence[Trace], statuses: Sequence[int | None]) -> Divergence:
+    process = traces[0].processes[0]
+    records, steps = process.extent
+    phrases = ["unknown" if status is None else exit_phrase(status) for status in statuses]
+    texts = ", ".join(f"run {number}: {phrase}" for number, phrase in enumerate(phrases, start=1))
+    return Divergence(
+        Kind.STRUCTURE, process.key, max(records - 1, 0), 0, max(steps - 1, 0), "other", "determinism::exit", None, None,
+        None, (), None, (), f"All recorded tensors are equal, but the runs ended differently ({texts}).",
+    )  # fmt: skip
+
+
+# The losses of two runs as numbers, step by step.
+
+
+def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | None:
+    """The loss of each step in both runs, of the first process that has any; None if none has.
+
+    Args:
+        pairs: The same processes of both runs, the one that says most first.
+    """
+    for pair in pairs:
+        first, second = (_by_step(process) for process in pair)
+        found = [Loss(step, first.get(step), second.get(step)) for step in sorted(first.keys() | second.keys())]
+        if any(loss.first is not None or loss.second is not None for loss in found):
+            return _thinned(found)
+    return None
+
+
+def _by_step(process: ProcessTrace) -> dict[int, float | None]:
+    """What the first backward of each step was started from; None where that is not known, or is no number."""
+    numbers = process.numbers
+    read = {
+        (int(row["producer"]), int(row["output"])): float(row["value"])
+        for row in numbers[(numbers["meaning"] == Meaning.READ) & (numbers["producer"] >= 0)]
+    }
+    found: dict[int, float | None] = {}
+    for row in numbers[numbers["meaning"] != Meaning.READ]:
+        step = int(row["step"])
+        if step in found:
+            continue
+        known = float(row["value"])
+        value = known if row["meaning"] == Meaning.LOSS else read.get((int(row["producer"]), int(row["output"])))
+        found[step] = value if value is not None and math.isfinite(value) else None
+    return found
+
+
+def _thinned(found: list[Loss]) -> list[Loss]:
+    """Of very many steps those whose losses are furthest apart among their neighbours, and the first and the last."""
+    if len(found) <= MOST_ENTRIES:
+        return found
+    width = math.ceil(len(found) / (MOST_ENTRIES - 2))
+    inner = [max(found[start : start + width], key=_gap) for start in range(0, len(found), width)]
+    return sorted({*inner, found[0], found[-1]})
+
+
+def _gap(loss: Loss) -> float:
+    return -1.0 if loss.first is None or loss.second is None else abs(loss.first - loss.second)
+
+
+# Ranks that a launcher started and that recorded nothing where the traces are, such as those on other machines.
+
+_NUMBERED = re.compile(r"(?P<among>.*\b(?P<word>rank|task)-)(?P<number>\d+)")
+_MOST_RANGES = 8
+
+
+def missing_ranks(trace: Trace) -> Iterator[BlindSpot]:
+    """One for each group of ranks that is not whole, as far as those that did record know how many there are."""
+    found: dict[tuple[str, str], set[int]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for process in trace.processes:
+        numbered = _NUMBERED.fullmatch(process.key)
+        if numbered is None:
+            continue
+        group = numbered["among"], numbered["word"]
+        found.setdefault(group, set()).add(int(numbered["number"]))
+        sizes[group] = max(sizes.get(group, 0), process.description.get("world_size") or 0)
+    for group, numbers in found.items():
+        missing = sorted(set(range(sizes[group])) - numbers)
+        if missing:
+            word = group[1]
+            reason = (
+                f"{sizes[group]:,} {word}s were started, and these recorded nothing here; where they are on another machine, "
+                "record there too, each machine with --part"
+            )
+            yield BlindSpot(
+                "ranks-missing", f"{word}{'s' * (len(missing) > 1)} {_ranges(missing)}", reason, len(missing)
+            )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order as text: `1, 4 to 7`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:_MOST_RANGES]]
+    return ", ".join(texts) + (" and more" if len(ranges) > _MOST_RANGES else "")
+
+
+# What two runs ran on, and which part of that decides what numbers come out.
+
+EnvironmentDifference = tuple[str, str, str]
+"""Name and both values."""
+
+
+class Part(StrEnum):
+    """A part of what a run ran on, in the order of how much it decides."""
+
+    HARDWARE = "hardware"
+    THREADS = "threads"
+    LIBRARIES = "libraries"
+    SETTINGS = "settings"
+    SYSTEM = "system"
+    OTHER = "other"
+    """What does not decide how numbers are computed, as far as is known."""
+
+
+_ORDER = list(Part)
+_BY_NAME = {
+    "processor": Part.HARDWARE,
+    "instruction sets": Part.HARDWARE,
+    "machine": Part.HARDWARE,
+    "variable CUDA_VISIBLE_DEVICES": Part.HARDWARE,
+    "driver of gpus": Part.LIBRARIES,
+    "processors": Part.THREADS,
+    "python": Part.SYSTEM,
+    "platform": Part.SYSTEM,
+    "variable LD_PRELOAD": Part.SYSTEM,
+    "variable GLIBC_TUNABLES": Part.SYSTEM,
+    "package determinism": Part.OTHER,
+}
+_BY_START = (
+    ("gpu", Part.HARDWARE),
+    ("package ", Part.LIBRARIES),
+    ("library ", Part.LIBRARIES),
+    ("variable PYTHON", Part.OTHER),
+    ("variable TF_CLI_", Part.OTHER),
+    ("variable TF_CPP_", Part.OTHER),
+    ("variable MALLOC_", Part.OTHER),
+    ("variable ", Part.SETTINGS),
+    ("torch.", Part.SETTINGS),
+    ("tf.", Part.SETTINGS),
+)
+_TELLING = (
+    "processor",
+    "package torch",
+    "package tensorflow",
+    "package jax",
+    "package numpy",
+    "library CUDA",
+    "library cuDNN",
+)
+"""How those names begin that say most of their part."""
+_MAY_LACK = ("variable ", "package ", "gpu ")
+"""What one run may have and another lack. Other facts are always recorded, if not by every version."""
+_THREADS = (
+    "NUM_THREADS",
+    "num_threads",
+    "num_interop_threads",
+    "parallelism_threads",
+    "variable OMP_",
+    "variable KMP_",
+)
+
+
+def part_of(name: str) -> Part:
+    """The part of the environment that a recorded fact belongs to.
+
+    Args:
+        name: Of the fact, as `determinism.environment` and the frameworks' settings name it.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if any(word in name for word in _THREADS):
+        return Part.THREADS
+    return next((part for start, part in _BY_START if name.startswith(start)), Part.OTHER)
+
+
+def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDifference]:
+    """What differs between what two runs ran on, what decides most about numbers first."""
+    first, second = (_facts(trace) for trace in (one, other))
+    names = [
+        name
+        for name in first.keys() | second.keys()
+        if first.get(name) != second.get(name) and (name.startswith(_MAY_LACK) or (name in first and name in second))
+    ]
+    names.sort(key=lambda name: (_ORDER.index(part_of(name)), not name.startswith(_TELLING), name))
+    return [(name, first.get(name, "not set"), second.get(name, "not set")) for name in names]
+
+
+def _facts(trace: Trace) -> dict[str, str]:
+    """Name and value of what the first process of a run ran on."""
+    if not trace.processes:
+        return {}
+    description = trace.processes[0].description
+    return {**(description.get("environment") or {}), **(description.get("settings") or {})}
+
+
+def stack_differences(differences: list[EnvironmentDifference]) -> list[EnvironmentDifference]:
+    """Those of the differences that may change numbers."""
+    return [difference for difference in differences if part_of(difference[0]) is not Part.OTHER]
 
 
 def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
@@ -185,7 +638,7 @@ def summary_of(trace: Trace) -> RunSummary:
     """How one run went."""
     manifest = trace.manifest
     return RunSummary(
-        command=[str(part) for part in manifest.get("command", [])],
+        command=[str(part) for part in manifest.get("command") or []],
         exit_status=manifest.get("exit_status"),
         stopped_by=manifest.get("stopped_by") or _stopped_by(trace),
         seconds=float(manifest.get("seconds") or 0.0),
@@ -201,6 +654,8 @@ def recorded_by(traces: Sequence[Trace]) -> Recorded:
     """How much was recorded: records and steps of the first run, blind spots of all."""
     is_process = [stream_of(process) is not Stream.THREADS for process in traces[0].processes]
     recorded = Recorded(processes=sum(is_process))
+    named = {str(process.description.get("framework", "torch")) for trace in traces for process in trace.processes}
+    recorded.frameworks = frozenset(named) or recorded.frameworks
     spots: dict[tuple[str, str, str], int] = {}
     for process in traces[0].processes:
         records, steps = process.extent

@@ -1,33 +1,162 @@
-"""Compares streams whose records have no fixed order: of threads, of pools of processes, of a data loader's workers."""
+"""Compares streams without a fixed order: threads, pools of processes, the workers of a data loader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.by_content import ContentGroup, paired
-from determinism.comparison.canonical import Canonical
-from determinism.comparison.digest_search import DigestSearch
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.draws import draw_behind
-from determinism.comparison.partners import Sides
-from determinism.comparison.process import ProcessComparison, dead_difference, describe
-from determinism.comparison.racing import Threads, as_race, is_changed_by_another_thread
-from determinism.comparison.received import Pair, Received, received_by
-from determinism.comparison.roots import Root
-from determinism.comparison.streams import Streams, reported_process
-from determinism.comparison.thread_lines import line_of
-from determinism.comparison.unmatched import unmatched
-from determinism.comparison.unordered_flow import UnorderedFlow
+from determinism.comparison.columns import Canonical
+from determinism.comparison.fingerprints import Streams, reported_process, unmatched
+from determinism.comparison.flow import Flow, Pair, Received, Root, received_by
+from determinism.comparison.ordered import ProcessComparison, dead_difference, describe
+from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.partners import ContentGroup, DigestSearch, Sides, draw_behind, paired, producers
+from determinism.comparison.racing import Threads, as_changed_by_threads
+from determinism.comparison.result import Divergence
 from determinism.comparison.visible import VisibleDifferences
-from determinism.trace.chunk import Chunk
-from determinism.trace.joined import JoinedStreams
+from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
-from determinism.types import NO_DIGEST, Kind, Level, Stream
+from determinism.trace.stream import Array, Chunk
+from determinism.trace.views import JoinedStreams
+from determinism.types import NO_DIGEST, Access, Kind, Level, Role, Stream
+
+# Which line of the program a record of a thread belongs to.
+
+
+def line_of(stream: ProcessTrace, chunk: Chunk, row: int) -> Frame | None:
+    """The line that made a record; where no code of the program did, the line that made its thread."""
+    stack = stream.names.stack(int(chunk.columns["stack"][row]))
+    return stack[0] if stack else _made_at(stream, int(chunk.columns["thread"][row]))
+
+
+def _made_at(stream: ProcessTrace, thread: int) -> Frame | None:
+    made_at = stream.description.get("threads_made_at") or []
+    text = made_at[thread - 1] if 0 < thread <= len(made_at) else ""
+    return stream.names.frame(text) if text else None
+
+
+# Follows a difference that vanished: what read it before counts, and so does what that led to.
+
+_MOST_VANISHED = 1 << 16
+
+
+def read_on(process: ProcessTrace, vanished: Mapping[int, Set[int]]) -> set[int]:
+    """Which differences reached something that counts, although they showed no more when they did.
+
+    Args:
+        process: The stream.
+        vanished: For a record that received differences and gave equal outputs: indices of their roots.
+    """
+    roots_of = {number: set(roots) for number, roots in vanished.items()}
+    wanted = set().union(*roots_of.values())
+    reached: set[int] = set()
+    for chunk in process.chunks() if wanted else ():
+        _pass_on(chunk, roots_of)
+        for row in _marked(chunk, roots_of) - vanished.keys():
+            roots = roots_of[row]
+            if not roots <= reached and entry_of(process, chunk, row - chunk.first).counts:
+                reached |= roots
+        if reached >= wanted or len(roots_of) > _MOST_VANISHED:
+            break
+    return reached
+
+
+def _pass_on(chunk: Chunk, roots_of: dict[int, set[int]]) -> None:
+    """Mark the records of a chunk that read from marked ones."""
+    inputs = chunk.children["inputs"]
+    sources = np.where(inputs.columns["access"] == Access.READ, producers(chunk), -1)
+    owners = np.repeat(chunk.numbers, np.diff(inputs.starts))
+    fresh: Array = np.fromiter(roots_of, dtype=np.int64, count=len(roots_of))
+    while len(fresh):
+        found = set()
+        for at in np.flatnonzero(np.isin(sources, fresh)).tolist():
+            known = roots_of.setdefault(int(owners[at]), set())
+            new = roots_of[int(sources[at])] - known
+            if new:
+                known |= new
+                found.add(int(owners[at]))
+        fresh = np.array(sorted(found), dtype=np.int64)
+
+
+def _marked(chunk: Chunk, roots_of: dict[int, set[int]]) -> set[int]:
+    return {number for number in roots_of if 0 <= number - chunk.first < chunk.rows}
+
+
+# Follows the differences of records that were paired by what they did.
+
+_LOOKS = (Role.ESCAPE, Role.CHECKPOINT)
+
+
+class UnorderedFlow(Flow):
+    """Follows every difference to its end, because any of them may be what another process received."""
+
+    def __init__(self, first: JoinedStreams, second: JoinedStreams, group: ContentGroup, *, has_sinks: bool) -> None:
+        super().__init__(first, second, group.second_keys.key)
+        self._first = first
+        self._group = group
+        self._has_sinks = has_sinks
+        self.reached: set[int] = set()
+        """Indices of the roots that something read that counts."""
+        self.used: set[int] = set()
+        """Those of them that something did more with than look at or save the value."""
+        self._is_look = False
+
+    @property
+    def roots(self) -> list[Root]:
+        """All roots, in order."""
+        return list(self._open.values())
+
+    def follow(self) -> None:
+        """Follow the differences of all records, also where they vanish."""
+        self.add(self._group)
+        if self._has_sinks:
+            self.reached |= read_on(self._first, self._vanished())
+
+    def roots_of(self, key: int, output: int) -> list[Root]:
+        """The roots that an output descends from, in order."""
+        return [self._open[index] for index in self._taints.roots_of(key, output)]
+
+    def made_of(self, root: Root) -> set[bytes]:
+        """Digests of all values of the first run that descend from a root."""
+        outputs = self._group.first.children["outputs"]
+        rows = dict(zip(self._group.keys.tolist(), self._group.pairing.first.tolist(), strict=True))
+        found = set()
+        for (key, output), taints in self._taints.items():
+            if rows.get(key, -1) >= 0 and any(taint.root == root.index for taint in taints):
+                found.add(outputs.columns["digest"][int(outputs.starts[rows[key]]) + output].tobytes())
+        return found
+
+    def _vanished(self) -> dict[int, set[int]]:
+        """Records of the first run that received a difference and gave equal outputs; with the roots."""
+        group = self._group
+        paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
+        made = np.diff(group.first.children["outputs"].starts)
+        found = {}
+        for at in np.flatnonzero(paired & ~group.flags.outputs).tolist():
+            key, outputs = int(group.keys[at]), int(made[group.pairing.first[at]])
+            roots = {root for output in range(outputs) for root in self._taints.roots_of(key, output)}
+            if roots - self.reached:
+                found[key] = roots
+        return found
+
+    def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
+        if self._has_sinks:
+            self._is_look = some.role in _LOOKS
+            super()._reach_sinks(some, is_extra, roots)
+
+    def _settle(self, root: Root) -> None:
+        self.reached.add(root.index)
+        if not self._is_look:
+            self.used.add(root.index)
+
+    def _has_generator(self, group: object, row: int) -> bool:
+        # Another stream has a generator of its own: an extra draw in one explains nothing in the others.
+        return False
+
 
 _MOST_DEAD = 5
 
@@ -112,6 +241,9 @@ def _without_looks(
     return [r for r in live if r.index not in looks or not threads.looks_at_another_moment(r, *looks[r.index])]
 
 
+_MAY_BE_THREADS = (Kind.OP, Kind.DATA, Kind.ORDER, Kind.STRUCTURE)
+
+
 class Described:
     """Puts roots of joined streams into the words and numbers of the stream that they come from."""
 
@@ -128,8 +260,8 @@ class Described:
     def of(self, root: Root) -> Divergence:
         """The divergence that a root is."""
         found = describe(root, *self._processes, self._level)
-        if found.kind in (Kind.OP, Kind.DATA) and is_changed_by_another_thread(root, self._processes):
-            found = as_race(found)
+        if found.kind in _MAY_BE_THREADS:
+            found = as_changed_by_threads(found, root, self._processes)
         joined = self._processes[found.records_of]
         index, number = joined.place(found.record)
         stream = joined.streams[index]

@@ -2,15 +2,449 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.result import Comparison
-from determinism.comparison.value_scan import ValueScan
-from determinism.comparison.values_result import ValuesApart
+import numpy as np
+from numpy.typing import NDArray
+
+from determinism.comparison.columns import Canonical, producers
+from determinism.comparison.lockstep import Group, Lockstep
+from determinism.comparison.result import (
+    MOST_ENTRIES,
+    Comparison,
+    Divergence,
+    Likeness,
+    OutputDifference,
+    Parting,
+    ValueExample,
+    ValuesApart,
+    ValueStep,
+    likeness,
+)
+from determinism.trace.kept_values import Place, ValuesReader, sampled_places
+from determinism.trace.names import Layout
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.types import Verdict
+from determinism.trace.schema import END_OP, Table
+from determinism.trace.stream import Array, Chunk
+from determinism.trace.tensor_file import BYTES, StoredTensor
+from determinism.types import Phase, Role, Verdict
+
+# How far two tensors are apart that two runs left in files.
+
+MOST_EXAMPLES = 3
+_NUMBERS = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8", "I64": "<i8",
+    "F16": "<f2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+_FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
+_DIGITS = {"F64": ".17g", "F32": ".9g"}
+_Array = NDArray[Any]
+
+
+class ValueDifference(NamedTuple):
+    """What differs between two tensors; the fields are those of an `OutputDifference`."""
+
+    elements_different: int
+    max_ulp: int | None
+    max_abs: float | None
+    examples: tuple[ValueExample, ...] | None
+    extent: tuple[tuple[int, int], ...] | None
+    max_relative: float | None = None
+
+
+def difference(first: StoredTensor, second: StoredTensor, shape: tuple[int, ...]) -> ValueDifference | None:
+    """Compare two tensors bit by bit; None if they are not alike in type and shape.
+
+    Args:
+        first: One of them.
+        second: The other.
+        shape: Of the tensors that were stored. The stored ones have one more dimension where an element is stored in
+            parts: of a complex number the two parts, of a type that the format does not know the bytes.
+    """
+    if first.dtype != second.dtype or first.shape != second.shape or first.shape[: len(shape)] != shape:
+        return None
+    bits = [np.frombuffer(one.elements, f"<i{BYTES[one.dtype]}").reshape(one.shape) for one in (first, second)]
+    parts_differ = bits[0] != bits[1]
+    differ = parts_differ.any(axis=-1) if parts_differ.ndim > len(shape) else parts_differ
+    places = np.argwhere(differ)
+    if not len(places):
+        return ValueDifference(0, None, None, None, None)
+    examples = tuple(_example(first, second, tuple(place)) for place in places[:MOST_EXAMPLES].tolist())
+    ends = zip(places.min(axis=0).tolist(), places.max(axis=0).tolist(), strict=True) if shape else None
+    max_ulp, max_abs, max_relative = (
+        _distance(first, second, parts_differ) if first.dtype in _FLOATS else (None, None, None)
+    )
+    extent = None if ends is None else tuple(ends)
+    return ValueDifference(len(places), max_ulp, max_abs, examples, extent, max_relative)
+
+
+def _distance(
+    first: StoredTensor, second: StoredTensor, where: _Array
+) -> tuple[int | None, float | None, float | None]:
+    """The largest distances of two tensors of floats: in numbers between, in value, and as a part of their largest element.
+
+    None where there are elements that are no number.
+    """
+    values = [np.asarray(_values(one)).astype("f8") for one in (first, second)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = float(np.abs(values[0][where] - values[1][where]).max())
+    max_abs = apart if math.isfinite(apart) else None
+    if not all(np.isfinite(one[where]).all() for one in values):
+        return None, max_abs, None
+    ordered = [_ordered(one, where) for one in (first, second)]
+    # Of numbers of either sign the distance may need all 64 bits.
+    max_ulp = int((np.maximum(*ordered).astype("u8") - np.minimum(*ordered).astype("u8")).max())
+    largest = max(float(np.abs(one[np.isfinite(one)]).max()) for one in values)
+    return max_ulp, max_abs, apart / largest if largest and max_abs is not None else None
+
+
+def _ordered(tensor: StoredTensor, where: _Array) -> _Array:
+    """Whole numbers that lie in the order of the floats, next to each other where no float lies between."""
+    bits = np.frombuffer(tensor.elements, f"<i{BYTES[tensor.dtype]}").reshape(tensor.shape)[where]
+    lowest = int(np.iinfo(bits.dtype).min)
+    wide = bits.astype("i8")
+    return np.where(wide < 0, lowest - wide, wide)
+
+
+def _values(tensor: StoredTensor) -> _Array | None:
+    """The elements as numbers; None for types that NumPy does not have."""
+    if tensor.dtype == "BF16":
+        wide = np.frombuffer(tensor.elements, "<u2").astype("<u4") << 16
+        return wide.view("<f4").reshape(tensor.shape)
+    kind = _NUMBERS.get(tensor.dtype)
+    return None if kind is None else np.frombuffer(tensor.elements, kind).reshape(tensor.shape)
+
+
+def _example(first: StoredTensor, second: StoredTensor, place: tuple[int, ...]) -> ValueExample:
+    return ValueExample(place, _text(first, place), _text(second, place))
+
+
+def _text(tensor: StoredTensor, place: tuple[int, ...]) -> str:
+    """One element as a text that differs for values that differ."""
+    values = _values(tensor)
+    is_in_parts = len(tensor.shape) > len(place)
+    if values is None or (is_in_parts and tensor.dtype == "U8"):
+        flat = np.frombuffer(tensor.elements, "u1").reshape(*tensor.shape, BYTES[tensor.dtype])
+        return f"bytes {flat[place].tobytes().hex()}"
+    if is_in_parts:
+        return str(complex(*values[place].tolist()))
+    value = values[place].item()
+    return format(value, _DIGITS.get(tensor.dtype, ".5g")) if isinstance(value, float) else str(value)
+
+
+# How far two outputs are apart, as far as their kept elements show it.
+
+_STORED = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "float16": "F16",
+    "bfloat16": "BF16", "float32": "F32", "float64": "F64", "complex64": "F32", "complex128": "F64",
+}  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """Elements that were kept of one output."""
+
+    layout: Layout
+    elements: bytes
+
+
+def sampled_difference(first: Sample | None, second: Sample | None, most: int) -> OutputDifference | None:
+    """Compare what two runs kept of an output; None where they cannot be compared, as tensors of other shapes cannot.
+
+    Args:
+        first: Of the first run; None if nothing was kept.
+        second: Of the other one.
+        most: How many elements were kept at most.
+    """
+    if first is None or second is None:
+        return None
+    layout = first.layout
+    if (layout.dtype, layout.shape) != (second.layout.dtype, second.layout.shape):
+        return None
+    places = sampled_places(layout.elements, most) if layout.elements > most else None
+    shape = layout.shape if places is None else (len(places),)
+    stored = [_stored(sample, shape) for sample in (first, second)]
+    if stored[0] is None or stored[1] is None:
+        return None
+    found = difference(stored[0], stored[1], shape)
+    if found is None:
+        return None
+    output = OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements)
+    output = replace(output, **found._asdict())
+    if places is None:
+        return output
+    examples = tuple(replace(one, index=_index(places[one.index[0]], layout.shape)) for one in output.examples or ())
+    return replace(output, elements_sampled=len(places), examples=examples or None, extent=None)
+
+
+def _stored(sample: Sample, shape: tuple[int, ...]) -> StoredTensor | None:
+    dtype = sample.layout.dtype
+    kind = _STORED.get(dtype)
+    if kind is None:
+        # Of types that nothing else has, the bytes are compared.
+        width = len(sample.elements) // math.prod(shape) if math.prod(shape) else 0
+        kind, shape = "U8", (*shape, width)
+    elif dtype.startswith("complex"):
+        shape = (*shape, 2)
+    is_whole = math.prod(shape) * BYTES[kind] == len(sample.elements)
+    return StoredTensor(kind, shape, sample.elements) if is_whole else None
+
+
+def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an element, from its place in the order of the indices."""
+    index = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        index.append(at)
+    return tuple(reversed(index))
+
+
+# The values that were kept of one process, as a comparison comes to them.
+
+
+class ValueSide:
+    """The kept values of one run, of the records at hand and of what is held since earlier ones."""
+
+    def __init__(self, process: ProcessTrace) -> None:
+        """Take the process."""
+        self.names = process.names
+        self._reader = ValuesReader(process.folder, int(process.description.get("values") or 0))
+        self._held: dict[Place, Sample] = {}
+        self._chunk: Chunk | None = None
+        self._new: dict[Place, bytes] = {}
+
+    def load(self, chunk: Chunk) -> None:
+        """Take the values of the next records."""
+        self._chunk = chunk
+        self._new = self._reader.between(chunk.first, chunk.first + chunk.rows) if chunk.rows else {}
+
+    def sample(self, place: Place) -> Sample | None:
+        """What was kept of an output; None if nothing was, or if it is not at hand."""
+        elements = self._new.get(place)
+        if elements is None or self._chunk is None:
+            return self._held.get(place)
+        outputs = self._chunk.children["outputs"]
+        row = place[0] - self._chunk.first
+        at = int(outputs.starts[row]) + place[1]
+        if at >= int(outputs.starts[row + 1]):
+            # No such output was recorded: the file was damaged.
+            return None
+        layout = self.names.layout(int(outputs.columns["layout"][at]))
+        return None if layout is None else Sample(layout, elements)
+
+    def hold(self, places: list[Place]) -> None:
+        """Keep what these places have until the next call."""
+        found = [(place, self.sample(place)) for place in places]
+        self._held = {place: sample for place, sample in found if sample is not None}
+
+    def read_by(self, row: int) -> list[Place]:
+        """Where the inputs of a record at hand come from; a record of -1 stands for outside."""
+        assert self._chunk is not None
+        inputs = self._chunk.children["inputs"]
+        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
+        sources = producers(self._chunk)[start:end].tolist()
+        return list(zip(sources, inputs.columns["output"][start:end].tolist(), strict=True))
+
+    def text(self, table: Table, column: str, row: int) -> str:
+        """A name of a record at hand."""
+        assert self._chunk is not None
+        return self.names.text(table, int(self._chunk.columns[column][row])) or ""
+
+
+# Reads two processes side by side once more, with the values that were kept of them.
+
+_PARAMETER = "determinism::parameter"
+
+
+class _Gap(NamedTuple):
+    """How far two tensors are apart that the runs know by the same name."""
+
+    relative: float
+    ulp: int | None
+    name: str
+
+
+class ValueScan:
+    """Finds where the kept values of one process of two runs part, and how that grows."""
+
+    def __init__(self, first: ProcessTrace, second: ProcessTrace, divergence: Divergence, most: int) -> None:
+        """Take both processes.
+
+        Args:
+            first: Of the first run.
+            second: Of the other one.
+            divergence: Nothing before it counts.
+            most: How many elements of a tensor were kept at most.
+        """
+        self._processes = (first, second)
+        self._sides = (ValueSide(first), ValueSide(second))
+        self._divergence = divergence
+        self._most = most
+        self._first: Parting | None = None
+        self._beyond: Parting | None = None
+        self._alone = [0, 0]
+        self._has_come = False
+        """Whether the divergence was passed."""
+        self._losses: dict[int, _Gap] = {}
+        self._parameters: dict[int, _Gap] = {}
+
+    def result(self) -> ValuesApart:
+        """Read everything, and say what was found."""
+        lockstep = Lockstep(*self._processes, Canonical(*self._processes))
+        # In which order equal work was done says nothing more here.
+        lockstep.pairs_by_content = False
+        for group in lockstep.groups():
+            for side, chunk in zip(self._sides, (group.first, group.second), strict=True):
+                side.load(chunk)
+            self._add(group)
+        note = (
+            ""
+            if self._first is not None
+            else "Of records that both runs have, none of the values that were kept differ."
+        )
+        return ValuesApart(
+            (self._most, self._most),
+            note,
+            self._first,
+            self._beyond,
+            tuple(self._steps()),
+            (self._alone[0], self._alone[1]),
+        )
+
+    def _add(self, group: Group) -> None:
+        first, second = group.pairing
+        is_late = self._is_late(group)
+        for run, (mine, other, chunk) in enumerate(((first, second, group.first), (second, first, group.second))):
+            alone = mine[(mine >= 0) & (other < 0) & is_late]
+            self._alone[run] += int((chunk.columns["role"][alone] != Role.STATE).sum())
+        paired = (first >= 0) & (second >= 0)
+        for at in np.flatnonzero(group.flags.outputs & paired & is_late).tolist():
+            if self._first is not None and (self._beyond is not None or not self._is_rounding(self._first)):
+                break
+            self._look(group, int(first[at]), int(second[at]))
+        roles = np.where(paired, group.first.columns["role"][first] if group.first.rows else -1, -1)
+        for at in np.flatnonzero(np.isin(roles, (Role.LOSS, Role.STATE, Role.HELD))).tolist():
+            self._measure(group, int(first[at]), int(second[at]), Role(int(roles[at])))
+
+    def _is_late(self, group: Group) -> Array:
+        """Which pairs stand at the first divergence or behind it."""
+        side = self._divergence.records_of
+        rows = group.pairing[side]
+        numbers = (group.first, group.second)[side].first + rows
+        come = np.where(rows >= 0, numbers >= self._divergence.record, False)
+        late = np.logical_or.accumulate(come) | self._has_come
+        self._has_come |= bool(come.any())
+        return np.asarray(late)
+
+    def _is_rounding(self, parting: Parting) -> bool:
+        return parting.looks_like in (Likeness.ROUNDING, None)
+
+    def _look(self, group: Group, first: int, second: int) -> None:
+        """Compare the outputs of a pair of records."""
+        numbers = (group.first.first + first, group.second.first + second)
+        starts = group.first.children["outputs"].starts
+        outputs = []
+        for position in range(int(starts[first + 1] - starts[first])):
+            found = self._difference((numbers[0], position), (numbers[1], position))
+            if found is not None and found.elements_different:
+                outputs.append(replace(found, position=position))
+        if outputs:
+            self._note(group, first, tuple(outputs))
+
+    def _note(self, group: Group, row: int, outputs: tuple[OutputDifference, ...]) -> None:
+        looks_like = likeness(outputs)
+        is_beyond = looks_like not in (Likeness.ROUNDING, None)
+        if self._first is not None and not is_beyond:
+            return
+        side, columns = self._sides[0], group.first.columns
+        stack = side.names.stack(int(columns["stack"][row]))
+        parting = Parting(
+            record=group.first.first + row,
+            step=int(columns["step"][row]),
+            phase=Phase(int(columns["phase"][row])).label,
+            op=side.text(Table.OP, "op", row),
+            module=side.names.text(Table.MODULE, int(columns["module"][row])),
+            site=stack[0] if stack else None,
+            outputs=outputs,
+            looks_like=looks_like,
+        )
+        if self._first is None:
+            self._first = parting
+        else:
+            self._beyond = parting
+
+    def _measure(self, group: Group, first: int, second: int, role: Role) -> None:
+        """Take down how far apart the loss is, or what is held."""
+        step = int(group.first.columns["step"][first])
+        left, right = self._sides
+        if role is Role.HELD:
+            if left.text(Table.OP, "op", first) == _PARAMETER:
+                name = left.text(Table.ARGUMENTS, "arguments", first)
+                self._compare(
+                    self._parameters, step, (group.first.first + first, 0), (group.second.first + second, 0), name
+                )
+            return
+        read = (left.read_by(first), right.read_by(second))
+        if role is Role.LOSS:
+            if read[0] and read[1] and step not in self._losses:
+                self._compare(self._losses, step, read[0][0], read[1][0], "loss")
+            return
+        if left.text(Table.OP, "op", first) == END_OP:
+            # No step of its own: what was held after the last one stands there.
+            return
+        held = [
+            dict(zip(_names(side.text(Table.ARGUMENTS, "arguments", row)), places, strict=False))
+            for side, row, places in zip(self._sides, (first, second), read, strict=True)
+        ]
+        for (sort, name), place in held[0].items():
+            if sort == "parameter" and (sort, name) in held[1]:
+                self._compare(self._parameters, step, place, held[1][sort, name], name)
+        for side, places in zip(self._sides, read, strict=True):
+            side.hold(places)
+
+    def _compare(self, gaps: dict[int, _Gap], step: int, first: Place, second: Place, name: str) -> None:
+        found = self._difference(first, second)
+        if found is None:
+            return
+        relative = 0.0 if not found.elements_different else found.max_relative
+        gap = _Gap(math.inf if relative is None else relative, found.max_ulp if found.elements_different else 0, name)
+        if step not in gaps or gap.relative > gaps[step].relative:
+            gaps[step] = gap
+
+    def _difference(self, first: Place, second: Place) -> OutputDifference | None:
+        return sampled_difference(self._sides[0].sample(first), self._sides[1].sample(second), self._most)
+
+    def _steps(self) -> Iterator[ValueStep]:
+        steps = sorted(self._losses.keys() | self._parameters.keys())
+        width = math.ceil(len(steps) / MOST_ENTRIES) or 1
+        for start in range(0, len(steps), width):
+            step = max(steps[start : start + width], key=self._width_at)
+            loss, parameters = self._losses.get(step), self._parameters.get(step)
+            yield ValueStep(
+                step,
+                loss.ulp if loss else None,
+                _finite(loss),
+                parameters.ulp if parameters else None,
+                _finite(parameters),
+                parameters.name if parameters else None,
+            )
+
+    def _width_at(self, step: int) -> float:
+        gaps = (self._losses.get(step), self._parameters.get(step))
+        return max((gap.relative for gap in gaps if gap is not None), default=0.0)
+
+
+def _finite(gap: _Gap | None) -> float | None:
+    return gap.relative if gap is not None and math.isfinite(gap.relative) else None
+
+
+def _names(text: str) -> list[tuple[str, str]]:
+    """Sort and name of everything that is held at the end of a step."""
+    return [(str(sort), str(name)) for sort, name in json.loads(text)] if text.startswith("[[") else []
+
 
 _ONLY_TORCH = "How far the values are apart is not known: values are kept of PyTorch's tensors only."
 _AGAIN = "Record both with `determinism record --values 64`"

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 
-from determinism.comparison.divergence import Visible
-from determinism.comparison.group import Group
-from determinism.trace.chunk import Chunk
+from determinism.comparison.lockstep import Group
+from determinism.comparison.result import Visible
 from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
+from determinism.trace.stream import Chunk
 from determinism.types import NO_DIGEST, Role
 
 _SINKS = (Role.ESCAPE, Role.LOSS, Role.CHECKPOINT, Role.STATE, Role.HELD)

@@ -7,17 +7,34 @@ the op on copies of them.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from determinism.comparison.divergence import Divergence, OutputDifference, ValueExample, is_repeatable
-from determinism.comparison.result import Comparison
+from determinism.comparison.result import (
+    Comparison,
+    Divergence,
+    Evidence,
+    OutputDifference,
+    ValueExample,
+    is_repeatable,
+)
+from determinism.comparison.values import difference
+from determinism.errors import TraceError
+from determinism.trace.files import read_document
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import CAPTURE_FILE, NONE, PROCESSES_FOLDER, Table
+from determinism.trace.schema import (
+    CAPTURE_FILE,
+    CAPTURED_INPUTS_FILE,
+    CAPTURED_OUTPUTS_FILE,
+    NONE,
+    PROCESSES_FOLDER,
+    Table,
+)
+from determinism.trace.tensor_file import StoredTensor, read_tensors
 from determinism.types import Kind, Phase
 
 REPEATS = 100
@@ -80,7 +97,7 @@ def _occurrence(process: ProcessTrace, number: int, columns: dict[str, int]) -> 
 def read_capture(trace_folder: Path, process: str) -> dict[str, Any] | None:
     """What the confirming run found; None if it never came to the record."""
     try:
-        found = json.loads((trace_folder / PROCESSES_FOLDER / process / CAPTURE_FILE).read_text(encoding="utf-8"))
+        found = read_document(trace_folder / PROCESSES_FOLDER / process / CAPTURE_FILE)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -161,3 +178,103 @@ def _examples(found: list[dict[str, Any]] | None) -> tuple[ValueExample, ...] | 
 
 def _extent(found: list[list[int]] | None) -> tuple[tuple[int, int], ...] | None:
     return None if found is None else tuple((low, high) for low, high in found)
+
+
+# The values at a divergence that is not an op's own, from two further runs that looked at the same record.
+
+_KINDS = frozenset({Kind.RNG, Kind.DATA, Kind.ARGUMENT, Kind.ORDER, Kind.UNINITIALIZED, Kind.MUTATION})
+_EVENTS = frozenset(f"determinism::{name}" for name in ("batch", "tolist", "print", "pickle", "save", "return"))
+"""Records beside ops that hold tensors."""
+_ALLOCATIONS = ("aten::empty", "aten::new_empty")
+"""Ops that give memory which nobody has written: they make no values."""
+
+
+def needs_values(divergence: Divergence | None) -> bool:
+    """Whether two further runs can show the values of a divergence.
+
+    A record that only one run has may not come again, and records without an order of their own cannot be found. An op
+    that varies when it is repeated has shown its values there.
+    """
+    if divergence is None or divergence.stream is not None:
+        return False
+    if divergence.kind is Kind.OP:
+        has_varied = any((output.distinct or 0) > 1 for output in divergence.outputs)
+        return divergence.inputs_equal is True and not has_varied and is_repeatable(divergence.op)
+    if divergence.op.startswith(_ALLOCATIONS):
+        return False
+    return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)
+
+
+def add_values(
+    comparison: Comparison, folders: Sequence[Path], reason: str | None, paths: Mapping[str, str | None]
+) -> None:
+    """Put into the comparison what two further runs show of the first divergence.
+
+    Args:
+        comparison: Of the runs that the verdict is on.
+        folders: Where each further run left tensors of the record; fewer than two if one left none.
+        reason: Why tensors are missing, as far as a run said so; goes on from "because".
+        paths: By the names of the inputs that were kept, in their order, where they are among the arguments of the op.
+    """
+    first = comparison.first_divergence
+    if first is None:
+        return
+    first = comparison.first_divergence = _with_input_values(first, folders, paths)
+    before = comparison.evidence
+    reproducer = None if before is None else before.reproducer
+    folder = str(folders[0].parent) if folders else None
+    files = [one / CAPTURED_OUTPUTS_FILE for one in folders]
+    if len(files) < 2 or not all(file.is_file() for file in files):
+        because = reason or "a further run did not come to this record"
+        comparison.evidence = Evidence("runs", folder, f"The values were not compared, because {because}.", reproducer)
+        return
+    try:
+        tensors = [read_tensors(file) for file in files]
+        comparison.first_divergence, note = _with_values(first, *tensors)
+    except TraceError as error:
+        note = error.message
+    if reason:
+        note = f"{note} Not all tensors were kept, because {reason}.".lstrip()
+    comparison.evidence = Evidence("runs", folder, note, reproducer)
+
+
+def _with_input_values(divergence: Divergence, folders: Sequence[Path], paths: Mapping[str, str | None]) -> Divergence:
+    """The divergence with the values of its inputs that differ, as far as further runs kept them."""
+    files = [one / CAPTURED_INPUTS_FILE for one in folders]
+    if not divergence.inputs or len(files) < 2 or not all(file.is_file() for file in files):
+        return divergence
+    try:
+        first, second = (read_tensors(file) for file in files)
+    except TraceError:
+        return divergence
+    # The record counts a tensor each time that the op reads it, and a file holds it once.
+    left = [name for name in paths if name in first and first[name] != second.get(name)]
+    inputs = []
+    for one in divergence.inputs:
+        alike = [name for name in left if first[name].shape[: len(one.shape)] == one.shape]
+        name = next((name for name in (f"input_{one.position}", *alike) if name in alike), None)
+        if name is not None:
+            left.remove(name)
+            found = difference(first[name], second[name], one.shape) if name in second else None
+            one = replace(one, path=one.path or paths[name], **(found._asdict() if found is not None else {}))
+        inputs.append(one)
+    return replace(divergence, inputs=tuple(inputs))
+
+
+def _with_values(
+    divergence: Divergence, first: dict[str, StoredTensor], second: dict[str, StoredTensor]
+) -> tuple[Divergence, str]:
+    outputs, are_alike, has_seen = [], True, False
+    for output in divergence.outputs:
+        name = f"output_{output.position}"
+        found = difference(first[name], second[name], output.shape) if name in first and name in second else None
+        if found is not None and found.elements_different:
+            output, has_seen = replace(output, **found._asdict()), True
+        are_alike &= found is not None
+        outputs.append(output)
+    note = ""
+    if not has_seen and are_alike and outputs:
+        note = "Two further runs had equal values here, so how far values are apart was not seen."
+    elif not has_seen:
+        note = "Two further runs had no values here that could be compared: they differ in number, shape or type."
+    return replace(divergence, outputs=tuple(outputs)), note

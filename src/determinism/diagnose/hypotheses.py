@@ -1,24 +1,230 @@
-"""What may have made two runs differ, by what was recorded: the most telling first."""
+"""Hypotheses about what made two runs differ, from what was recorded: the most telling first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
 
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.result import FileChange, Leftover
-from determinism.diagnose.hypothesis import Hypothesis, sites_of
-from determinism.diagnose.intervention import Intervention
-from determinism.diagnose.patched_op import may_be_patched
-from determinism.diagnose.source_hypotheses import source_hypotheses
+from determinism.comparison.result import Divergence, FileChange, Leftover
+from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
+from determinism.diagnose.fixes import code_fix
 from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
+from determinism.knowledge.entries import op_at
+from determinism.knowledge.query import entries_for
 from determinism.probes.request import FixedSource
+from determinism.trace.names import Frame
 from determinism.types import Kind
+
+# Whether `determinism.patch` has a replacement for an op, so that it is worth a run.
+
+_TENSORFLOW = "tf::"
+
+
+def may_be_patched(op: str) -> bool:
+    """Whether an op is replaced by `determinism.patch`, by all that is known of PyTorch; TensorFlow itself has to be asked.
+
+    Args:
+        op: Its name as records have it.
+    """
+    if op.startswith(_TENSORFLOW):
+        return True
+    return any(op_at(entry).patches for name in _names(op) for entry in entries_for(name, "torch"))
+
+
+def _names(op: str) -> list[str]:
+    """An overload of ATen, and the op that it is the backward of."""
+    name = op.partition("::")[2].partition(".")[0].removesuffix("_backward").removesuffix("_forward")
+    return [op, f"aten::{name}", f"aten::{name.removeprefix('_')}"]
+
+
+# What the program took from outside with other values in each run, as what may have made these differ.
+
+_BY_SOURCE = {
+    "set-order": "hash-order",
+    "hash": "hash-value",
+    "id": "address-order",
+    "listing": "listing-order",
+    "clock": "clock",
+    "entropy": "entropy",
+    "process-id": "process-id",
+    "machine-state": "machine-state",
+    "file-time": "file-time",
+    "python-random": "seed-missing-python",
+    "numpy-random": "seed-missing-numpy",
+    "unseeded-generator": "generator-unseeded",
+    "seed-value": "seed-varies",
+    "completion-order": "completion-order",
+    "loader-order": "completion-order",
+    "queue-order": "queue-order",
+    "timer": "timer",
+    "uninitialized-array": "uninitialized-memory",
+    "checkpoint-rng": "recomputed-randomness",
+}
+
+_BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
+"""Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
+
+_SHOWN = 60
+
+_TIMER = "timer"
+_SELDOM_AT_FAULT = ("clock", "process-id", "entropy", "id", "machine-state", "file-time")
+"""Sources that many programs only log."""
+
+
+def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+    """What the program took from outside that may explain a divergence, the most telling first.
+
+    Args:
+        divergence: The first one.
+        sources: In the order of the program.
+    """
+    before = [one for one in sources if _may_come_before(one, divergence)]
+    telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
+    # What differed only later in the runs with notes may have differed earlier in the others.
+    telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
+    others = [source for source in before if source.source in _SELDOM_AT_FAULT]
+    # Of what is often only logged, what was used last before the divergence is the more likely.
+    others.sort(key=lambda one: (-one.records[0], -max(one.counts)))
+    looks = [source for source in others if source.source == "clock"]
+    of_others = [_by_source(source, divergence) for source in others if source.source != "clock"]
+    if looks:
+        of_others.append(_by_clock(looks, sources, divergence))
+    of_telling = [_by_source(source, divergence) for source in telling]
+    yield from [*of_others, *of_telling] if _is_seeded_by(others, telling) else [*of_telling, *of_others]
+
+
+def _may_come_before(source: Source, divergence: Divergence) -> bool:
+    """Whether a source was used before the divergence, or, going off at another time in each run, may have been."""
+    is_elsewhere = source.recorded_as != divergence.process
+    return is_elsewhere or source.source == _TIMER or source.records_at_first <= divergence.record
+
+
+def _is_seeded_by(origins: Sequence[Source], sources: Sequence[Source]) -> bool:
+    """Whether processes give themselves seeds of their own that something else makes: mending that leaves them apart."""
+    if not any(source.source == "seed-value" and source.apart > 1 for source in sources):
+        return False
+    return any(code_fix(origin) is not None for origin in origins)
+
+
+def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
+    """All looks at the clock together: a time that is held still must not be compared with one that is not."""
+    held = frozenset(_held(source) for source in sources if source.source == "clock")
+    sites = dict.fromkeys([*(source.site.frame for source in looks), *sites_of(divergence)])
+    return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
+
+
+def _held(source: Source) -> FixedSource:
+    return FixedSource(source.site.file, source.site.line, source.source)
+
+
+def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
+    factor = _BY_FACTOR.get(source.source)
+    if factor is not None:
+        intervention = Intervention.fix(factor)
+    else:
+        intervention = Intervention(sources=frozenset({_held(source)}))
+    site = source.site.frame
+    sites = (site, *(other for other in sites_of(divergence) if (other.file, other.line) != (site.file, site.line)))
+    cause = _BY_SOURCE[source.source]
+    if cause == "hash-order" and source.elements == "objects":
+        cause = "address-order"
+    return Hypothesis(cause, intervention, sites, (use_text(source),), source)
+
+
+def use_text(source: Source) -> str:
+    """What was seen of a source, as a sentence."""
+    times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
+    used = f"{source.source} was used there {times}"
+    if source.differs is False:
+        return f"{used}; what it gives depends on timing, and was the same in two further runs."
+    if source.differs is None:
+        return f"{used}; whether its values differ cannot be told."
+    if None in source.shown:
+        return f"{used}, with other values in each of two further runs."
+    first, second = (" ".join(str(text).split())[:_SHOWN] for text in source.shown)
+    return f"{used}, with other values in each of two further runs: {first} and {second}."
+
+
+# Tells the looks at the clock that decide something from those whose time is only logged.
+
+CLOCK = "clock"
+_SHIFTED = "shifted clock"
+_MOST_LINES = 6
+
+
+def deciding_looks(
+    one: Hypothesis, sources: Sequence[Source], held: Intervention, compare: Callable[[Intervention], Trial]
+) -> Hypothesis:
+    """The same cause with only those lines at which a shifted clock makes runs differ, while it stands still elsewhere.
+
+    All looks at the clock are held still together, because a time must not be compared with one of another clock. So that
+    the runs are equal then says nothing of each line.
+
+    Args:
+        one: That the clock decides.
+        sources: What the program took from outside.
+        held: What makes the runs equal, this cause among it.
+        compare: Makes runs with an intervention.
+
+    Returns:
+        The cause as it was given where nothing can be told.
+
+    Raises:
+        BudgetSpent: There is no time left for the runs.
+    """
+    looks = [source for source in sources if source.source == CLOCK]
+    lines = list(dict.fromkeys((look.site.file, look.site.line) for look in looks))
+    if not 1 < len(lines) <= _MOST_LINES:
+        return one
+    idle = {line for line in lines if compare(_shifted(held, *line)).is_equal}
+    deciding = [look for look in looks if (look.site.file, look.site.line) not in idle]
+    if not idle or not deciding:
+        return one
+    sites = tuple(site for site in one.sites if (site.file, site.line) not in idle)
+    order = {(site.file, site.line): position for position, site in enumerate(one.sites)}
+    first = min(deciding, key=lambda look: order.get((look.site.file, look.site.line), len(order)))
+    return replace(one, sites=sites, evidence=(use_text(first),), source=first)
+
+
+_MOST_ASKING = 3
+
+
+def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypothesis:
+    """The same cause with the lines that led to random bytes, and the libraries that asked for them.
+
+    Args:
+        one: That random bytes decide.
+        asking: Who asked for them, as trials note it.
+    """
+    if not asking:
+        return one
+    evidence = []
+    for frames in asking[:_MOST_ASKING]:
+        library, line = frames[0], frames[-1]
+        place = f"{line.file.rpartition('/')[2]}:{line.line}"
+        if len(frames) > 1:
+            evidence.append(
+                f"{library.function} at {library.file}:{library.line} asked for them, and {place} led there."
+            )
+        else:
+            evidence.append(f"{place} asked for them.")
+    more = len(asking) - _MOST_ASKING
+    if more > 0:
+        evidence.append(f"{more} more lines led to such bytes.")
+    lines = [frame for frames in asking[:_MOST_ASKING] for frame in reversed(frames)]
+    sites = dict.fromkeys([*lines, *one.sites])
+    return replace(one, sites=tuple(sites), evidence=(*evidence, *one.evidence))
+
+
+def _shifted(held: Intervention, file: str, line: int) -> Intervention:
+    return held.also(Intervention(sources=frozenset({FixedSource(file, line, _SHIFTED)})))
+
 
 _HELD_IN_PART = ("queue-order",)
 """Sources that go on to vary where processes are behind them, though threads take turns."""
 
-_TENSORFLOW = "tf::"
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
 """Ops by which an element of a data pipeline comes in."""
 
@@ -110,6 +316,9 @@ def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     """What a divergence says of its cause by itself, where no experiment could show one."""
     evidence = _evidence(divergence)
+    if divergence.received_at is not None:
+        sites = (divergence.received_at, *(one for one in sites_of(divergence) if one != divergence.received_at))
+        return [Hypothesis("arrival-order", Intervention(), sites, evidence)]
     varies = any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
     cause = {
         Kind.MUTATION: "changed-behind",
@@ -180,3 +389,21 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
     if divergence.allocated_at is not None:
         found.append("The memory that was read had been allocated there, and no op had written it.")
     return tuple(found)
+
+
+# What of a program could not be looked at for sources, as it is told where no cause was found.
+
+_MOST_NAMED = 3
+
+
+def unseen_text(probed: Trial) -> str:
+    """Sentences on the user's modules in which nothing could be noted, each after a space; none if there are none.
+
+    Args:
+        probed: Runs with the sources noted.
+    """
+    if probed.failure is not None:
+        return f" What the program takes from outside could not be looked at: {probed.failure.rstrip('.')}."
+    named = [f" Of {PurePath(one.file).name} nothing could be noted: {one.reason}." for one in probed.unprobed]
+    more = len(named) - _MOST_NAMED
+    return "".join(named[:_MOST_NAMED]) + (f" So it is of {more:,} more." if more > 0 else "")

@@ -1,22 +1,34 @@
-"""Looks for what made two runs differ: evidence first, then experiments, until the runs are equal or the time is up."""
+"""The search for a cause: evidence first, then experiments, until the runs are equal or the time is up."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.findings import Cause, Experiment, Status
-from determinism.comparison.result import Comparison
-from determinism.diagnose.catalog import causes
-from determinism.diagnose.clock_looks import CLOCK, deciding_looks
-from determinism.diagnose.hypotheses import hypotheses, is_open, told_by_kind
-from determinism.diagnose.hypothesis import Hypothesis
-from determinism.diagnose.intervention import Intervention
-from determinism.diagnose.remedies import code_change, fixes_for, outside_fix, with_fixes
+from determinism.comparison.result import Cause, Comparison, Divergence, Experiment, Status
+from determinism.diagnose.experiments import (
+    SEEDED_LIBRARIES,
+    BudgetSpent,
+    Hypothesis,
+    Intervention,
+    Laboratory,
+    Rate,
+    Trial,
+    causes,
+    is_alike,
+    is_same_line,
+)
+from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
+from determinism.diagnose.hypotheses import (
+    CLOCK,
+    deciding_looks,
+    entropy_named,
+    hypotheses,
+    is_open,
+    told_by_kind,
+    unseen_text,
+)
 from determinism.diagnose.sources import Source
-from determinism.diagnose.trial import SEEDED_LIBRARIES, BudgetSpent, Laboratory, Rate, Trial, is_alike, is_same_line
-from determinism.diagnose.unseen import unseen_text
 from determinism.errors import LaunchError
 from determinism.trace.names import Frame
 from determinism.types import Kind
@@ -203,6 +215,8 @@ class Investigation:
         """
         if one.cause == CLOCK and self.can_try_fixes and self._probed is not None and self._trial(found).is_equal:
             return self._deciding(one, found, self._probed.sources)
+        if one.cause == "outside-entropy":
+            return entropy_named(one, self._trial(found).entropy)
         seeded_later = self._seeded_later(one, divergence)
         if seeded_later:
             return replace(one, cause="seed-too-late", sites=(*seeded_later, *one.sites))

@@ -6,15 +6,247 @@ that was checked to be one, or as a literal.
 
 from __future__ import annotations
 
+import keyword
+import math
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from determinism.diagnose import tensorflow_script, torch_script
-from determinism.diagnose.literals import printable
+from determinism.trace.files import make_private_folder, private
+
+# Turns what a process of the program wrote into Python source: names that were checked to be names, and literals.
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def checked_name(text: Any) -> str:
+    """A name as it is.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(text) is not str or _NAME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no name")
+    return text
+
+
+def whole(number: Any) -> int:
+    """A whole number.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(number) is not int:
+        raise ValueError(f"{number!r} is no whole number")
+    return number
+
+
+def sizes(numbers: Any) -> tuple[int, ...]:
+    """Whole numbers."""
+    return tuple(whole(number) for number in numbers)
+
+
+def real(text: Any) -> str:
+    """The source of a number that was written as hexadecimal digits."""
+    number = float.fromhex(text)
+    return repr(number) if math.isfinite(number) else f"float({str(number)!r})"
+
+
+def printable(text: str) -> str:
+    """A text of which a terminal prints every character as it is."""
+    return "".join(part if part.isprintable() else ascii(part)[1:-1] for part in text)
+
+
+# The call of an op of TensorFlow as the fields of the script that reproduces it.
+
+TENSORFLOW_TEMPLATE = "reproduce_tensorflow.py.template"
+
+
+def tensorflow_fields(call: Mapping[str, Any]) -> dict[str, str]:
+    """What the template has to be given for a call, besides what every script has.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is no call.
+    """
+    tensors: dict[str, Any] = dict(call["tensors"])
+    given = [f"{checked_name(argument)}={_given(at, tensors)}" for argument, at in call["arguments"].items()]
+    given += [f"{checked_name(attribute)}={_value(value)}" for attribute, value in call["attributes"].items()]
+    return {
+        "inputs": "\n".join(
+            f"    {checked_name(one)!r}: ({checked_name(about['dtype'])!r}, {sizes(about['shape'])!r}),"
+            for one, about in tensors.items()
+        ),
+        "call": f"tf.raw_ops.{checked_name(call['op'])}({', '.join(given)})",
+        "settings": "\n".join(f"    {line}" for line in _tensorflow_settings(call["settings"])),
+    }
+
+
+def _given(at: Any, tensors: Mapping[str, Any]) -> str:
+    if type(at) is list:
+        return f"[{', '.join(_given(one, tensors) for one in at)}]"
+    if at not in tensors:
+        raise ValueError(f"no tensor is called {at!r}")
+    return f"tensor[{checked_name(at)!r}]"
+
+
+def _value(value: Any) -> str:
+    if value is None or type(value) in (bool, int):
+        return repr(value)
+    if type(value) is str:
+        return ascii(value)
+    if type(value) is list:
+        return f"[{', '.join(_value(one) for one in value)}]"
+    ((kind, content),) = value.items()
+    if kind == "float":
+        return real(content)
+    if kind == "dtype":
+        return f"tf.dtypes.as_dtype({checked_name(content)!r})"
+    if kind == "shape":
+        known = None if content is None else [None if size is None else whole(size) for size in content]
+        return f"tf.TensorShape({known!r})"
+    raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _tensorflow_settings(found: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"tf.config.threading.set_{which}_op_parallelism_threads({whole(found[f'{which}_op_threads'])})"
+        for which in ("intra", "inter")
+    ]
+    lines.append(f"tf.config.experimental.enable_tensor_float_32_execution({bool(found['tensor_float_32'])})")
+    return [*lines, "tf.config.experimental.enable_op_determinism()"] if found["op_determinism"] else lines
+
+
+# The call of an op of PyTorch as the fields of the script that reproduces it.
+
+TORCH_TEMPLATE = "reproduce_torch.py.template"
+_OP = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?", re.ASCII)
+_DEVICE = re.compile(r"[a-z]+", re.ASCII)
+_SAME_PLACE = (0,)
+_PLACES = (0, 1, 2, 3, 5, 8, 12)
+"""Elements by which the inputs are moved where the alignment is what the op varies with."""
+
+
+def torch_fields(call: Mapping[str, Any], *, moves: bool) -> dict[str, str]:
+    """What the template has to be given for a call, besides what every script has.
+
+    Args:
+        call: What the capturing run said of the call.
+        moves: Whether its buffers shall lie at other alignments in each repeat.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is no call.
+    """
+    source = _CallSource(call)
+    return {
+        "threads": str(whole(call["settings"]["num_threads"])),
+        "shifts": repr(_PLACES if moves else _SAME_PLACE),
+        "inputs": "\n".join(source.inputs()),
+        "written": repr([source.tensor_name(name) for name in call["written"]]),
+        "compared": repr([whole(position) for position in call["compared"]]),
+        "generators": "".join(f"    {line}\n" for line in source.lines),
+        "call": source.call,
+        "settings": "\n".join(f"    {line}" for line in _torch_settings(call["settings"])),
+    }
+
+
+class _CallSource:
+    """Turns a captured call into Python."""
+
+    def __init__(self, call: Mapping[str, Any]) -> None:
+        self.lines: list[str] = []
+        """What goes before the call."""
+        self.op = call["op"]
+        self._tensors: dict[str, Any] = dict(call["tensors"])
+        self._add_default_generator(call["default_generator"])
+        parts = [self._value(value) for value in call["args"]]
+        named = {checked_name(name): self._value(value) for name, value in call["kwargs"].items()}
+        if any(keyword.iskeyword(name) for name in named):
+            parts.append(f"**{{{', '.join(f'{name!r}: {value}' for name, value in named.items())}}}")
+        else:
+            parts += [f"{name}={value}" for name, value in named.items()]
+        self.call = f"{self._function()}({', '.join(parts)})"
+
+    def inputs(self) -> list[str]:
+        """A line per tensor."""
+        return [
+            f"    {checked_name(name)!r}: (torch.{checked_name(one['dtype'])}, {sizes(one['shape'])!r}, {sizes(one['stride'])!r}, "
+            f"{_device(one['device'])!r}, {whole(one['address'])}),"
+            for name, one in self._tensors.items()
+        ]
+
+    def tensor_name(self, name: Any) -> str:
+        """A name, if a tensor has it."""
+        if name not in self._tensors:
+            raise ValueError(f"no tensor is called {name!r}")
+        return checked_name(name)
+
+    def _function(self) -> str:
+        found = _OP.fullmatch(self.op)
+        if found is None:
+            raise ValueError(f"{self.op!r} is no op")
+        source = "torch.ops"
+        for part in (found[1], found[2], found[3] or "default"):
+            # `aten::__and__` is a name, and so is `aten::is`, which cannot be written as an attribute.
+            source = f"getattr({source}, {part!r})" if keyword.iskeyword(part) else f"{source}.{checked_name(part)}"
+        return source
+
+    def _value(self, value: Any) -> str:
+        if value is None or type(value) in (bool, int):
+            return repr(value)
+        if type(value) is str:
+            return ascii(value)
+        if type(value) is list:
+            return f"[{', '.join(self._value(item) for item in value)}]"
+        kinds: dict[str, Callable[[Any], str]] = {
+            "tensor": lambda name: f"tensor[{self.tensor_name(name)!r}]",
+            "float": lambda text: real(text),
+            "complex": lambda parts: f"complex({real(parts[0])}, {real(parts[1])})",
+            "dtype": lambda name: f"torch.{checked_name(name)}",
+            "layout": lambda name: f"torch.{checked_name(name)}",
+            "memory_format": lambda name: f"torch.{checked_name(name)}",
+            "device": lambda name: f"torch.device({_device(name)!r})",
+        }
+        if "generator" in value:
+            return self._generator(value)
+        ((kind, content),) = value.items()
+        return kinds[kind](content)
+
+    def _generator(self, value: Mapping[str, Any]) -> str:
+        # A state is read from the beginning of its memory on, wherever the tensor begins: hence the clone.
+        variable = f"generator_{len(self.lines)}"
+        self.lines.append(f"{variable} = torch.Generator({_device(value['device'])!r})")
+        self.lines.append(f"{variable}.set_state(tensor[{self.tensor_name(value['generator'])!r}].clone())")
+        return variable
+
+    def _add_default_generator(self, value: Mapping[str, Any] | None) -> None:
+        """What the op draws from if it is given no generator."""
+        if value is not None:
+            device = _device(value["device"])
+            function = "torch.set_rng_state" if device == "cpu" else f"torch.{checked_name(device)}.set_rng_state"
+            self.lines.append(f"{function}(tensor[{self.tensor_name(value['generator'])!r}].clone())")
+
+
+def _torch_settings(found: Mapping[str, Any]) -> list[str]:
+    precision = found["float32_matmul_precision"]
+    if precision not in ("highest", "high", "medium"):
+        raise ValueError(f"{precision!r} is no precision")
+    return [
+        f"torch.use_deterministic_algorithms({bool(found['deterministic_algorithms'])})",
+        f"torch.set_float32_matmul_precision({precision!r})",
+        f"torch.backends.cudnn.deterministic = {bool(found['cudnn_deterministic'])}",
+        f"torch.backends.cudnn.benchmark = {bool(found['cudnn_benchmark'])}",
+    ]
+
+
+def _device(text: Any) -> str:
+    if type(text) is not str or _DEVICE.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no device")
+    return text
+
 
 SCRIPT_FILE = "reproduce.py"
 INPUTS_FILE = "inputs.safetensors"
@@ -47,15 +279,17 @@ def write_reproducer(
         OSError: The files cannot be written.
     """
     text = script(call, origin=origin, seen=seen, repeats=repeats, moves=moves)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder, exist_ok=True)
     target = folder / INPUTS_FILE
     target.unlink(missing_ok=True)
     try:
         os.link(inputs, target)
     except OSError:
-        shutil.copyfile(inputs, target)
+        with inputs.open("rb") as source, open(target, "wb", opener=private) as copy:
+            shutil.copyfileobj(source, copy)
     path = folder / SCRIPT_FILE
-    path.write_text(text, encoding="utf-8")
+    with open(path, "w", encoding="utf-8", opener=private) as file:
+        file.write(text)
     return path
 
 
@@ -67,9 +301,9 @@ def script(call: Mapping[str, Any], *, origin: str, seen: str, repeats: int, mov
     """
     try:
         if call.get("framework") == "tensorflow":
-            template, fields = tensorflow_script.TEMPLATE, tensorflow_script.fields(call)
+            template, fields = TENSORFLOW_TEMPLATE, tensorflow_fields(call)
         else:
-            template, fields = torch_script.TEMPLATE, torch_script.fields(call, moves=moves)
+            template, fields = TORCH_TEMPLATE, torch_fields(call, moves=moves)
         told = {"op": ascii(str(call["op"])), "origin": ascii(printable(origin)), "seen": ascii(printable(seen))}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotReproducible(f"the capturing run wrote what is no call ({error!r})") from None

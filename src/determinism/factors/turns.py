@@ -1,13 +1,73 @@
-"""Turns that threads take: one runs at a time, until it would have to wait, and the next is always the same."""
+"""Runs threads, and processes, in turns: one at a time, always in the same order."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 
+from determinism.code_owner import Owner, owner_of
+
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
+    from multiprocessing.process import BaseProcess
+    from types import FrameType
+    from typing import Any
+
+    from determinism.factors.catalog import FactorRequest
+
+
+# Lets the processes that the program starts run one after the other.
+
+_LOOK_EACH = 0.05
+_WAITS_AFTER = 2.0
+"""Seconds: a process that used no CPU for so long waits for another one, which then must go on."""
+
+
+def run_processes_in_turns() -> None:
+    """Let whoever starts a process wait until it has ended, or waits itself.
+
+    Workers that serve others (daemonic processes: those of pools and loaders) only wait for tasks; they are let be.
+    """
+    from multiprocessing.process import BaseProcess
+
+    start = BaseProcess.start
+
+    def start_and_wait(self: BaseProcess) -> None:
+        start(self)
+        if not self.daemon:
+            _wait_for(self)
+
+    BaseProcess.start = start_and_wait  # type: ignore[method-assign]
+
+
+def _wait_for(process: BaseProcess) -> None:
+    used, since = _cpu_time(process.pid), time.monotonic()
+    while time.monotonic() - since < _WAITS_AFTER:
+        process.join(_LOOK_EACH)
+        if not process.is_alive():
+            return
+        now = _cpu_time(process.pid)
+        if now != used:
+            used, since = now, time.monotonic()
+
+
+def _cpu_time(pid: int | None) -> tuple[bytes, ...]:
+    """Ticks of the clock that a process has used, in its own code and in the system; nothing if that cannot be told.
+
+    Fields 14 and 15 of `/proc/<pid>/stat` (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html).
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program stands in parentheses, and may itself hold spaces.
+            return tuple(file.read().rpartition(b")")[2].split()[11:13])
+    except OSError:
+        return ()
+
 
 _PATIENCE_SECONDS = 5.0
 """So long a thread waits for its turn; whoever has it then waits for something that this module does not know of."""
@@ -181,3 +241,145 @@ class TurnLock:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+# Lets the program's threads take turns: one runs at a time, until it would have to wait, and the next is always the
+# same.
+#
+# Which threads there are and where they wait for each other follows from the program alone, as long as nothing from
+# outside (a socket, another process) decides when a thread goes on. Sleeping takes no turn: it ends in the order of
+# the moments at which sleepers want to wake, when no other thread can go on.
+
+
+def run_threads_in_turns(is_own: Callable[[FrameType], bool] | None = None) -> None:
+    """Have the threads that the program starts from now on take turns.
+
+    Args:
+        is_own: Whether code that starts a thread is the program's; by default told by where it lies.
+    """
+    turns = Turns()
+    _replace_locks(turns)
+    _replace_waiting(turns)
+    _replace_starting(turns, is_own or _is_of_user)
+    os.register_at_fork(after_in_child=turns.after_fork)
+    # Before Python ends it waits for all threads, which must have their turns then.
+    threading._register_atexit(lambda: turns.leave(turns.mine))  # type: ignore[attr-defined]
+
+
+def _is_of_user(frame: FrameType) -> bool:
+    return owner_of(frame) is Owner.USER
+
+
+def _replace_locks(turns: Turns) -> None:
+    import queue
+
+    names: dict[str, Any] = vars(threading)
+    names["Lock"] = names["_allocate_lock"] = lambda: TurnLock(turns)
+    # Locks that may be taken again and queues have two versions, of which the one in Python is made of these locks.
+    names["_CRLock"] = None
+    vars(queue)["SimpleQueue"] = vars(queue)["_PySimpleQueue"]
+
+
+def _replace_waiting(turns: Turns) -> None:
+    join = threading.Thread.join
+
+    def join_by_turns(self: threading.Thread, timeout: float | None = None) -> None:
+        turn = getattr(self, "_determinism_turn", None)
+        if turn is not None and turns.mine is not None and self is not threading.current_thread():
+            if not turns.wait(lambda: not turns.takes_turns(turn), None if timeout is None else max(timeout, 0.0)):
+                return
+            timeout = None
+        join(self, timeout)
+
+    def sleep(seconds: float, /) -> None:
+        if turns.mine is None or not seconds > 0:
+            _sleep(seconds)
+        else:
+            turns.wait(lambda: False, seconds)
+
+    threading.Thread.join = join_by_turns  # type: ignore[method-assign]
+    vars(time)["sleep"] = sleep
+
+
+def _replace_starting(turns: Turns, is_own: Callable[[FrameType], bool]) -> None:
+    import sys
+
+    start = threading.Thread.start
+
+    def start_by_turns(self: threading.Thread) -> None:
+        if turns.mine is None or self.ident is not None or not is_own(sys._getframe(1)):
+            start(self)
+            return
+        run, turn = self.run, turns.add()
+
+        def run_by_turns() -> None:
+            vars(self).pop("run", None)
+            turns.enter(turn)
+            try:
+                run()
+            finally:
+                turns.leave(turn)
+
+        vars(self).update(run=run_by_turns, _determinism_turn=turn)
+        try:
+            turns.without_turn(lambda: start(self))
+        except BaseException:
+            turns.withdraw(turn)
+            raise
+
+    threading.Thread.start = start_by_turns  # type: ignore[method-assign]
+
+
+# Lets the program's threads take turns, or gets in their way.
+
+_DELAYS = (0.0, 0.004, 0.001, 0.009, 0.0, 0.002, 0.016)
+
+
+def start(request: FactorRequest) -> None:
+    """Replace how threads start."""
+    if request.is_fixed("thread-schedule"):
+        _in_turns()
+    else:
+        _stir(request.number)
+
+
+def _in_turns() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.pool import ThreadPool
+
+    def submit(self: ThreadPoolExecutor, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return _done(fn, args, kwargs)
+
+    make_pool = ThreadPool.__init__
+
+    def make_pool_of_one(self: ThreadPool, processes: Any = None, *args: Any, **kwargs: Any) -> None:
+        make_pool(self, 1, *args, **kwargs)
+
+    run_threads_in_turns()
+    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign, assignment]
+    ThreadPool.__init__ = make_pool_of_one  # type: ignore[method-assign]
+
+
+def _done(fn: Any, args: Any, kwargs: Any) -> Future[Any]:
+    """Do the work at once, and give its result as a pool would."""
+    from concurrent.futures import Future
+
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
+    return future
+
+
+def _stir(number: int) -> None:
+    sys.setswitchinterval(1e-6 if number % 2 else 5e-4)
+    begin = threading.Thread.run
+    count = iter(range(1 << 62))
+
+    def run_late(self: threading.Thread) -> None:
+        time.sleep(_DELAYS[(next(count) * (number + 2) + number) % len(_DELAYS)])
+        begin(self)
+
+    threading.Thread.run = run_late  # type: ignore[method-assign]

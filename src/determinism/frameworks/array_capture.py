@@ -1,4 +1,4 @@
-"""Looks closely at one record in a further run: does the op repeat, and what are the values?
+"""Looks closely at one record in a further run: whether the op repeats, and what the values are.
 
 For frameworks whose tensors do not change once they are made: an input holds what its producer left, and need not be looked at again.
 """
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from determinism.comparison.value_difference import ValueDifference, difference
+from determinism.comparison.values import ValueDifference, difference
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors
@@ -42,6 +42,9 @@ class Call(Protocol):
     @property
     def problem(self) -> str | None:
         """Why it cannot be run again; None if it can."""
+
+    def input_paths(self) -> dict[int, str]:
+        """By the position of an input, the name of the parameter that takes it; without those that are not known."""
 
     def run(self) -> list[Any]:
         """Run it once; gives what it made.
@@ -117,6 +120,11 @@ class Capture:
         self._finish("captured")
 
     def _examine(self, call: Call) -> dict[str, Any]:
+        paths = call.input_paths()
+        inputs = {f"input_{at}": paths.get(at) for at in range(len(call.inputs))}
+        return {"inputs": inputs, **self._values(call)}
+
+    def _values(self, call: Call) -> dict[str, Any]:
         outputs = [self._as_array(one) for one in call.outputs]
         if self._request["repeats"] and call.problem is None:
             return self._repeat(call, outputs)

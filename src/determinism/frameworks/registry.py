@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 RECORDERS = {
-    "torch": "determinism.frameworks.torch.recording",
-    "tensorflow": "determinism.frameworks.tensorflow.recording",
-    "jax": "determinism.frameworks.jax.recording",
+    "torch": "determinism.frameworks.torch.session",
+    "tensorflow": "determinism.frameworks.tensorflow.session",
+    "jax": "determinism.frameworks.jax.session",
 }
 """Per framework the module with `start(folder, options)`, which returns a session."""
 
@@ -13,9 +13,9 @@ ROW_RECORDERS = ("torch",)
 """Frameworks whose recorder can look at the rows of batches."""
 
 ENABLERS = {
-    "torch": "determinism.frameworks.torch.controls",
-    "tensorflow": "determinism.frameworks.tensorflow.controls",
-    "jax": "determinism.frameworks.jax.controls",
+    "torch": "determinism.frameworks.torch.settings",
+    "tensorflow": "determinism.frameworks.tensorflow.enable",
+    "jax": "determinism.frameworks.jax.enable",
 }
 """Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
 
@@ -26,9 +26,9 @@ PATCHERS = {
 """Per framework the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
 
 SEEDERS = {
-    "torch": "determinism.frameworks.torch.seeding",
-    "tensorflow": "determinism.frameworks.tensorflow.seeding",
-    "jax": "determinism.frameworks.jax.seeding",
+    "torch": "determinism.frameworks.torch.enable",
+    "tensorflow": "determinism.frameworks.tensorflow.enable",
+    "jax": "determinism.frameworks.jax.enable",
     "cupy": "determinism.frameworks.cupy.seeding",
 }
 """Per framework the module with `seed(streams)`, `capture()` and `reseeder(thing, name)`."""
@@ -37,9 +37,9 @@ DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
 """Per framework the module with `seed_worker(streams, worker)` and `EpochSampler`."""
 
 OP_AUDITS = {
-    "torch": "determinism.frameworks.torch.op_audit",
-    "tensorflow": "determinism.frameworks.tensorflow.op_audit",
-    "jax": "determinism.frameworks.jax.op_audit",
+    "torch": "determinism.audit.torch",
+    "tensorflow": "determinism.audit.tensorflow",
+    "jax": "determinism.audit.jax",
 }
 """Per framework the module that measures its ops: reads a request on standard input, and writes a line per case."""
 
@@ -50,15 +50,22 @@ EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""
 
 STATE_KEEPERS = {
-    "torch": "determinism.frameworks.torch.saved_state",
-    "tensorflow": "determinism.frameworks.tensorflow.saved_state",
-    "jax": "determinism.frameworks.jax.saved_state",
+    "torch": "determinism.frameworks.torch.enable",
+    "tensorflow": "determinism.frameworks.tensorflow.enable",
+    "jax": "determinism.frameworks.jax.enable",
     "cupy": "determinism.frameworks.cupy.saved_state",
 }
 """Per framework the module that gives its tensors and generator states the forms that a saved state has."""
 
+SNAPSHOTS = {
+    "torch": "determinism.frameworks.torch.snapshot",
+    "tensorflow": "determinism.frameworks.tensorflow.snapshot",
+    "jax": "determinism.frameworks.jax.snapshot",
+}
+"""Per framework the module that copies its values and generators so that a function can be called again from the same state."""
+
 FACTORS = {
-    "torch": "determinism.frameworks.torch.factors",
-    "tensorflow": "determinism.frameworks.tensorflow.factors",
+    "torch": "determinism.frameworks.torch.enable",
+    "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
 """Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""

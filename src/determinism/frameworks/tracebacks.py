@@ -9,8 +9,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_OWN = ("determinism.frameworks.", "determinism.probes.")
-"""Modules below these stand between the program and what it calls."""
+_OWN = tuple(
+    f"determinism.{name}"
+    for name in (
+        "device_digest", "digest", "exit_status", "frameworks.", "import_hook", "launch.", "probes.", "redaction",
+        "relocation", "session.", "sites", "trace.",
+    )
+)  # fmt: skip
+"""Modules whose names begin so run between the program and what it calls."""
 
 
 def hide_own_frames() -> Callable[[], None]:
@@ -58,6 +64,11 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
     return made
 
 
+def leave_out_own_frames(error: BaseException) -> None:
+    """Take the frames of recorders out of the tracebacks that an exception and its causes hold."""
+    _clean(error, set())
+
+
 def _clean(error: BaseException | None, seen: set[int]) -> None:
     # The interpreter shows what the exceptions hold, not what it hands to the hook.
     if error is None or id(error) in seen:
@@ -71,7 +82,7 @@ def _clean(error: BaseException | None, seen: set[int]) -> None:
 
 def _program_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def excepthook(kind: Any, value: Any, shown: Any, /) -> Any:
-        _clean(value, set())
+        leave_out_own_frames(value)
         return original(kind, value, without_own_frames(shown))
 
     return excepthook
@@ -79,7 +90,7 @@ def _program_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _thread_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def excepthook(args: Any, /) -> Any:
-        _clean(args.exc_value, set())
+        leave_out_own_frames(args.exc_value)
         return original(args)
 
     return excepthook

@@ -9,6 +9,36 @@ from typing import Any
 Undo = Callable[[], None]
 
 
+class Replaced:
+    """A wrapper in the place of a function; calling it takes the wrapper off."""
+
+    def __init__(self, owner: Any, name: str, wrapper: Any) -> None:
+        self._owner = owner
+        self._name = name
+        self._own = vars(owner).get(name)
+        self._wrapper = wrapper
+        setattr(owner, name, wrapper)
+
+    def __call__(self) -> None:
+        """Take the wrapper off, unless somebody has put another one over it since."""
+        self.take_off()
+
+    def take_off(self) -> bool:
+        """See `__call__`; whether it was taken off."""
+        if vars(self._owner).get(self._name) is not self._wrapper:
+            return False
+        if self._own is None:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._own)
+        return True
+
+    def put_back(self) -> None:
+        """Put a wrapper that was taken off in its place again, unless somebody has put another one there since."""
+        if vars(self._owner).get(self._name) is self._own:
+            setattr(self._owner, self._name, self._wrapper)
+
+
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> Undo:
     """Replace a function or method.
 
@@ -30,7 +60,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> Undo:
     return replace(owner, name, wrapper_of)
 
 
-def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Undo:
+def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Replaced:
     """Replace a function or method, where a call more would cost too much.
 
     Args:
@@ -42,16 +72,4 @@ def replace(owner: Any, name: str, wrapper_of: Callable[[Callable[..., Any]], Ca
         See `wrap`.
     """
     original = getattr(owner, name)
-    own = vars(owner).get(name)
-    wrapper = functools.wraps(original)(wrapper_of(original))
-    setattr(owner, name, wrapper)
-
-    def undo() -> None:
-        if vars(owner).get(name) is not wrapper:
-            return
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
-
-    return undo
+    return Replaced(owner, name, functools.wraps(original)(wrapper_of(original)))

@@ -1,20 +1,288 @@
-"""What holds: the statuses of ops for a version, a device, a direction."""
+"""Queries over the knowledge: the status of ops for a version, a device, and a direction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 from determinism.errors import UsageError
-from determinism.knowledge.framework import Framework, framework_named
-from determinism.knowledge.index import Entry, index, op_at
-from determinism.knowledge.installed import installed_version
-from determinism.knowledge.measurement import Audit, Measurement, known_audits
-from determinism.knowledge.search import entries_for, is_of, near_names
-from determinism.knowledge.status import Device, Direction, Op, OpVerdict, Status
-from determinism.knowledge.versions import release
+from determinism.knowledge.entries import (
+    DATA,
+    Audit,
+    Device,
+    Direction,
+    Entry,
+    Index,
+    Measurement,
+    Op,
+    OpVerdict,
+    Source,
+    Status,
+    VersionRange,
+    index,
+    key_of,
+    known_audits,
+    last_part,
+    op_at,
+    read_toml,
+    release,
+    source_of,
+)
+
+# Frameworks and libraries: their names, which releases were looked at, and what deterministic mode is in each.
+
+FOLDER = DATA / "frameworks"
+_SPELLINGS = {"pytorch": "torch", "tf": "tensorflow", "ngc": "ngc-tensorflow", "keras": "tensorflow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How deterministic mode is turned on in a range of releases.
+
+    Attributes:
+        versions: The releases.
+        how: What to call or set.
+        note: What else there is to know; None if nothing.
+        sources: What that rests on.
+    """
+
+    versions: VersionRange
+    how: str
+    note: str | None
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a range of containers is built on.
+
+    Attributes:
+        versions: The containers.
+        version: Their release of TensorFlow.
+        version_tf1: That of the variant with the API of version 1; None if there is no such variant.
+    """
+
+    versions: VersionRange
+    version: str
+    version_tf1: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework or library.
+
+    Attributes:
+        identifier: The word that `--framework` takes.
+        title: Its name in sentences.
+        distributions: Names under which it may be installed.
+        first: The oldest release that was looked at; None if releases are not told apart.
+        last: The newest release that was looked at.
+        modes: What deterministic mode is.
+        bases: For containers, which releases of TensorFlow they are built on.
+    """
+
+    identifier: str
+    title: str
+    distributions: tuple[str, ...]
+    first: str | None
+    last: str | None
+    modes: tuple[Mode, ...]
+    bases: tuple[Base, ...]
+
+    def mode(self, version: str | None) -> Mode | None:
+        """What deterministic mode is in a release; in the newest one if none is named."""
+        held = [
+            mode
+            for mode in self.modes
+            if (mode.versions.until is None if version is None else version in mode.versions)
+        ]
+        return held[0] if held else None
+
+    def base(self, version: str) -> str | None:
+        """The release of TensorFlow within a container, such as 2.1 within `20.03` and 1.15 within `20.03-tf1`."""
+        for base in self.bases:
+            if version in base.versions:
+                return base.version_tf1 if version.endswith("tf1") else base.version
+        return None
+
+    def knows(self, version: str) -> bool:
+        """Whether a release lies between the oldest and the newest that were looked at."""
+        numbers = release(version)
+        if self.first is not None and numbers < release(self.first):
+            return False
+        return self.last is None or numbers[: len(release(self.last))] <= release(self.last)
+
+
+def framework_names() -> list[str]:
+    """The words that `--framework` takes."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def framework_named(name: str) -> Framework:
+    """A framework by its word.
+
+    Raises:
+        UsageError: Nothing is known about it.
+    """
+    word = name.strip().lower()
+    word = _SPELLINGS.get(word, word)
+    if word not in framework_names():
+        raise UsageError(
+            "framework-unknown",
+            f"Nothing is known about a framework called {name!r}. There are: {', '.join(framework_names())}.",
+        )
+    return _read(word)
+
+
+@cache
+def _read(word: str) -> Framework:
+    document = read_toml(FOLDER / f"{word}.toml")
+    return Framework(
+        identifier=document["id"],
+        title=document["title"],
+        distributions=tuple(document["distributions"]),
+        first=document.get("first"),
+        last=document.get("last"),
+        modes=tuple(_mode(entry) for entry in document.get("mode", ())),
+        bases=tuple(
+            Base(VersionRange(entry.get("since"), entry.get("until")), entry["version"], entry.get("version_tf1"))
+            for entry in document.get("base", ())
+        ),
+    )
+
+
+def _mode(entry: dict[str, Any]) -> Mode:
+    sources = tuple(source_of(text) for text in entry["sources"])
+    return Mode(VersionRange(entry.get("since"), entry.get("until")), entry["how"], entry.get("note"), sources)
+
+
+# Which version of a framework is installed, without importing it.
+
+CONTAINER_VARIABLE = "NVIDIA_TENSORFLOW_VERSION"
+"""Set within NVIDIA's containers, to the version of the container."""
+
+
+def installed_version(framework: Framework) -> str | None:
+    """The version that a Python started like this one would import; None if it is not installed.
+
+    The names of the folders that installers leave say it. The module `importlib.metadata` reads the same, but takes longer to
+    load than the command that asks may take.
+    """
+    if framework.identifier == "ngc-tensorflow":
+        return os.environ.get(CONTAINER_VARIABLE)
+    if framework.identifier == "python":
+        return ".".join(map(str, sys.version_info[:3]))
+    for distribution in framework.distributions:
+        version = _versions(tuple(sys.path)).get(_normalized(distribution))
+        if version is not None:
+            return version
+    return None
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def _versions(places: tuple[str, ...]) -> dict[str, str]:
+    """Every installed distribution and its version; of two with the same name, the one that is imported."""
+    found: dict[str, str] = {}
+    for place in places:
+        try:
+            names = os.listdir(Path(place or "."))
+        except OSError:
+            continue
+        for name in names:
+            stem, dot, ending = name.rpartition(".")
+            distribution, dash, version = stem.partition("-")
+            if ending in ("dist-info", "egg-info") and dot and dash:
+                found.setdefault(_normalized(distribution), version.partition("-py")[0])
+    return found
+
+
+# Finds the ops that somebody means: by a name, a kernel, or the text of an error.
+
+_ALERT = " does not have a deterministic implementation"
+_SHORTEST_PART_OF_A_TEXT = 8
+_MOST_SUGGESTIONS = 5
+_NEAR_ENOUGH = 0.7
+_LONGEST_NAME = 200
+
+
+def entries_for(text: str, framework: str | None = None) -> list[Entry]:
+    """The ops that a text means, in the order of the data; none if it means none.
+
+    Tried in this order: a whole name; a kernel or the text of an alert; the last part of a name, if the text has no dots.
+
+    Args:
+        text: A name, a kernel's name, or a message that holds one.
+        framework: Only ops with statuses of this framework.
+    """
+    everything = index()
+    for numbers in (_by_name(text, everything), _by_text(text, everything), _by_last_part(text, everything)):
+        entries = [everything.entries[number] for number in sorted(set(numbers))]
+        held = [entry for entry in entries if framework is None or is_of(entry, framework)]
+        if held:
+            return held
+    return []
+
+
+def is_of(entry: Entry, framework: str) -> bool:
+    """Whether an op is one of a framework. A container has all ops of the framework within it."""
+    return framework in entry.frameworks or (framework == "ngc-tensorflow" and "tensorflow" in entry.frameworks)
+
+
+def near_names(text: str, framework: str | None = None) -> list[str]:
+    """Names of ops that are called something like a text, the nearest first."""
+    from difflib import get_close_matches
+
+    everything = index()
+    ops: dict[str, dict[str, None]] = {}
+    for key, numbers in everything.names.items():
+        entries = [everything.entries[number] for number in numbers]
+        names = {entry.name: None for entry in entries if framework is None or is_of(entry, framework)}
+        for spelling in (key, last_part(key)) if names else ():
+            ops.setdefault(spelling, {}).update(names)
+    wanted = key_of(text[:_LONGEST_NAME])
+    near = [
+        *get_close_matches(wanted, ops, _MOST_SUGGESTIONS, _NEAR_ENOUGH),
+        *get_close_matches(last_part(wanted), ops, _MOST_SUGGESTIONS, _NEAR_ENOUGH),
+    ]
+    return list(dict.fromkeys(name for key in near for name in ops[key]))[:_MOST_SUGGESTIONS]
+
+
+def _by_name(text: str, everything: Index) -> list[int]:
+    return everything.names.get(key_of(text), [])
+
+
+def _by_text(text: str, everything: Index) -> list[int]:
+    lowered = " ".join(text.lower().split())
+    before, alert, _ = lowered.partition(_ALERT)
+    for candidate in (lowered, before.rpartition(": ")[2] if alert else ""):
+        if candidate in everything.texts:
+            return everything.texts[candidate]
+    held = [known for known in everything.texts if len(known) >= _SHORTEST_PART_OF_A_TEXT and known in lowered]
+    return _of_longest(held, everything)
+
+
+def _of_longest(texts: Iterable[str], everything: Index) -> list[int]:
+    longest = max(texts, key=len, default=None)
+    return [] if longest is None else everything.texts[longest]
+
+
+def _by_last_part(text: str, everything: Index) -> list[int]:
+    key = key_of(text)
+    if "." in key or not key:
+        return []
+    return [number for known, numbers in everything.names.items() if last_part(known) == key for number in numbers]
+
 
 _GPUS = {Device.CUDA, Device.ROCM, Device.XPU, Device.MPS, Device.GPU}
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -212,3 +480,65 @@ def _runs_on(device: Device, wanted: Device) -> bool:
     if device in (Device.ANY, wanted) or wanted is Device.ANY:
         return True
     return (wanted is Device.GPU and device in _GPUS) or (device is Device.GPU and wanted in _GPUS)
+
+
+# Where what was measured contradicts what is declared.
+
+_MAY_VARY = {OpVerdict.NONDETERMINISTIC, OpVerdict.DEPENDS, OpVerdict.UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Something measured that nothing declared accounts for.
+
+    Attributes:
+        measurement: What was measured.
+        declared: The statuses for this version, device and direction.
+        why: What contradicts what, in words.
+    """
+
+    measurement: Measurement
+    declared: tuple[Status, ...]
+    why: str
+
+
+def disagreements(audit: Audit) -> Iterator[Disagreement]:
+    """Compare what was measured with what is declared for the same version, device, direction and mode.
+
+    Equal results in some runs contradict nothing: an op that is declared nondeterministic may not have met its condition. What
+    replaced ops do says nothing of the framework's own.
+    """
+    refused = {id(one) for one in audit.refused}
+    for one in audit.measurements:
+        if one.patched or (one.raised is not None and id(one) not in refused):
+            continue
+        declared = _declared(audit, one)
+        given = [s.deterministic if one.deterministic_mode else s.default for s in declared]
+        verdicts = {verdict for verdict in given if verdict is not None}
+        why = _why(one, verdicts)
+        if why is not None:
+            yield Disagreement(one, declared, why)
+
+
+def _declared(audit: Audit, one: Measurement) -> tuple[Status, ...]:
+    release = audit.version.partition("+")[0]
+    try:
+        answers = status(
+            one.op, framework=audit.framework, version=release, device=audit.device, direction=one.direction
+        )
+    except UsageError:
+        # Nothing is known about it.
+        return ()
+    exact = [answer for answer in answers if answer.op.name == one.op]
+    return tuple(found for answer in exact or answers for found in answer.statuses)
+
+
+def _why(one: Measurement, verdicts: set[OpVerdict]) -> str | None:
+    said = f"declared {' or '.join(sorted(verdicts))}" if verdicts else "nothing is declared"
+    if one.raised is not None:
+        return f"it raises, {said}" if OpVerdict.RAISES not in verdicts else None
+    if one.varies and not verdicts & _MAY_VARY:
+        return f"it gave {one.distinct} results in {one.runs} runs, {said}"
+    if verdicts == {OpVerdict.RAISES}:
+        return "it ran, declared to raise"
+    return None

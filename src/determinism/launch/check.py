@@ -1,38 +1,522 @@
-"""Runs a program twice or more and compares the runs."""
+"""Runs a program two or more times, compares the runs, and searches for the cause of a difference."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from determinism.comparison.endings import FAIL_FAST
-from determinism.comparison.result import Comparison, RunSummary
-from determinism.comparison.runs import compare_runs
-from determinism.diagnose.intervention import Intervention
-from determinism.errors import LaunchError, UsageError
+from determinism.comparison.result import Comparison, Divergence, Evidence, RunSummary
+from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT, compare_runs
+from determinism.diagnose.confirm import (
+    MOST_BYTES,
+    REPEATS,
+    add_values,
+    capture_request,
+    confirm,
+    needs_confirmation,
+    needs_values,
+    read_capture,
+)
+from determinism.diagnose.experiments import SEEDED_LIBRARIES, BudgetSpent, Intervention, Trial, responsible_factors
+from determinism.diagnose.investigation import Investigation
+from determinism.diagnose.reproducer import NotReproducible, write_reproducer
+from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
+from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
-from determinism.launch.check_request import CheckRequest
-from determinism.launch.conditions import Conditions, conditions_of
-from determinism.launch.evidence import EvidenceRuns
-from determinism.launch.explaining import VARIED_RUNS, explain, possible_factors
-from determinism.launch.fail_fast import FailFast
-from determinism.launch.fresh_copy import FreshCopy
-from determinism.launch.further_runs import may_run_further
+from determinism.factors.catalog import Action, obstacle
+from determinism.launch.enabling_child import ENTROPY_PREFIX
 from determinism.launch.interpreter import check_interpreter
-from determinism.launch.output_folder import OutputFolder
+from determinism.launch.io import OutputFolder, StandardInput, is_unread
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never
 from determinism.launch.record import RunResult, Unfinished
-from determinism.launch.run_series import RunSeries
-from determinism.launch.standard_input import StandardInput
-from determinism.launch.standard_output import is_unread
-from determinism.launch.stored_run import open_stored_run
+from determinism.launch.runs import (
+    CheckRequest,
+    Conditions,
+    FailFast,
+    FreshCopy,
+    RunSeries,
+    broken_off,
+    conditions_of,
+    may_run_further,
+    open_stored_run,
+)
 from determinism.launch.unrecorded import require_recorded
+from determinism.trace.files import make_private_folder
+from determinism.trace.names import Frame
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
+from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, PROCESSES_FOLDER
 from determinism.types import Verdict
+
+# Makes the further runs that look closely at the record where two runs diverge, and keeps what they saw.
+
+EVIDENCE_FOLDER = "evidence"
+REPRODUCER_FOLDER = "reproducer"
+_SECONDS, _TIMES_AS_LONG = 60.0, 3
+"""A further run is stopped after so many seconds and so many times what the longest run took."""
+
+
+class EvidenceRuns:
+    """The further runs of one check."""
+
+    def __init__(
+        self,
+        series: RunSeries,
+        output: OutputFolder,
+        announce: Callable[[str, Path | None], ProgressCallback | None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Nothing is run yet.
+
+        Args:
+            series: Makes the runs.
+            output: Where traces, logs and what is kept go.
+            announce: Called with what comes next and the log of its output; gives what is told the progress.
+            warn: Called with what could not be done.
+        """
+        self._series = series
+        self._output = output
+        self._announce = announce
+        self._warn = warn
+        self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
+        self._seconds = 0.0
+        self.interrupt_status = 0
+        """Exit status if the user ended a run; then no more are made."""
+
+    def gather(self, comparison: Comparison, traces: Sequence[Trace], *, with_values: bool = True) -> None:
+        """Look at the first divergence again, and put what was seen into the comparison.
+
+        Args:
+            comparison: Of the runs.
+            traces: Of the same runs.
+            with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
+        """
+        self._seconds = _SECONDS + _TIMES_AS_LONG * max(run.seconds for run in comparison.runs)
+        first = comparison.first_divergence
+        if first is not None and needs_confirmation(first):
+            self._confirm(comparison, first, traces)
+        first = comparison.first_divergence
+        if first is not None and with_values and needs_values(first) and not self.interrupt_status:
+            self._compare_values(comparison, first, traces)
+
+    def _confirm(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> None:
+        name = "confirming-run"
+        try:
+            found = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
+            confirm(comparison, found)
+            if found is not None and comparison.first_divergence is not None and not found["changed_inputs"]:
+                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER)
+                comparison.evidence = self._evidence(found.get("saved"), comparison.first_divergence, kept)
+        except DeterminismError as error:
+            # What the runs have shown stands without it.
+            self._note_interrupt(error)
+            self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
+        self._output.discard(name, with_log=False)
+
+    def _note_interrupt(self, error: DeterminismError) -> None:
+        if isinstance(error, Interrupted):
+            self.interrupt_status = error.exit_status
+
+    def _compare_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> None:
+        """Let two further runs keep the tensors of the record."""
+        folders: list[Path] = []
+        reason = None
+        paths: dict[str, str | None] = {}
+        for number in (1, 2):
+            name = f"evidence-run-{number}"
+            try:
+                found = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
+                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
+            except DeterminismError as error:
+                self._note_interrupt(error)
+                self._warn(f"The values that differ were not compared, because a run was not finished. {error.message}")
+                return
+            finally:
+                self._output.discard(name, with_log=False)
+            reason = reason or (found or {}).get("saved", {}).get("left_out")
+            paths = (found or {}).get("inputs") or {}
+            if kept is None:
+                break
+            folders.append(kept)
+        add_values(comparison, folders, reason, paths)
+
+    def _capture(
+        self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
+    ) -> dict[str, Any] | None:
+        process = next(p for p in traces[first.records_of].processes if p.key == first.process)
+        log = self._output.log(name)
+        request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
+        on_progress = self._announce(title, log)
+        self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
+        return read_capture(self._output.trace(name), first.process)
+
+    def _keep(self, name: str, process: str, folder: Path) -> Path | None:
+        """Take the tensors out of a trace that will be removed; gives their folder if there are any."""
+        source = self._output.trace(name) / PROCESSES_FOLDER / process
+        found = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
+        for file in found:
+            make_private_folder(folder, exist_ok=True)
+            file.replace(folder / file.name)
+        return folder if found else None
+
+    def _evidence(self, saved: dict[str, Any] | None, first: Divergence, kept: Path | None) -> Evidence:
+        """What the confirming run leaves: the tensors, and a script if the op varied."""
+        left_out = None if saved is None else saved["left_out"]
+        note = f"Not all tensors were kept, because {left_out}." if left_out else ""
+        evidence = Evidence("repeats", None if kept is None else str(kept), note)
+        moves = all((output.distinct or 0) < 2 for output in first.outputs)
+        if moves and all((output.distinct_alignments or 0) < 2 for output in first.outputs):
+            return evidence
+        try:
+            if saved is None or saved["call"] is None or kept is None:
+                raise NotReproducible((saved or {}).get("reason") or "the call was not written down")
+            path = write_reproducer(
+                self._output.path / REPRODUCER_FOLDER,
+                kept / CAPTURED_INPUTS_FILE,
+                saved["call"],
+                origin=_origin(first),
+                seen=_seen(first, moves=moves),
+                repeats=REPEATS,
+                moves=moves,
+            )
+            return replace(evidence, reproducer=str(path))
+        except (NotReproducible, OSError) as error:
+            return replace(evidence, note=f"No script that reproduces it was written, because {error}.")
+
+
+def _origin(first: Divergence) -> str:
+    """Where the op is, without the folders that nobody else has."""
+    place = f"step {first.step}, {first.phase}"
+    return place if first.site is None else f"{Path(first.site.file).name}:{first.site.line}, {place}"
+
+
+def _seen(first: Divergence, *, moves: bool) -> str:
+    counts = [output.distinct_alignments if moves else output.distinct for output in first.outputs]
+    repeats = max((output.repeats or 0) for output in first.outputs)
+    return f"there it gave {max(count or 0 for count in counts)} distinct results in {repeats} repeats"
+
+
+# Makes the runs of experiments, within a budget of time.
+
+_NOTES = "notes"
+_PROBING = "looking at what the program takes from outside"
+_PATIENCE = 3.0
+_LEAST_PATIENCE = 10.0
+"""What is held still may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
+_SLACK = 1.5
+"""A run of an experiment may take so much longer than a plain one."""
+
+
+class Laboratory:
+    """Makes runs of one program with something changed about them, and compares them; a context that cleans up."""
+
+    def __init__(
+        self,
+        request: CheckRequest,
+        output: OutputFolder,
+        standard_input: StandardInput,
+        announce: Callable[[str, Path | None], ProgressCallback | None],
+        *,
+        budget: float,
+        run_seconds: float,
+        exit_statuses: frozenset[int | None],
+    ) -> None:
+        """Take what is run, and for how long.
+
+        Args:
+            request: The program, and how it is recorded.
+            output: Where traces and logs go while they are needed.
+            standard_input: What each run reads.
+            announce: Called with what comes next and the log of its output.
+            budget: Seconds that all runs together may take.
+            run_seconds: How long a plain run takes.
+            exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
+        """
+        self._exit_statuses = exit_statuses
+        self._request = request
+        self._output = output
+        self._standard_input = standard_input
+        self._announce = announce
+        self._until = time.monotonic() + budget
+        self._run_seconds = run_seconds
+        self._number = 0
+        self._experiments = 0
+        self._stack = ExitStack()
+        self._copy: FreshCopy | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        """Run the program until two runs differ, at most so many times.
+
+        Args:
+            intervention: What is changed about each run.
+            runs: How many; fewer if two of them differ.
+
+        Raises:
+            BudgetSpent: There is no time left for it.
+            LaunchError: The user ended it.
+        """
+        return self._trial(intervention, runs, probes=False)
+
+    def probe(self, intervention: Intervention) -> Trial:
+        """Run the program twice with its sources noted.
+
+        Args:
+            intervention: What is changed about each run.
+
+        Raises:
+            BudgetSpent: There is no time left for it.
+            LaunchError: The user ended it.
+        """
+        return self._trial(intervention, 2, probes=True)
+
+    def _trial(self, intervention: Intervention, runs: int, *, probes: bool) -> Trial:
+        why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
+        if why_not is not None:
+            return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
+        self._number += 1
+        self._experiments += not probes
+        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.title} {intervention.action}"
+        names: list[str] = []
+        traces: list[Trace] = []
+        comparison: Comparison | None = None
+        try:
+            for number in range(1, runs + 1):
+                names.append(f"experiment-{self._number}-run-{number}")
+                on_progress = self._announce(title, None) if number == 1 else None
+                traces.append(self._run(intervention, names[-1], title, number, on_progress, probes=probes))
+                if len(traces) > 1:
+                    comparison = compare_runs([traces[0], traces[-1]], allow_failure=True)
+                    if comparison.verdict is not Verdict.SAME:
+                        break
+            assert comparison is not None
+            trial = replace(_result(intervention, traces, comparison), entropy=asked_for_entropy(traces[0].folder))
+            return self._with_sources(trial, names) if probes else trial
+        except DeterminismError as error:
+            if isinstance(error, Interrupted):
+                raise
+            return Trial(intervention, len(traces), Verdict.INCONCLUSIVE, None, failure=error.message)
+        finally:
+            for name in names:
+                self._output.discard(name)
+
+    def _run(
+        self,
+        intervention: Intervention,
+        name: str,
+        title: str,
+        number: int,
+        on_progress: ProgressCallback | None,
+        *,
+        probes: bool,
+    ) -> Trace:
+        """Make one run.
+
+        Raises:
+            BudgetSpent: It would take more time than there is.
+            LaunchError: It cannot be made, or the user ended it.
+            TraceError: What it recorded cannot be written or read.
+        """
+        if time.monotonic() + self._run_seconds * _SLACK > self._until:
+            raise BudgetSpent
+        log = self._output.log(name)
+        copy = self._copy_for(intervention)
+        copied = None if copy is None else (str(copy.folder), str(copy.original))
+        notes = self._notes(name) if probes else None
+        conditions = conditions_of(
+            intervention, number, notes=notes, copied=copied, temporary=self._temporary_for(intervention)
+        )
+        series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1)
+        most_seconds = _LEAST_PATIENCE + _PATIENCE * self._run_seconds
+        last = time.monotonic() + most_seconds
+        result = series.make(
+            name,
+            title,
+            on_progress,
+            log=log,
+            why_stop=lambda: TIME_LIMIT if time.monotonic() > last else None,
+            conditions=conditions,
+        )
+        if result.stopped_by == TIME_LIMIT:
+            raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
+        if result.exit_status not in self._exit_statuses:
+            raise LaunchError("run-failed", f"the program ended with {exit_phrase(result.exit_status)}.")
+        return open_trace(self._output.trace(name))
+
+    def _temporary_for(self, intervention: Intervention) -> Path | None:
+        """An empty folder where names of temporary files come out alike, since no earlier run has taken them."""
+        if not intervention.fixes_entropy:
+            return None
+        folder = (self._output.path / "temporary").absolute()
+        shutil.rmtree(folder, ignore_errors=True)
+        make_private_folder(folder)
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    def _notes(self, name: str) -> Path:
+        return self._output.trace(name).with_name(f"{name}.{_NOTES}")
+
+    def _with_sources(self, trial: Trial, names: list[str]) -> Trial:
+        folders = [self._notes(name) for name in names]
+        try:
+            seedings = {library: seeding_calls(folders[0], library) for library in SEEDED_LIBRARIES}
+            sources = differing_sources(folders[0], folders[-1])
+            return replace(trial, sources=sources, seedings=seedings, unprobed=unprobed_modules(folders[0]))
+        finally:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _copy_for(self, intervention: Intervention) -> FreshCopy | None:
+        """The copy of the working directory that a run starts in; None for the directory itself."""
+        if not intervention.fresh_copy and not self._request.fresh_copy:
+            return None
+        if self._copy is None:
+            self._copy = self._stack.enter_context(FreshCopy(Path.cwd(), self._output.path))
+        return self._copy
+
+
+def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
+    """Who asked for random bytes in a run whose entropy was held still, the first first."""
+    found: dict[tuple[Frame, ...], None] = {}
+    for path in sorted(trace.glob(f"{ENTROPY_PREFIX}*.jsonl")):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found |= dict.fromkeys(tuple(Frame(*frame) for frame in json.loads(line)) for line in lines)
+        except (OSError, ValueError, TypeError):
+            # A process that was killed leaves half a line.
+            continue
+    return tuple(found)
+
+
+def _result(intervention: Intervention, traces: list[Trace], comparison: Comparison) -> Trial:
+    is_known = comparison.verdict is not Verdict.INCONCLUSIVE
+    return Trial(
+        intervention,
+        len(traces),
+        comparison.verdict,
+        comparison.first_divergence,
+        # Held still at their lines, sources cost time that a fix of the program would not.
+        step_seconds=None if intervention.sources else least_step_seconds(traces),
+        failure=None if is_known else "; ".join(trouble.message for trouble in comparison.trouble),
+    )
+
+
+def least_step_seconds(traces: Sequence[Trace]) -> float | None:
+    """How long a step took on average in the fastest of some runs; None if none made two steps.
+
+    Args:
+        traces: Of the runs; the first process that counted steps stands for its run.
+    """
+    found = []
+    for trace in traces:
+        seconds = (process.description.get("step_seconds") for process in trace.processes)
+        found += [float(one) for one in seconds if one is not None][:1]
+    return min(found, default=None)
+
+
+# Goes on with a check when its runs differ: looks for the causes, and tries the fixes.
+
+VARIED_RUNS = 3
+"""How many runs are made with factors stirred: two may come out alike by chance."""
+
+_RUNS = 30
+_LEAST_SECONDS = 60.0
+_MOST_SECONDS = 900.0
+
+
+def explain(
+    comparison: Comparison,
+    request: CheckRequest,
+    output: OutputFolder,
+    standard_input: StandardInput,
+    announce: Callable[[str, Path | None], ProgressCallback | None],
+    warn: Callable[[str], None],
+    *,
+    traces: Sequence[Trace],
+    varied: Sequence[str] = (),
+) -> None:
+    """Make further runs to find what makes the runs differ; causes, experiments and fixes go into the comparison.
+
+    Args:
+        comparison: Of the runs.
+        request: How they were made.
+        output: Where traces and logs go while they are needed.
+        standard_input: What each run reads.
+        announce: Called with what comes next and the log of its output.
+        warn: Gets what the user has to know.
+        traces: Of the plain runs.
+        varied: The factors that were stirred on purpose in the runs that differ.
+    """
+    if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
+        return
+    run_seconds = max(run.seconds for run in comparison.runs)
+    budget = request.budget if request.budget is not None else default_budget(run_seconds)
+    warn(f"The runs differ. Looking for the cause with further runs, for at most {budget:.0f} s (--budget).")
+    with Laboratory(
+        request,
+        output,
+        standard_input,
+        announce,
+        budget=budget,
+        run_seconds=run_seconds,
+        exit_statuses=frozenset(run.exit_status for run in comparison.runs),
+    ) as laboratory:
+        try:
+            plain = Intervention()
+            if varied:
+                comparison.varied = responsible_factors(comparison, varied, laboratory)
+                plain = Intervention.stir(*comparison.varied)
+            seconds = least_step_seconds(traces)
+            frameworks = {str(p.description.get("framework")) for trace in traces for p in trace.processes}
+            Investigation(
+                comparison, laboratory, plain, seconds, can_try_fixes=request.fix, frameworks=frameworks
+            ).run()
+        except Interrupted:
+            raise
+        except DeterminismError as error:
+            broken_off(comparison, error, warn)
+
+
+def default_budget(run_seconds: float) -> float:
+    """Seconds for further runs where the user gives none.
+
+    Args:
+        run_seconds: How long a run takes.
+    """
+    return min(max(_RUNS * run_seconds, _LEAST_SECONDS), _MOST_SECONDS)
+
+
+def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
+    """The factors that can be stirred on this machine.
+
+    Args:
+        names: Those that were asked for.
+        warn: Gets why another one cannot.
+    """
+    found = []
+    for name in names:
+        why_not = obstacle(name, Action.STIRRED)
+        if why_not is None:
+            found.append(name)
+        else:
+            warn(f"{name} is not stirred: {why_not}.")
+    return found
+
 
 _MOST_EXTRA_RUNS = 3
 
@@ -46,7 +530,8 @@ class Check:
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)
-    _was_interrupted: bool = field(default=False, init=False)
+    interrupt_status: int = field(default=0, init=False)
+    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
 
     def run(self) -> Comparison:
         """Make the runs, compare them, and confirm what was found.
@@ -88,12 +573,12 @@ class Check:
         trace = self._output.trace(name)
         log = self._output.log(name) if self.runs else None
         with ExitStack() as stack:
-            is_decided: Callable[[], bool] = never
+            why_stop: Callable[[], str | None] = never
             if self.request.fail_fast and traces:
-                is_decided = stack.enter_context(FailFast(traces[0], trace)).is_decided
+                why_stop = stack.enter_context(FailFast(traces[0], trace)).why_stop
             try:
                 result = self._series.make(
-                    name, title, self.announce(title, log), log=log, is_decided=is_decided, conditions=conditions
+                    name, title, self.announce(title, log), log=log, why_stop=why_stop, conditions=conditions
                 )
             except Interrupted as interrupted:
                 self._add_run(trace, replace(interrupted.program_exit, stopped_by="interrupt"))
@@ -171,11 +656,15 @@ class Check:
         is_wanted = (
             may_run_further(self.request.explain, self.runs) and not self.request.fail_fast and self.request.budget != 0
         )
-        if is_wanted and not self._was_interrupted:
+        if not is_wanted or self.interrupt_status:
+            return
+        try:
             explain(
                 comparison, self.request, self._output, standard_input, self.announce, self.warn,
                 traces=traces, varied=comparison.varied,
             )  # fmt: skip
+        except (Interrupted, KeyboardInterrupt) as interrupt:
+            self.interrupt_status = broken_off(comparison, interrupt, self.warn)
 
     def _confirm(self, comparison: Comparison, traces: list[Trace]) -> None:
         self.runs = comparison.runs
@@ -187,7 +676,7 @@ class Check:
         ):
             runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)
             runs.gather(comparison, traces, with_values=self.request.budget != 0)
-            self._was_interrupted = runs.was_interrupted
+            self.interrupt_status = runs.interrupt_status
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove the traces of equal runs, unless they are to be kept."""

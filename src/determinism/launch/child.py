@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from determinism.exit_status import ending_as_before
 from determinism.frameworks.registry import RECORDERS
 from determinism.import_hook import after_import
 from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
+    from typing import Any
 
 _SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "torch": ((2, 6), (3, 0)),
@@ -34,9 +36,29 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
     """
     if RECORDING_VARIABLE not in os.environ or _is_helper(sys.orig_argv):
         return
+    _hide_own_frames_at_the_end()
     note_leftovers()
     for framework, recorder in recorders.items():
         after_import(framework, _starter(framework, recorder), note_not_recorded)
+
+
+def _hide_own_frames_at_the_end() -> None:
+    """Leave our frames out of the traceback that ends the program, before a recorder hides them everywhere.
+
+    Ctrl-C may come while the files that are opened are looked at.
+    """
+    original = sys.excepthook
+
+    def excepthook(kind: Any, error: Any, shown: Any, /) -> Any:
+        def clean() -> None:
+            from determinism.frameworks.tracebacks import leave_out_own_frames
+
+            leave_out_own_frames(error)
+
+        ending_as_before(clean)
+        return original(kind, error, error.__traceback__)
+
+    sys.excepthook = sys.__excepthook__ = excepthook
 
 
 def _is_helper(arguments: Sequence[str]) -> bool:
@@ -64,7 +86,7 @@ def _obstacle(framework: str, version: str) -> str | None:
     """Why this process cannot be recorded; None if it can."""
     from importlib.util import find_spec
 
-    from determinism.launch.packages import RECORDER_PACKAGES, install_line
+    from determinism.launch.interpreter import RECORDER_PACKAGES, install_line
 
     missing = [name for name in RECORDER_PACKAGES if find_spec(name) is None]
     if missing:
@@ -88,9 +110,9 @@ def _start_recorder(framework: str, recorder: str) -> None:
     from importlib import import_module
 
     from determinism import relocation
-    from determinism.launch.configuration import RecordingConfiguration
-    from determinism.session import active
-    from determinism.session.process_key import PROCESS_VARIABLE, Folders
+    from determinism.launch.options import RecordingConfiguration
+    from determinism.session import record
+    from determinism.session.record import PROCESS_VARIABLE, Folders
 
     configuration = RecordingConfiguration.from_environment(os.environ)
     if configuration is None:
@@ -100,8 +122,8 @@ def _start_recorder(framework: str, recorder: str) -> None:
     start_session = import_module(recorder).start
     session = start_session(Folders(configuration.trace_folder, framework, note_not_recorded), configuration)
     session.note_earlier_threads()
-    is_second = active.has_begun()
-    active.add(session, note_not_recorded)
+    is_second = record.has_begun()
+    record.add(session, note_not_recorded)
     probes = sys.modules.get("determinism.probes.child")
     if probes is not None and not is_second:
         # Notes then tell between which records a source was used.
@@ -112,7 +134,10 @@ def _start_recorder(framework: str, recorder: str) -> None:
 def _quietly(action: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         try:
-            action()
+            ending_as_before(action)
+        except KeyboardInterrupt:
+            # The user ends a program that is ending: the trace stays without its end, and no traceback of ours is shown.
+            pass
         except Exception as error:
             # Python would print it into the program's output.
             note_not_recorded(f"Recording failed in process {os.getpid()}: {type(error).__name__}: {error}")

@@ -1,25 +1,34 @@
-"""What runs inside every Python process of a program started by `determinism run`: it makes the process deterministic."""
+"""What runs inside every Python process that is made deterministic, or takes part in an experiment, before the program does."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
-from determinism.frameworks.registry import ENABLERS
+from determinism.errors import legible
+from determinism.factors.catalog import FactorRequest
+from determinism.frameworks.registry import ENABLERS, FACTORS
 from determinism.import_hook import after_import
-from determinism.launch.enabling_request import EnablingRequest
-from determinism.session.enabling import enable
+from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
+from determinism.launch.options import EnablingRequest
+from determinism.session.enable import enable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from determinism.session.patching import Patches
-    from determinism.session.settings import Settings
+    # At run time this would cost every Python process of the program the import of `typing`.
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+
+    from determinism.session.enable import Patches, Settings
+
+# What runs inside every Python process of a program started by `determinism run`: it makes the process deterministic.
 
 SAID_VARIABLE = "DETERMINISM_SAID"
 """Environment variable with the settings that were complained about, so that the children of a process do not repeat it."""
 
 
-def start() -> None:
+def start_enabling() -> None:
     """Enable as the environment asks for, now and whenever a framework is imported.
 
     Raises:
@@ -35,7 +44,7 @@ def start() -> None:
 
 
 def _patched() -> Patches:
-    from determinism.session.patching import patch
+    from determinism.session.enable import patch
 
     return patch()
 
@@ -55,7 +64,107 @@ def _say_open(settings: Settings, patches: Patches | None) -> None:
 
 def _say(message: str) -> None:
     try:
-        sys.stderr.write(f"determinism: {message}\n")
+        sys.stderr.write(f"determinism: {legible(message)}\n")
     except (OSError, ValueError, AttributeError):
         # There is nowhere to say it.
         return
+
+
+ENTROPY_PREFIX = "entropy-"
+"""Of the files of a trace that say who asked for random bytes."""
+_MOST_ENTROPY_NOTES = 100
+
+
+class EntropyNotes:
+    """Writes down which library asks for random bytes of the operating system, and which line of the program led there."""
+
+    def __init__(self) -> None:
+        """Take the trace that this process records into; without one nothing is noted."""
+        text = os.environ.get(RECORDING_VARIABLE)
+        self._folder = None if text is None else str(json.loads(text)["trace_folder"])
+        self._seen: set[tuple[tuple[int, int], ...]] = set()
+        self._is_busy = False
+
+    def asked(self) -> None:
+        """Bytes are asked for now."""
+        if self._folder is None or self._is_busy or len(self._seen) >= _MOST_ENTROPY_NOTES:
+            return
+        self._is_busy = True
+        try:
+            self._write(sys._getframe(1), self._folder)
+        except Exception:
+            pass
+        finally:
+            self._is_busy = False
+
+    def _write(self, at: FrameType | None, folder: str) -> None:
+        from determinism.code_owner import Owner, owner_of
+        from determinism.sites import frame_text
+
+        library, is_import = None, False
+        while at is not None and (owner := owner_of(at)) is not Owner.USER:
+            library = at if owner is Owner.LIBRARY and library is None else library
+            is_import |= at.f_code.co_filename.startswith("<frozen importlib")
+            at = at.f_back
+        # What Python and the frameworks make up when they are imported decides nothing.
+        if at is None or (is_import and library is None):
+            return
+        frames = [at] if library is None else [library, at]
+        key = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        line = json.dumps([json.loads(frame_text(frame)) for frame in frames])
+        with open(os.path.join(folder, f"{ENTROPY_PREFIX}{os.getpid()}.jsonl"), "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+# What runs inside every Python process of an experiment: it holds factors still, or stirs them.
+
+
+def start_factors() -> None:
+    """Do what the environment asks for, now and whenever a framework is imported."""
+    request = FactorRequest.from_environment(os.environ)
+    _start_in_python(request)
+    if request.is_fixed("patches"):
+        from determinism.session.enable import patch
+
+        patch()
+    for framework, module in FACTORS.items():
+        after_import(framework, _factor_starter(module, request), note_not_recorded)
+
+
+def _start_in_python(request: FactorRequest) -> None:
+    from determinism.factors import simple, turns
+
+    actions = request.actions
+    if "listings" in actions:
+        simple.start_listings(request)
+    if request.is_fixed("python-seed"):
+        simple.seed_python()
+    if request.is_fixed("numpy-seed"):
+        after_import("numpy", simple.seed_numpy, note_not_recorded)
+    if request.is_fixed("entropy"):
+        simple.start_entropy(EntropyNotes().asked)
+        after_import("numpy", simple.fix_numpy, note_not_recorded)
+    if "thread-schedule" in actions:
+        turns.start(request)
+    if request.is_fixed("process-schedule"):
+        from determinism.factors import turns
+
+        turns.run_processes_in_turns()
+    if request.is_stirred("addresses"):
+        from determinism.factors import simple
+
+        simple.stir(request.number)
+    if request.is_stirred("clock"):
+        simple.start_clock(request.number)
+
+
+def _factor_starter(module: str, request: FactorRequest) -> Callable[[ModuleType], None]:
+    def start_factors(framework: ModuleType) -> None:
+        from importlib import import_module
+
+        import_module(module).start(request)
+
+    return start_factors

@@ -18,9 +18,8 @@ def _found(request: str) -> dict[str, object]:
     from importlib import import_module
 
     from determinism.frameworks.registry import ENABLERS
-    from determinism.session.enabling import look
-    from determinism.settings.request import Request
-    from determinism.settings.surroundings import is_installed, version_of
+    from determinism.knowledge.settings import Request, is_installed, version_of
+    from determinism.session.enable import look
 
     failures = {}
     for framework in ENABLERS:

@@ -1,8 +1,10 @@
-"""Says before the first run whether the program's own interpreter can record."""
+"""Finds the interpreter of the program, and says before the first run whether it can record."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -12,8 +14,82 @@ from pathlib import Path
 from typing import NamedTuple
 
 from determinism.errors import LaunchError
-from determinism.launch.executable import find_executable
-from determinism.launch.packages import OLDEST_PYTHON, RECORDER_PACKAGES, install_line, unusable
+
+# Finds the file that a command starts.
+
+
+def find_executable(name: str, environ: Mapping[str, str]) -> str:
+    """The path of the executable that a command's first word names.
+
+    Raises:
+        LaunchError: There is none, or it may not be executed.
+    """
+    search = environ.get("PATH", os.defpath)
+    found = shutil.which(name, path=search)
+    if found is not None:
+        return found
+    path = Path(name)
+    if path.is_dir():
+        found_instead = f"{name!r} is a folder"
+    elif path.exists() and os.sep in name:
+        found_instead = f"{name!r} is not executable"
+    elif os.sep in name:
+        found_instead = f"{name!r} does not exist"
+    else:
+        found_instead = f"{name!r} is not on PATH"
+    raise LaunchError("command-missing", f"{found_instead}, so nothing was started.{_advice(name, search)}")
+
+
+def _advice(name: str, search: str) -> str:
+    if name.endswith(".py") and Path(name).is_file():
+        return f" To run this script: python {shlex.quote(name)}"
+    if Path(name).is_file():
+        path = name if os.sep in name else f"./{name}"
+        quoted = shlex.quote(path)
+        return f" To run this file, make it executable (chmod +x {quoted}) and start it as {quoted}."
+    if Path(name).is_dir():
+        return " Give the program to be started: for a package in this folder, python -m and the package's name."
+    near = [] if os.sep in name else difflib.get_close_matches(name, _names_on(search), n=3, cutoff=0.75)
+    if near:
+        return f" Similar names on PATH: {', '.join(near)}."
+    return " Check the spelling, and that the environment that has it is active."
+
+
+def _names_on(search: str) -> list[str]:
+    names: set[str] = set()
+    for folder in search.split(os.pathsep):
+        try:
+            names.update(os.listdir(folder or os.curdir))
+        except OSError:
+            continue
+    return sorted(names)
+
+
+# What the recorder needs in the program's own interpreter.
+
+OLDEST_PYTHON = (3, 11)
+
+RECORDER_PACKAGES = ("numpy", "pyarrow", "xxhash")
+
+
+def install_line(interpreter: str) -> str:
+    """The command that installs the packages for an interpreter."""
+    return f"{shlex.quote(interpreter)} -m pip install {' '.join(RECORDER_PACKAGES)}"
+
+
+def unusable(interpreter: str, reason: str) -> tuple[str, str]:
+    """What to say where a package is there and cannot be imported, and the command that helps.
+
+    Args:
+        interpreter: The Python that cannot.
+        reason: What the import said.
+    """
+    line = install_line(interpreter)
+    if "pyarrow" in reason and "NumPy" in reason:
+        # TensorFlow up to 2.17 needs a NumPy before 2, and pyarrow 26 does not say to pip that it cannot do with it.
+        line = f"{shlex.quote(interpreter)} -m pip install 'pyarrow<26'"
+    return f"{reason.rstrip('.')}. Install versions that go together:", line
+
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
 """What the file of a Python interpreter is called."""
@@ -165,11 +241,14 @@ def _check_packages(interpreter: Interpreter, environ: Mapping[str, str]) -> Non
         raise LaunchError(
             "interpreter-lacks-packages",
             f"{interpreter.path} lacks {' and '.join(missing)}, which the recorder needs inside the program, so the "
-            f"program was not started. Install with:\n{install_line(interpreter.path)}",
+            "program was not started. Install with:",
+            install_line(interpreter.path),
         )
     if broken:
+        reason, line = unusable(interpreter.path, broken[0])
         raise LaunchError(
             "interpreter-lacks-packages",
             f"{interpreter.path} cannot import what the recorder needs inside the program, so the program was not "
-            f"started: {unusable(interpreter.path, broken[0])}",
+            f"started: {reason}",
+            line,
         )

@@ -1,10 +1,8 @@
 """Notes that a process leaves in the trace when it is not recorded.
 
-This file imports nothing of the package and keeps to Python 3.8, so that a process that cannot load the rest can still
-say why.
+A process that cannot load the package still has to say why, so this file keeps to what Python 2.7 and Python 3 have in
+common, and goes without what it cannot import.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -15,7 +13,30 @@ RECORDING_VARIABLE = "DETERMINISM_RECORDING"
 NOTE_PREFIX = "not-recorded-"
 
 
-def note_not_recorded(reason: str) -> None:
+def _command():
+    # type: () -> list[str]
+    """The words that the process was started with; of a Python that cannot load what hides secrets only the script."""
+    words = getattr(sys, "orig_argv", None) or _words_of_process() or list(getattr(sys, "argv", []))
+    try:
+        from determinism.redaction import redacted
+
+        return redacted(words)
+    except Exception:
+        return [word for word in words[:2] if not word.startswith("-")]
+
+
+def _words_of_process():
+    # type: () -> list[str]
+    # Before 3.8 Python sets `sys.argv` only after this ran.
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [word.decode("utf-8", "replace") for word in file.read().split(b"\0") if word]
+    except Exception:
+        return []
+
+
+def note_not_recorded(reason):
+    # type: (str) -> None
     """Write into the trace that this process is not recorded, and why; the first note of a process stays.
 
     Args:
@@ -25,10 +46,13 @@ def note_not_recorded(reason: str) -> None:
         import json
 
         folder = json.loads(os.environ[RECORDING_VARIABLE])["trace_folder"]
-        command = list(getattr(sys, "orig_argv", sys.argv))
-        note = {"pid": os.getpid(), "command": command, "executable": sys.executable, "reason": reason}
-        with open(os.path.join(folder, f"{NOTE_PREFIX}{os.getpid()}.json"), "x", encoding="utf-8") as file:
-            json.dump(note, file, indent=1)
-    except Exception:
-        # Whatever keeps the note from being written, the program goes on as it would have without us.
+        note = {"pid": os.getpid(), "command": _command(), "executable": sys.executable, "reason": reason}
+        path = os.path.join(folder, NOTE_PREFIX + str(os.getpid()) + ".json")
+        # The opening fails where the file is there.
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(file, json.dumps(note, indent=1).encode("utf-8"))
+        finally:
+            os.close(file)
+    except Exception:  # Whatever keeps the note from being written, the program goes on as it would have without us.
         pass

@@ -1,26 +1,289 @@
-"""Runs the program once, under recording."""
+"""Runs the program once under recording, and survives interrupts."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-from determinism.comparison.endings import FAIL_FAST
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
-from determinism.launch.child_environment import child_environment
-from determinism.launch.configuration import RecordingConfiguration
-from determinism.launch.hidden_processes import HiddenProcesses
-from determinism.launch.interruption import Interruption, caught_signals, send
-from determinism.launch.output_log import OutputLog
-from determinism.launch.progress import Progress
-from determinism.launch.standard_input import StandardInput
+from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
+from determinism.launch.io import OutputLog, StandardInput
+from determinism.launch.options import RecordingConfiguration
+from determinism.redaction import redacted
+from determinism.session.record import PROCESS_VARIABLE
+from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE
+from determinism.trace.spool import read_progress
+
+# The environment that a program is started with.
+
+BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
+
+
+def child_environment(environ: Mapping[str, str], configuration: RecordingConfiguration) -> dict[str, str]:
+    """Add to an environment what makes the Python processes started in it record themselves.
+
+    Args:
+        environ: The environment the program would have without recording.
+        configuration: What to record.
+    """
+    result = {**environ, **configuration.to_environment()}
+    # Set if this command itself runs under recording; its program is a new first process.
+    result.pop(PROCESS_VARIABLE, None)
+    return with_bootstrap(result)
+
+
+def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
+    """Add to an environment what runs the bootstrap in each Python process.
+
+    Args:
+        environ: The environment.
+    """
+    # An empty PYTHONPATH counts as none, whereas an empty entry in it would put the working directory on `sys.path`.
+    earlier = environ.get("PYTHONPATH")
+    return {**environ, "PYTHONPATH": f"{BOOTSTRAP_FOLDER}{os.pathsep}{earlier}" if earlier else str(BOOTSTRAP_FOLDER)}
+
+
+# Finds, while a program runs, the Python processes of it that load a framework where recording cannot reach them.
+
+_LIBRARIES = (b"/libtorch_", b"/libtensorflow_framework.so")
+"""Part of the path of a library that a framework maps into the memory of the process."""
+
+_SETTLED_SECONDS = 1.0
+"""Before this age a process may be a copy of its parent that is about to start another program."""
+
+
+class HiddenProcesses:
+    """The processes of a program, looked at again and again.
+
+    They are looked at from outside: one that recording cannot reach cannot tell, and what started it may be a shell.
+    Importing a framework takes much longer than the time from one look to the next.
+    """
+
+    def __init__(self, trace_folder: Path) -> None:
+        """Note what runs already, so this comes before the program starts.
+
+        Args:
+            trace_folder: Where the program is recorded, which every process that got its environment knows.
+        """
+        self.found: dict[int, tuple[str, str]] = {}
+        """Per process id the command, and why it cannot be recorded."""
+        self._trace = os.fsencode(trace_folder)
+        self._known = _running()
+        self._family: set[int] = set()
+        self._unsettled: dict[int, float] = {}
+        """Since when each process is known that may still turn out to be hidden."""
+
+    def look(self, program: int) -> None:
+        """Look at what runs now, given the process id of the program."""
+        running, now = _running(), time.monotonic()
+        for process in sorted(running - self._known):
+            if process == program or _parent(process) in self._family or self._trace in _read(process, "environ"):
+                self._family.add(process)
+                self._unsettled[process] = now
+        self._known = running
+        self._family &= running
+        for process, since in list(self._unsettled.items()):
+            if process not in running or self._is_settled(process, now - since):
+                del self._unsettled[process]
+
+    def _is_settled(self, process: int, age: float) -> bool:
+        command = [os.fsdecode(word) for word in _read(process, "cmdline").split(b"\0")[:-1]]
+        if _tries_instructions(command):
+            return True
+        if not command or not PYTHON_NAME.fullmatch(_executable(process)):
+            return False
+        reason = _obstacle(command, _read(process, "environ").split(b"\0"))
+        if reason is None:
+            return age > _SETTLED_SECONDS
+        mapped = _read(process, "maps")
+        if not any(library in mapped for library in _LIBRARIES):
+            return False
+        self.found[process] = (" ".join(redacted(command)), reason)
+        return True
+
+
+def _tries_instructions(command: list[str]) -> bool:
+    """Whether this is Inductor's own process, which loads a library only to see which instructions the processor has."""
+    return command[1:2] == ["-c"] and len(command) > 2 and "cdll.LoadLibrary(" in command[2] and "torch" in command[2]
+
+
+def _obstacle(command: list[str], environment: list[bytes]) -> str | None:
+    """Why a Python that was started like this cannot be recorded; None if it can."""
+    hiding = hiding_options("".join(option_letters(command[1:])))
+    if hiding:
+        return f"it was started with {' '.join(hiding)}, which hides the recorder from it"
+    paths = [value.removeprefix(b"PYTHONPATH=") for value in environment if value.startswith(b"PYTHONPATH=")]
+    if any(os.fsencode(BOOTSTRAP_FOLDER) in path.split(os.pathsep.encode()) for path in paths):
+        return None
+    return "it was started without the PYTHONPATH that leads to the recorder"
+
+
+def _running() -> set[int]:
+    """Every process id; none where there is no /proc."""
+    try:
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    except OSError:
+        return set()
+
+
+def _read(process: int, file: str) -> bytes:
+    """A file of a process; empty if it has ended, or is another user's."""
+    try:
+        return Path(f"/proc/{process}/{file}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _executable(process: int) -> str:
+    """The name of the file that a process executes."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{process}/exe"))
+    except OSError:
+        return ""
+
+
+def _parent(process: int) -> int:
+    # The name in parentheses may hold spaces and parentheses itself.
+    words = _read(process, "stat").rpartition(b")")[2].split()
+    return int(words[1]) if len(words) > 1 else -1
+
+
+# Ends the program when the user wants it to end: politely first, then by force.
+
+GRACE_SECONDS = 5.0
+_FORWARDING_SECONDS = 0.25
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that the user ended with Ctrl-C, as shells give it."""
+
+_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask this process to end, instead of ending."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    # What is ignored, as under `nohup`, stays ignored.
+    caught = [number for number in _CAUGHT if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Interruption:
+    """What to send to the program, and when, once the first signal came in."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._seen = 0
+        self._plan: list[tuple[float, int]] = []
+        self._since = 0.0
+
+    def advance(self, received: list[int]) -> None:
+        """Send what is due; a further signal from the user makes the next stage due at once."""
+        if not received:
+            return
+        if self._seen == 0:
+            self._plan = _plan(received[0])
+            self._since = time.monotonic()
+        elif len(received) > self._seen:
+            following = [number for _, number in self._plan if number != signal.SIGINT]
+            self._plan = [(GRACE_SECONDS if index else 0.0, number) for index, number in enumerate(following)]
+        self._seen = len(received)
+        if self._plan and time.monotonic() - self._since >= self._plan[0][0]:
+            send(self._process, self._plan.pop(0)[1])
+            self._since = time.monotonic()
+
+
+def _plan(first: int) -> list[tuple[float, int]]:
+    """Seconds to wait before each signal."""
+    force: list[tuple[float, int]] = [(GRACE_SECONDS, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)]
+    if first == signal.SIGINT:
+        # The terminal sends it to the whole group. Elsewhere, who sent it may have sent it to the program as well, and
+        # twice would break the program's own ending; so it gets a moment to show that.
+        return force if _in_foreground() else [(_FORWARDING_SECONDS, signal.SIGINT), *force]
+    return [(0.0, first), *(entry for entry in force if entry[1] != first)]
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def send(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a process and to all that it started."""
+    for child in _descendants(process.pid):
+        try:
+            os.kill(child, number)
+        except OSError:
+            continue
+    process.send_signal(number)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Process ids below a process; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold spaces and parentheses itself.
+            parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        children.setdefault(parent, []).append(int(entry.parent.name))
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+# How far a running program is, from the traces that it is writing.
+
+
+class Progress:
+    """Records and last step over all processes of a run; a process that ended counts with what was last seen."""
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._folder = trace_folder / PROCESSES_FOLDER
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def read(self) -> tuple[int, int]:
+        """The number of records so far, and the last step or -1."""
+        for spool in self._folder.glob(f"*/{SPOOL_FILE}"):
+            progress = read_progress(spool)
+            if progress is not None:
+                self._seen[spool] = progress
+        steps = [step for _, step in self._seen.values()]
+        return sum(records for records, _ in self._seen.values()), max(steps, default=-1)
+
 
 ProgressCallback = Callable[[int, int], None]
 """Gets the number of records so far and the last step, or -1 before there is one."""
@@ -35,7 +298,7 @@ class ProgramExit:
     exit_status: int
     """As `Popen.returncode`: minus the signal's number if a signal ended it."""
     stopped_by: str | None
-    """Name of the signal that ended it, or that the user interrupted it with; `fail-fast` if we stopped it."""
+    """Name of the signal that ended it, or that the user interrupted it with; `fail-fast` or `time-limit` if we stopped it."""
     seconds: float
     hidden: Sequence[tuple[str, str]] = ()
     """Command of each process that recording could not reach, and why."""
@@ -53,14 +316,15 @@ class Interrupted(LaunchError):
         super().__init__(
             "interrupted",
             f"{program_exit.stopped_by} came in, so the program was stopped after {program_exit.seconds:.1f} s "
-            f"({exit_phrase(program_exit.exit_status)}). What it had recorded can be read; run the command again.",
+            f"({exit_phrase(program_exit.exit_status)}).",
         )
         self.program_exit = program_exit
+        self.exit_status = 128 + getattr(signal, program_exit.stopped_by or "", signal.SIGINT)
 
 
-def never() -> bool:
+def never() -> str | None:
     """Let a program go on to its own end."""
-    return False
+    return None
 
 
 def run_program(
@@ -72,7 +336,7 @@ def run_program(
     on_progress: ProgressCallback | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
-    is_decided: Callable[[], bool] = never,
+    why_stop: Callable[[], str | None] = never,
     before_start: Callable[[], None] | None = None,
 ) -> ProgramExit:
     """Run a command with nothing changed but that its Python processes record themselves.
@@ -85,7 +349,7 @@ def run_program(
         on_progress: Called about ten times a second.
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
-        is_decided: Asked about ten times a second; the program is stopped when it says yes.
+        why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
         before_start: What its process does before it becomes the program.
 
     Raises:
@@ -113,13 +377,13 @@ def run_program(
             if on_progress is not None:
                 on_progress(*progress.read())
 
-        was_stopped = _watch(process, received, each_moment, is_decided)
+        reason = _watch(process, received, each_moment, why_stop)
         seconds = time.monotonic() - started
     stopped_by = signal_name(-process.returncode) if process.returncode < 0 else None
     unseen = tuple(hidden.found.values())
     if received:
         raise Interrupted(ProgramExit(process.returncode, signal_name(received[0]), seconds, unseen))
-    return ProgramExit(process.returncode, FAIL_FAST if was_stopped else stopped_by, seconds, unseen)
+    return ProgramExit(process.returncode, reason or stopped_by, seconds, unseen)
 
 
 def _start(
@@ -154,22 +418,23 @@ def _watch(
     process: subprocess.Popen[bytes],
     received: list[int],
     each_moment: Callable[[], None],
-    is_decided: Callable[[], bool],
-) -> bool:
-    """Wait for the end of the program; whether it was stopped because nothing more is to be learned from it."""
+    why_stop: Callable[[], str | None],
+) -> str | None:
+    """Wait for the end of the program; gives why it was stopped, None if it was not."""
     interruption = Interruption(process)
     sent: list[int] = []
+    reason = None
     ended = False
     while not ended:
         try:
             process.wait(_PROGRESS_SECONDS)
             ended = True
         except subprocess.TimeoutExpired:
-            if not received and not sent and is_decided():
+            if not received and not sent and (reason := why_stop()) is not None:
                 sent.append(signal.SIGTERM)
             interruption.advance(received or sent)
         each_moment()
-    return bool(sent) and not received
+    return None if received else reason
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -124,7 +124,7 @@ class Readings:
             return
         line = json.dumps(note) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(os.path.join(folder, f"{LEFTOVERS_PREFIX}{os.getpid()}.jsonl"), flags, 0o666)
+        descriptor = os.open(os.path.join(folder, f"{LEFTOVERS_PREFIX}{os.getpid()}.jsonl"), flags, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:

@@ -14,12 +14,13 @@ from typing import Any
 
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
-from determinism.launch.configuration import RecordingConfiguration
+from determinism.launch.io import StandardInput
+from determinism.launch.options import RecordingConfiguration
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
-from determinism.launch.standard_input import StandardInput
 from determinism.launch.unrecorded import unrecorded_processes
-from determinism.trace.manifest import create_trace, write_manifest
+from determinism.redaction import redacted
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
+from determinism.trace.writer import create_trace, write_manifest
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def record_program(
     stdin: StandardInput | None = None,
     copied_to: Path | None = None,
     earlier_runs: Sequence[tuple[int, int]] | None = None,
-    is_decided: Callable[[], bool] = never,
+    why_stop: Callable[[], str | None] = never,
     environment: Mapping[str, str] | None = None,
     before_start: Callable[[], None] | None = None,
 ) -> RunResult:
@@ -93,7 +94,7 @@ def record_program(
         copied_to: A copy of the working directory to run it in; None for the working directory itself.
         earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970; None if
             the files that the program opens are not watched.
-        is_decided: Asked about ten times a second; the program is stopped when it says yes.
+        why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
         environment: The environment it would have without recording; None for the current one.
         before_start: What its process does before it becomes the program.
 
@@ -110,7 +111,7 @@ def record_program(
     create_trace(folder, **(facts := _facts(command, configuration)))
     run = partial(
         run_program, command, configuration=configuration, log=log, cwd=copied_to, on_progress=on_progress,
-        environment=environment, stdin=stdin, is_decided=is_decided, before_start=before_start,
+        environment=environment, stdin=stdin, why_stop=why_stop, before_start=before_start,
     )  # fmt: skip
     return _run_to_its_end(folder, facts, run)
 
@@ -119,7 +120,7 @@ def _facts(command: Sequence[str], configuration: RecordingConfiguration) -> dic
     """What the manifest says from the start."""
     return {
         "created": time.time(),
-        "command": list(command),
+        "command": redacted(command),
         "cwd": str(Path.cwd()),
         "level": configuration.level,
         "steps": configuration.steps,

@@ -12,7 +12,7 @@ from typing import Any
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase
 from determinism.launch.notes import NOTE_PREFIX
-from determinism.trace.description import read_manifest
+from determinism.trace.reader import read_manifest
 from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLDER
 
 _LONGEST_COMMAND = 50

@@ -1,26 +1,45 @@
-"""What runs inside every Python process of a probed program, before anything of the program does."""
+"""Starts the probes in each Python process of a probed program, before any of the program's code."""
 
 from __future__ import annotations
 
 import ast
 import atexit
+import builtins
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from determinism import relocation
 from determinism.code_owner import is_console_script
+from determinism.exit_status import ending_as_before
 from determinism.import_hook import after_import
-from determinism.probes import main_script
-from determinism.probes.cells import rewrite_cells
-from determinism.probes.loading import Loading
+from determinism.probes import rewrite
+from determinism.probes.loading import Loading, install, rewrite_cells, rewrite_spawned
 from determinism.probes.notes import Notes
-from determinism.probes.probing import Probes
 from determinism.probes.request import ProbeRequest
-from determinism.probes.source_table import SourceTable
+from determinism.probes.runtime import Probes, Probing, SourceTable
 from determinism.probes.sources import FUNCTIONS
-from determinism.probes.tracing import let_compiler_see_through
-from determinism.probes.use import Probing
+
+# Lets PyTorch's compiler see through the probes, which would otherwise break its graphs.
+
+
+def let_compiler_see_through() -> None:
+    """Tell the compiler, once it was imported, that each probe gives back what it got."""
+    decorators = sys.modules["torch._dynamo.decorators"]
+    for name in rewrite.ALL:
+        probe: Any = getattr(builtins, name, None)
+        if probe is not None:
+            decorators.substitute_in_graph(probe, skip_signature_check=True)(_given_back())
+
+
+def _given_back() -> Any:
+    def given_back(site: str, value: Any, name: str = "") -> Any:
+        return value
+
+    return given_back
+
 
 _notes: list[Notes] = []
 
@@ -39,14 +58,14 @@ def start() -> None:
         Probes(probing, table).install()
         table.start()
     loading.install()
-    main_script.install(loading)
-    after_import("runpy", lambda runpy: main_script.rewrite_spawned(runpy, loading), _ignore)
+    install(loading)
+    after_import("runpy", lambda runpy: rewrite_spawned(runpy, loading), _ignore)
     after_import("IPython.core.compilerop", lambda compilers: rewrite_cells(compilers, loading), _ignore)
     after_import("torch._dynamo.decorators", lambda _: let_compiler_see_through(), _ignore)
     if probing.notes is not None:
         _notes.append(probing.notes)
         probing.notes.claim()
-        atexit.register(_finish, probing.notes, loading)
+        atexit.register(ending_as_before, partial(_finish, probing.notes, loading))
 
 
 def recorded_by(recorded: Callable[[], tuple[str | None, int]]) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from determinism.digest import digest_text
-from determinism.probes.site_text import parsed
+from determinism.probes.rewrite import parsed
 from determinism.process_name import own_name
+from determinism.redaction import redacted
 
 NOTES_SUFFIX = ".jsonl"
 PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
@@ -132,11 +133,11 @@ class Notes:
             else:
                 key = f"{parent}.{index}"
             try:
-                descriptor = os.open(self._folder / f"{key}{NOTES_SUFFIX}", flags, 0o666)
+                descriptor = os.open(self._folder / f"{key}{NOTES_SUFFIX}", flags, 0o600)
             except FileExistsError:
                 continue
             os.environ[PARENT_VARIABLE] = key
-            facts = {"process": key, "pid": os.getpid(), "command": list(sys.orig_argv)}
+            facts = {"process": key, "pid": os.getpid(), "command": redacted(sys.orig_argv)}
             os.write(descriptor, (json.dumps(facts) + "\n").encode())
             return descriptor
         raise AssertionError("the count of keys has no end")

@@ -1,19 +1,12 @@
-"""Says whether rows depend on their batch: on the terminal, and in the JSON document."""
+"""The report of `check-batch`: whether rows depend on their batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.comparison.batch_origin import size_pair
-from determinism.comparison.batch_result import BatchKind, BatchRows
-from determinism.comparison.divergence import Divergence
-from determinism.comparison.findings import Fix
-from determinism.comparison.result import Comparison
-from determinism.report.cause_document import fix_document
-from determinism.report.entry import Entry, Tone, Weight
-from determinism.report.places import frame_text
-from determinism.report.wording import counted, listed, prose
+from determinism.comparison.result import BatchKind, BatchRows, Comparison, Divergence, Fix, size_pair
+from determinism.report.entries import Entry, Tone, Weight, counted, fix_document, frame_text, listed, prose
 from determinism.types import Verdict
 
 _MOST_FRAMES = 4
@@ -41,15 +34,21 @@ def batch_headline(comparison: Comparison, rows: BatchRows) -> str:
     return f"Different: equal rows have different results in batches of {size_pair(difference.sizes)}"
 
 
-def batch_sections(comparison: Comparison, rows: BatchRows) -> list[list[Entry]]:
-    """The story: which op, where, why, and what cures it."""
+def batch_sections(comparison: Comparison, rows: BatchRows, *, with_causes: bool = True) -> list[list[Entry]]:
+    """The story: which op, where, why, and what cures it.
+
+    Args:
+        comparison: What was found.
+        rows: What was found of the rows.
+        with_causes: Whether causes and cures are part of it.
+    """
     if comparison.verdict is Verdict.INCONCLUSIVE:
         return []
     first = comparison.first_divergence
     return [
         [] if first is None else list(_origin_entries(first, rows)),
         list(_row_entries(rows)),
-        list(_cure_entries(comparison, rows)),
+        list(batch_cures(comparison, rows)) if with_causes else [],
     ]
 
 
@@ -97,7 +96,8 @@ def _row_entries(rows: BatchRows) -> Iterator[Entry]:
         yield Entry(rows.not_told, "not told", Weight.MAIN, lines=4)
 
 
-def _cure_entries(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
+def batch_cures(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
+    """Write the causes, what was seen to cure the program, and what was tried in vain."""
     for number, cause in enumerate(comparison.causes):
         yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause", Weight.CORE)
     for number, one in enumerate(comparison.fixes):

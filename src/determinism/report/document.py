@@ -4,24 +4,297 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import os
+import tokenize
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.course import Course
-from determinism.comparison.dataflow import Dataflow, FlowNode
-from determinism.comparison.divergence import DeadDifference, Divergence, Evidence, Visible
-from determinism.comparison.result import Comparison, Missing, Recorded, RunSummary
-from determinism.comparison.stack import part_of
+from determinism.comparison.result import (
+    Comparison,
+    Course,
+    Dataflow,
+    DeadDifference,
+    Divergence,
+    Evidence,
+    FileChange,
+    FlowNode,
+    InputDifference,
+    Missing,
+    OutputDifference,
+    Parting,
+    Recorded,
+    RunSummary,
+    ValueExample,
+    ValuesApart,
+    Visible,
+)
+from determinism.comparison.runs import Part, part_of
+from determinism.errors import UsageError
+from determinism.redaction import redacted, redacted_code
 from determinism.report.batch import batch_document
-from determinism.report.cause_document import cause_document, fix_document
-from determinism.report.report_file import write_report
-from determinism.report.source_context import contexts
-from determinism.report.told import first_sentence, story
-from determinism.report.values_document import frame_document, output_document, values_document
+from determinism.report.entries import cause_document, fix_document
+from determinism.report.story import first_sentence, story
 from determinism.trace.names import Frame
+
+# Writes a report to the file that an option names.
+
+
+def write_report(path: Path, text: str, option: str) -> None:
+    """Write a report; what stood in the file before is replaced, as a whole or not at all.
+
+    Args:
+        path: The file. A link, a device or a pipe is written to and stays what it is.
+        text: What to write.
+        option: The option that named the file, such as `--json`.
+
+    Raises:
+        UsageError: The file cannot be written; what stood there before is unharmed.
+    """
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            # Replacing a link, a device or a pipe would destroy it: `--json /dev/null` as root.
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path, text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            "report-unwritable",
+            f"The report cannot be written to {path} ({reason}), so {option} made nothing. "
+            f"Give {option} a file in a folder that exists and that you may write to.",
+        ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+# Tells where a document does not have the form that its schema gives: the part of JSON Schema that
+# `report.schema.json` uses.
+#
+# Keys that the schema does not name are passed over: newer versions may add some.
+
+_LARGEST_INTEGER = 10**60
+"""Beyond any count; what is drawn must fit into a float."""
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "integer": (int,),
+    "number": (int, float),
+}
+UNDERSTOOD = frozenset(
+    {
+        "$defs", "$id", "$ref", "$schema", "additionalProperties", "anyOf", "const", "description", "enum", "items", "maxItems",
+        "maximum", "minItems", "minimum", "properties", "required", "title", "type",
+    }
+)  # fmt: skip
+"""The keywords that are looked at, or that say nothing about the form."""
+
+
+def first_fault(document: Any, schema: dict[str, Any]) -> str | None:
+    """Where and how a document is not as its schema says, such as `runs[0].seconds is a string`; None if it is."""
+    return next(_faults(document, schema, schema, ""), None)
+
+
+def _faults(value: Any, schema: dict[str, Any], root: dict[str, Any], place: str) -> Iterator[str]:
+    if "$ref" in schema:
+        yield from _faults(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root, place)
+    if "anyOf" in schema:
+        yield from _faults(value, _alternative(value, schema["anyOf"]), root, place)
+    name = place.lstrip(".") or "the document"
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(_is_of(value, kind) for kind in kinds):
+            yield f"{name} is {_described(value)}"
+            return
+    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if allowed is not None and value not in allowed:
+        yield f"{name} is {_described(value)}"
+    if isinstance(value, int | float) and not isinstance(value, bool) and not _is_within(value, schema):
+        yield f"{name} is {_described(value)}"
+    if isinstance(value, dict):
+        yield from _faults_of_object(value, schema, root, place)
+    elif isinstance(value, list) and not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+        yield f"{name} has {len(value)} items"
+    elif isinstance(value, list) and "items" in schema:
+        for number, item in enumerate(value):
+            yield from _faults(item, schema["items"], root, f"{place}[{number}]")
+
+
+def _faults_of_object(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], place: str) -> Iterator[str]:
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield f"{f'{place}.{key}'.lstrip('.')} is missing"
+    for key, described in schema.get("properties", {}).items():
+        if key in value:
+            yield from _faults(value[key], described, root, f"{place}.{key}")
+
+
+def _alternative(value: Any, schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    """The alternative that a value is meant to be: each `anyOf` of the schema is null or one other."""
+    return next(one for one in schemas if (one.get("type") == "null") is (value is None))
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind])
+
+
+def _is_within(value: int | float, schema: dict[str, Any]) -> bool:
+    if isinstance(value, float):
+        fits = math.isfinite(value)
+    else:
+        fits = abs(value) <= _LARGEST_INTEGER
+    return fits and schema.get("minimum", value) <= value <= schema.get("maximum", value)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        return "a number beyond any count"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# The lines around a place of the program, as far as its file still holds what ran.
+
+LINES_AROUND = 4
+LONGEST_LINE = 400
+_LARGEST_FILE = 4_000_000
+_SUFFIXES = {".py", ".pyw"}
+"""A trace may come from somebody else and name any file: only source code is quoted."""
+
+
+def contexts(frames: Iterable[Frame | None]) -> list[dict[str, Any]]:
+    """The lines around places, each place once; places whose file is gone or has changed since are left out.
+
+    Each has `file` and `line`, as the place has, `first`, the number of the first of `lines`, and `lines`.
+    """
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for frame in frames:
+        if frame is not None and (frame.file, frame.line) not in found:
+            lines = _lines(frame)
+            if lines is not None:
+                found[frame.file, frame.line] = lines
+    return list(found.values())
+
+
+def _lines(frame: Frame) -> dict[str, Any] | None:
+    source = _source(Path(frame.file))
+    code = frame.code.strip()
+    if source is None or not code or not 1 <= frame.line <= len(source):
+        return None
+    # What was recorded is one line of the statement that ran.
+    if code not in (found := source[frame.line - 1].strip(), redacted_code(found)):
+        return None
+    first = max(1, frame.line - LINES_AROUND)
+    shown = [redacted_code(line[:LONGEST_LINE]) for line in source[first - 1 : frame.line + LINES_AROUND]]
+    return {"file": frame.file, "line": frame.line, "first": first, "lines": shown}
+
+
+def _source(path: Path) -> list[str] | None:
+    try:
+        if path.suffix not in _SUFFIXES or not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+            return None
+        with tokenize.open(path) as file:
+            # Not `splitlines`: Python counts lines by line feeds only.
+            return file.read().split("\n")
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+# The parts of the JSON document that tell how far values are apart.
+
+
+def values_document(values: ValuesApart) -> dict[str, Any]:
+    """How far the values of two stored runs are apart."""
+    return {
+        "kept": values.kept,
+        "note": values.note,
+        "first": _parting(values.first),
+        "beyond_rounding": _parting(values.beyond_rounding),
+        "by_step": [step._asdict() for step in values.steps],
+        "records_alone": values.alone,
+    }
+
+
+def _parting(parting: Parting | None) -> dict[str, Any] | None:
+    if parting is None:
+        return None
+    return {
+        "step": parting.step,
+        "phase": parting.phase,
+        "op": parting.op,
+        "module": parting.module,
+        "site": frame_document(parting.site),
+        "outputs": [output_document(output) for output in parting.outputs],
+        "looks_like": parting.looks_like,
+    }
+
+
+def output_document(output: OutputDifference) -> dict[str, Any]:
+    """One output that differs."""
+    return {
+        "dtype": output.dtype,
+        "shape": output.shape,
+        "device": output.device,
+        "elements": output.elements,
+        "elements_different": output.elements_different,
+        "max_ulp": output.max_ulp,
+        "max_abs": output.max_abs,
+        "max_relative": output.max_relative,
+        "elements_sampled": output.elements_sampled,
+        "repeats": output.repeats,
+        "distinct": output.distinct,
+        "distinct_one_thread": output.distinct_one_thread,
+        "distinct_filled_memory": output.distinct_filled_memory,
+        "distinct_alignments": output.distinct_alignments,
+        "examples": _examples(output.examples),
+        "extent": output.extent,
+    }
+
+
+def _input_document(one: InputDifference) -> dict[str, Any]:
+    """One input that differs."""
+    return {
+        "position": one.position,
+        "path": one.path,
+        "dtype": one.dtype,
+        "shape": one.shape,
+        "device": one.device,
+        "elements": one.elements,
+        "other": one.other,
+        "elements_different": one.elements_different,
+        "max_ulp": one.max_ulp,
+        "max_abs": one.max_abs,
+        "max_relative": one.max_relative,
+        "examples": _examples(one.examples),
+        "extent": one.extent,
+    }
+
+
+def _examples(examples: tuple[ValueExample, ...] | None) -> list[dict[str, Any]] | None:
+    if examples is None:
+        return None
+    return [{"index": one.index, "first": one.first, "second": one.second} for one in examples]
+
+
+def frame_document(frame: Frame | None) -> dict[str, Any] | None:
+    """A place of the program."""
+    return None if frame is None else frame._asdict()
+
 
 SCHEMA = "determinism.report/1"
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
@@ -169,6 +442,7 @@ def _divergence(divergence: Divergence) -> dict[str, Any]:
         "forward_site": frame_document(divergence.forward_site),
         "stack": [frame_document(frame) for frame in divergence.stack],
         "inputs_equal": divergence.inputs_equal,
+        "inputs": [_input_document(one) for one in divergence.inputs],
         "outputs": [output_document(output) for output in divergence.outputs],
     }
 
@@ -229,3 +503,83 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value]
+
+
+# Reads the JSON document of an earlier comparison.
+
+_FIRST_KEYS = frozenset(
+    {
+        "schema", "verdict", "trouble", "runs", "recorded", "first_divergence", "divergences", "first_visible", "absorbed",
+        "dead_differences", "leftovers", "extra_runs", "open_settings", "causes", "fixes", "missing", "environment",
+    }
+)  # fmt: skip
+"""What every document holds; all other keys were added later."""
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a document that `--json` wrote; keys that were added to the format since are filled in.
+
+    Raises:
+        UsageError: It cannot be read, or is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except OSError as error:
+        raise UsageError(
+            "report-unreadable",
+            f"{path} cannot be read ({error.strerror or error}). Give the file that `--json` wrote.",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, f"it is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise _foreign(path, "it is JSON, but no object")
+    schema = found.get("schema")
+    if schema != SCHEMA:
+        if isinstance(schema, str) and schema.startswith("determinism.report/"):
+            raise UsageError(
+                "report-newer",
+                f"{path} is a {schema!r}, and this version reads {SCHEMA!r}. Use the version of determinism that wrote it.",
+            )
+        raise _foreign(path, f"it does not say that it is a {SCHEMA!r}")
+    form = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    added = {key: _nothing(described) for key, described in form["properties"].items() if key not in _FIRST_KEYS}
+    content = {**added, **found}
+    _fill_in(content)
+    fault = first_fault(content, form)
+    if fault is not None:
+        raise _foreign(path, fault)
+    return content
+
+
+def _nothing(described: dict[str, Any]) -> Any:
+    """What stands for a key that was not known yet when a document was written."""
+    return {"array": [], "string": ""}.get(str(described.get("type")))
+
+
+def _fill_in(content: dict[str, Any]) -> None:
+    """Give a document of an earlier version the keys that were added to what it holds."""
+    for run in content.get("runs") or ():
+        if isinstance(run, dict) and isinstance(run.get("command"), list):
+            run["command"] = redacted(run["command"])
+    first = content.get("first_divergence")
+    outputs = first.get("outputs") if isinstance(first, dict) else None
+    if isinstance(first, dict):
+        first.setdefault("inputs", [])
+    for found, later in (
+        (content.get("environment"), {"part": Part.OTHER}),
+        (outputs, {"max_relative": None, "elements_sampled": None}),
+        (content.get("leftovers"), {"change": FileChange.UNSEEN}),
+    ):
+        for one in found if isinstance(found, list) else ():
+            if isinstance(one, dict):
+                one.update({key: value for key, value in later.items() if key not in one})
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _foreign(path: Path, fault: str) -> UsageError:
+    return UsageError(
+        "report-foreign", f"{path} is no report: {fault}. Give the file that `determinism check --json` wrote."
+    )

@@ -1,21 +1,146 @@
-"""What a reader should know besides the first divergence."""
+"""What a reader should know besides the first divergence: notes, files left over, the stack."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from determinism.comparison.divergence import DeadDifference
-from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison, DeadDifference, FileChange, Leftover, RunSummary
+from determinism.comparison.runs import EnvironmentDifference, Part, part_of, stack_differences
 from determinism.exit_status import exit_phrase
-from determinism.report.entry import Entry, Weight
-from determinism.report.leftovers import leftover_entries
-from determinism.report.places import line_text, path_text
-from determinism.report.stack import difference_text, other_differences
-from determinism.report.wording import counted, dead_phrase, listed, prose, stop_phrase
+from determinism.report.entries import (
+    Entry,
+    Weight,
+    counted,
+    dead_phrase,
+    line_text,
+    listed,
+    path_text,
+    prose,
+    stop_phrase,
+)
 from determinism.types import Level, Verdict
+
+# Says which files changed between the starts of the runs, and how to let the runs start alike.
+
+MOST_FILES = 3
+
+
+def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say which files a run read that had changed during an earlier one; where the runs differ, also what to do."""
+    alike = [
+        (change, [leftover for leftover in comparison.leftovers if leftover.change is change]) for change in FileChange
+    ]
+    is_first = True
+    for change, leftovers in alike:
+        if not leftovers:
+            continue
+        label = "leftovers" if is_first else ""
+        what = _what(change, leftovers)
+        if comparison.verdict is not Verdict.DIFFERENT:
+            yield Entry(what, label, Weight.NOTE, lines=4)
+        else:
+            lead = "The runs did not start alike: " if is_first else "Also, "
+            yield Entry(f"{lead}{what}.", label, Weight.CORE, lines=5)
+            yield Entry(f"{_REMEDIES[change](leftovers)}.", weight=Weight.CORE, lines=4)
+        is_first = False
+
+
+def _what(change: FileChange, leftovers: Sequence[Leftover]) -> str:
+    files, first = _files(leftovers), leftovers[0]
+    one = len(files) == 1
+    read = f"run {first.read_in} read {_named(files)}, which"
+    if change is FileChange.UNSEEN:
+        return (
+            f"{read} changed during run {first.changed_in}, perhaps by another process: the program was not seen to write to "
+            f"{'it' if one else 'them'}"
+        )
+    if change is FileChange.OVERWRITTEN:
+        return f"{read} run {first.changed_in} had overwritten: {'it' if one else 'they'} existed before that run"
+    return (
+        f"{read} run {first.changed_in} had left: {'it was' if one else 'they were'} created by that run, and run "
+        f"{first.read_in} had not written to {'it' if one else 'them'} before"
+    )
+
+
+def _files(leftovers: Sequence[Leftover]) -> list[str]:
+    return list(dict.fromkeys(leftover.file for leftover in leftovers))
+
+
+def _named(files: list[str]) -> str:
+    shown = [path_text(file) for file in files[:MOST_FILES]]
+    more = len(files) - MOST_FILES
+    return f"{', '.join(shown)} and {counted(more, 'more file')}" if more > 0 else listed(shown)
+
+
+def _removal(leftovers: Sequence[Leftover]) -> str:
+    files = _files(leftovers)
+    removal = shlex.join(["rm", "-f", *map(path_text, files[:MOST_FILES])])
+    more = " ..." if len(files) > MOST_FILES else ""
+    remedy = f"--before {shlex.quote(removal + more)}"
+    return f"To let them start alike: {remedy}{', or --fresh-copy' if _all_copied(leftovers) else ''}"
+
+
+def _restoring(leftovers: Sequence[Leftover]) -> str:
+    return f"To let them start alike: {_original(leftovers)}"
+
+
+def _repeating(leftovers: Sequence[Leftover]) -> str:
+    return (
+        f"If something else changed {'it' if len(_files(leftovers)) == 1 else 'them'}, run the check again. If the program "
+        f"did: {_original(leftovers)}"
+    )
+
+
+def _original(leftovers: Sequence[Leftover]) -> str:
+    """How each run gets files as they were; nothing here removes a file, since it may be the user's own."""
+    if _all_copied(leftovers):
+        return "--fresh-copy"
+    return "--before with a command that puts back a copy of the original"
+
+
+def _all_copied(leftovers: Sequence[Leftover]) -> bool:
+    return all(leftover.is_copied for leftover in leftovers)
+
+
+_REMEDIES = {FileChange.CREATED: _removal, FileChange.OVERWRITTEN: _restoring, FileChange.UNSEEN: _repeating}
+
+
+# What is said of the differences between what two runs ran on.
+
+MOST_DIFFERENCES = 6
+_SETS = "instruction sets"
+
+
+def stack_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say what differs between the runs' hardware, threads, libraries and settings, what decides most first."""
+    found = stack_differences(comparison.environment)
+    for number, difference in enumerate(found[:MOST_DIFFERENCES]):
+        weight = Weight.MAIN if number < 2 else Weight.NOTE
+        yield Entry(difference_text(difference, comparison), "" if number else "stack", weight, lines=2)
+    if len(found) > MOST_DIFFERENCES:
+        yield Entry(f"and {counted(len(found) - MOST_DIFFERENCES, 'more difference')}", weight=Weight.ITEM)
+
+
+def other_differences(comparison: Comparison) -> list[EnvironmentDifference]:
+    """What differs besides, and decides nothing about numbers as far as is known."""
+    return [difference for difference in comparison.environment if part_of(difference[0]) is Part.OTHER]
+
+
+def difference_text(difference: EnvironmentDifference, comparison: Comparison) -> str:
+    """One difference with both values."""
+    name, first, second = difference
+    run = comparison.environment_run
+    if name == _SETS and "not set" not in (first, second):
+        alone = [sorted(set(one.split()) - set(other.split())) for one, other in ((first, second), (second, first))]
+        parts = [
+            f"only run {number} has {' '.join(sets)}" for number, sets in zip((1, run), alone, strict=True) if sets
+        ]
+        return f"{name}: {', '.join(parts)}"
+    return f"{name} was {first or '(empty)'} in run 1, {second or '(empty)'} in run {run}"
+
 
 MOST_PROCESSES = 3
 MOST_DEAD = 3
@@ -102,10 +227,15 @@ def _step_entries(comparison: Comparison) -> Iterator[Entry]:
     recorded = comparison.recorded
     if recorded.steps_by == "batches":
         yield Entry("steps are batches, because no optimizer stepped", "steps", Weight.NOTE)
-    elif not recorded.steps_by and recorded.records:
+    elif not recorded.steps_by and recorded.records and not any(_has_failed(run) for run in comparison.runs):
         yield Entry(_NO_STEPS, "steps", Weight.NOTE)
     if comparison.level != Level.OP and comparison.verdict is Verdict.SAME:
         yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level", Weight.NOTE)
+
+
+def _has_failed(run: RunSummary) -> bool:
+    """Whether a run may have ended before its first step."""
+    return run.exit_status not in (0, None) or run.stopped_by is not None
 
 
 def _process_entries(comparison: Comparison) -> Iterator[Entry]:

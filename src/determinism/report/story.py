@@ -1,18 +1,281 @@
-"""The story of the first divergence: what differs, where, and what became of it."""
+"""The story of the first divergence: what differs, where, why, and what became of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from determinism.comparison.divergence import Divergence, is_repeatable
-from determinism.comparison.result import Comparison
-from determinism.comparison.stack import stack_differences
-from determinism.report.entry import Entry, Tone, Weight
-from determinism.report.evidence import evidence_entries, output_entries
-from determinism.report.places import frame_text, line_text
-from determinism.report.wording import kind_sentence, prose
+from determinism.comparison.result import (
+    Cause,
+    Comparison,
+    Divergence,
+    Evidence,
+    Experiment,
+    Fix,
+    InputDifference,
+    Likeness,
+    Missing,
+    OutputDifference,
+    Parting,
+    ValuesApart,
+    is_repeatable,
+)
+from determinism.comparison.runs import stack_differences
+from determinism.report.batch import batch_headline, batch_sections
+from determinism.report.entries import (
+    Entry,
+    Tone,
+    Weight,
+    counted,
+    frame_text,
+    headline,
+    kind_sentence,
+    line_text,
+    listed,
+    path_text,
+    prose,
+)
+from determinism.report.notes import leftover_entries, stack_entries
 from determinism.trace.names import Frame
-from determinism.types import Kind, Level
+from determinism.types import Kind, Level, Verdict
+
+# What is said of causes, the experiments that show them, and fixes.
+
+MOST_CAUSES = 3
+MOST_SITES = 2
+MOST_FIXES = 4
+
+
+def cause_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say why the runs differ, what shows it, and what makes them equal."""
+    if comparison.varied:
+        yield Entry(_varied_sentence(comparison), "stirred", Weight.CORE)
+    for cause in comparison.causes[:MOST_CAUSES]:
+        yield from _cause_entries(cause)
+    more = len(comparison.causes) - MOST_CAUSES
+    if more > 0:
+        yield Entry(f"and {counted(more, 'more possible cause')}", weight=Weight.ITEM)
+    # What a checkpoint lacks is told with how to save it.
+    fixes = comparison.fixes[:MOST_FIXES] if comparison.missing is None else []
+    for fix in fixes:
+        yield from _fix_entries(fix)
+    if comparison.diagnosis is not None:
+        yield Entry(comparison.diagnosis, "search", Weight.MAIN)
+    if comparison.experiments and not comparison.causes:
+        tried = listed([experiment.factor for experiment in comparison.experiments])
+        yield Entry(f"{counted(len(comparison.experiments), 'experiment')}: {tried}", "tried", Weight.NOTE)
+
+
+def _varied_sentence(comparison: Comparison) -> str:
+    names = listed(comparison.varied)
+    if comparison.verdict is Verdict.DIFFERENT:
+        return f"The plain runs were the same. They differ with {names} stirred on purpose."
+    return f"The runs were the same with {names} stirred on purpose too."
+
+
+def _cause_entries(cause: Cause) -> Iterator[Entry]:
+    yield Entry(f"{cause.title} ({cause.identifier}, {cause.status})", "cause", Weight.CORE)
+    for number, site in enumerate(cause.sites[:MOST_SITES]):
+        weight = Weight.ITEM if number else Weight.CORE
+        yield Entry(frame_text(site), weight=weight)
+        if site.code.strip():
+            yield Entry(site.code.strip(), weight=weight, tone=Tone.CODE, lines=2, indent=4)
+    for sentence in cause.evidence:
+        yield Entry(prose(sentence), weight=Weight.NOTE)
+    for experiment in cause.experiments:
+        yield Entry(_experiment_sentence(experiment), "shown by", Weight.MAIN)
+
+
+def _experiment_sentence(experiment: Experiment) -> str:
+    return f"{experiment.factor} {experiment.action}: {prose(experiment.outcome)}"
+
+
+def _fix_entries(fix: Fix) -> Iterator[Entry]:
+    yield Entry(f"{fix.title} ({_proof(fix)})", "fix", Weight.CORE, lines=4)
+    if fix.code is not None:
+        for line in fix.code.splitlines():
+            yield Entry(line, weight=Weight.CORE, tone=Tone.CODE, lines=4, indent=4)
+    if fix.environment is not None:
+        text = " ".join(f"{name}={value}" for name, value in fix.environment)
+        yield Entry(text, weight=Weight.CORE, tone=Tone.CODE, indent=4)
+
+
+def _proof(fix: Fix) -> str:
+    if not fix.verified:
+        return "not verified"
+    ratio = "" if fix.step_time_ratio is None else f", a step takes {fix.step_time_ratio:.2f} times as long"
+    return f"verified: {counted(fix.runs, 'run')} were bit-identical{ratio}"
+
+
+# What is said of the values that differ, and of what further runs kept of them.
+
+MOST_OUTPUTS = 3
+FAR_APART = 1 << 24
+"""So many numbers between say nothing any more: the values have other signs, or nothing to do with each other."""
+_EXECUTIONS = {True: ("one run", "another"), False: ("one repeat", "another")}
+"""By whether these are runs."""
+
+
+def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | None) -> Iterator[Entry]:
+    """Say of each output how far two executions are apart, where, and how often it came out how.
+
+    Args:
+        outputs: Those that differ.
+        evidence: Tells which executions these are; None if there were none.
+    """
+    for number, output in enumerate(outputs[:MOST_OUTPUTS]):
+        weight = Weight.ITEM if number else Weight.MAIN
+        label = "output" if len(outputs) == 1 else f"output {number}"
+        shape = f"[{', '.join(map(str, output.shape))}]"
+        is_of_runs = evidence is not None and evidence.source == "runs"
+        text = f"{output.dtype} {shape} on {output.device}: {_size(output, is_of_runs)}"
+        if evidence is None and output.max_relative:
+            text += f", {output.max_relative:.2g} of the largest element"
+        yield Entry(text, label, weight)
+        if output.examples:
+            executions = ("run 1", "run 2") if evidence is None else _EXECUTIONS[is_of_runs]
+            yield Entry(_example(output, executions), weight=Weight.EXTRA if number else Weight.ITEM, lines=2)
+        if output.repeats is not None and output.distinct is not None:
+            yield Entry(_counts(output), weight=weight)
+    if len(outputs) > MOST_OUTPUTS:
+        yield Entry(f"and {counted(len(outputs) - MOST_OUTPUTS, 'more output')}", weight=Weight.ITEM)
+
+
+def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say where the tensors and the script are, and what could not be kept or seen."""
+    evidence = comparison.evidence
+    if evidence is None:
+        return
+    if evidence.reproducer is not None:
+        text = f"python {path_text(evidence.reproducer)} shows it by itself: it needs the framework only"
+        yield Entry(text, "reproducer", Weight.MAIN)
+    if evidence.folder is not None:
+        yield Entry(f"tensors of the record in {path_text(evidence.folder)}", "evidence", Weight.NOTE)
+    if evidence.note:
+        yield Entry(prose(evidence.note), "" if evidence.folder is not None else "evidence", Weight.NOTE)
+
+
+def _size(output: OutputDifference | InputDifference, is_of_runs: bool) -> str:
+    if output.elements_different is None:
+        text = counted(output.elements, "element")
+    else:
+        verb = "differs" if output.elements_different == 1 else "differ"
+        if output.elements_sampled is None:
+            text = f"{output.elements_different:,} of {counted(output.elements, 'element')} {verb}"
+        else:
+            text = f"{output.elements_different:,} of {output.elements_sampled:,} sampled elements {verb}"
+        if is_of_runs:
+            text += " between two further runs"
+        if output.extent and any(
+            (low, high + 1) != (0, size) for (low, high), size in zip(output.extent, output.shape, strict=False)
+        ):
+            ranges = (str(low) if low == high else f"{low} to {high}" for low, high in output.extent)
+            text += f", within [{', '.join(ranges)}]"
+    sizes = []
+    # Of values that have nothing to do with each other the distance in value says all.
+    if output.max_ulp is not None and (output.max_ulp < FAR_APART or output.max_abs is None):
+        sizes.append(f"{output.max_ulp:,} ulp")
+    if output.max_abs is not None and not math.isnan(output.max_abs):
+        sizes.append(f"{output.max_abs:.3g} in value")
+    return f"{text}, by at most {' and '.join(sizes)}" if sizes else text
+
+
+def _example(output: OutputDifference | InputDifference, executions: tuple[str, str]) -> str:
+    assert output.examples
+    one = output.examples[0]
+    place = f"[{', '.join(map(str, one.index))}]"
+    return f"first at {place}: {one.first} in {executions[0]}, {one.second} in {executions[1]}"
+
+
+def _counts(output: OutputDifference) -> str:
+    results = counted(output.distinct or 0, "distinct result")
+    others = [
+        (output.distinct_one_thread, "with one thread"),
+        (output.distinct_filled_memory, "with one thread and memory that was filled"),
+        (output.distinct_alignments, "at varied alignments"),
+    ]
+    further = "".join(f"; {number:,} {condition}" for number, condition in others if number is not None)
+    return f"the op gave {results} in {counted(output.repeats or 0, 'repeat')} on equal inputs{further}"
+
+
+# Says what a checkpoint lacks, and what to write so that it does not.
+
+_NAMES = {
+    "model": "parameters or buffers of the model",
+    "optimizer": "the state of the optimizer",
+    "scheduler": "the learning rate: the state of its scheduler",
+    "scaler": "the state of the gradient scaler",
+    "rng-torch": "the state of PyTorch's generator",
+    "rng-python": "the state of Python's generator",
+    "rng-numpy": "the state of NumPy's generator",
+    "rng-generator": "the state of a generator of the program's own",
+    "number": "a number that the program keeps itself",
+    "own-data": "something that the program keeps itself, beside tensors",
+    "carried-tensor": "a tensor that the program carries from step to step",
+    "rng-key": "a random key that the program carries from step to step",
+    "training-mode": "the mode of the model: training or evaluation",
+    "optimizer-order": "the order of the optimizer's parameters",
+    "gradients": "gradients that were added up since the last step",
+    "sampler-position": "the position in the epoch: which samples were consumed",
+}
+
+_NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
+"""What no checkpoint holds, so that the program itself has to make it as it was."""
+
+_VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
+
+_IN_VAIN = (
+    "Not verified: put back from outside, in runs made for it, it did not make the resumed run equal. Something else lacks too, of which its "
+    "other state may only follow, or the program draws between the point where it is put back and its first step."
+)
+
+
+def missing_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Name each part, and the line that saves."""
+    if comparison.missing is None or comparison.verdict is Verdict.SAME:
+        return
+    yield from _whole_fix_entries(comparison)
+    if comparison.verdict is not Verdict.DIFFERENT:
+        return
+    if not comparison.missing:
+        text = "It could not be told what the checkpoint lacks: it is none of what checkpoints are known to be without."
+        yield Entry(text, "not saved", Weight.CORE)
+        return
+    for number, missing in enumerate(comparison.missing):
+        label = _label(missing)
+        is_first = not number or label != _label(comparison.missing[number - 1])
+        yield Entry(_NAMES[missing.identifier], label if is_first else "", Weight.CORE)
+        yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
+        if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
+            yield Entry(_VERIFIED, weight=Weight.CORE, lines=4, indent=4)
+        if missing.is_tried_in_vain:
+            yield Entry(_IN_VAIN, weight=Weight.CORE, lines=6, indent=4)
+    site = comparison.missing[0].site
+    if site is None:
+        seen = "torch.save or determinism.state" if "torch" in comparison.recorded.frameworks else "determinism.state"
+        yield Entry(f"No line is known that saves: nothing went through {seen}.", "saved at", Weight.MAIN)
+        return
+    yield Entry(frame_text(site), "saved at", Weight.CORE)
+    if site.code.strip():
+        yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+
+
+def _label(missing: Missing) -> str:
+    if missing.is_put_back:
+        return "put back early"
+    return "not put back" if missing.is_saved or missing.identifier in _NEVER_SAVED else "not saved"
+
+
+def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
+    """What makes the runs equal that is no matter of the checkpoint."""
+    named = {missing.identifier for missing in comparison.missing or []}
+    for fix in comparison.fixes:
+        if fix.identifier not in named and fix.verified:
+            written = " ".join(f"{name}={value}" for name, value in fix.environment or ()) or fix.code or ""
+            yield Entry(f"{written}: {fix.title}", "cure", Weight.CORE, lines=2)
+            yield Entry("Verified: with it the resumed run was equal to the full one.", weight=Weight.CORE)
+
 
 MOST_FRAMES = 4
 MOST_INFECTED = 6
@@ -30,7 +293,10 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
     yield from _site_entries(first)
     if first.detail:
         yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
-    inputs = _inputs_sentence(first, comparison)
+    yield from _origin_of_input(comparison, first)
+    yield from _input_entries(first)
+    # Of what came in, the tensors say by themselves that they differ.
+    inputs = None if first.inputs or first.kind is Kind.DATA else _inputs_sentence(first, comparison)
     if inputs:
         yield Entry(inputs, "inputs")
     yield from output_entries(first.outputs, comparison.evidence)
@@ -54,6 +320,8 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         first is not None
         and first.what.startswith(_ONLY_READ)
         and comparison.recorded.steps_by not in (None, "batches")
+        # What a program of JAX trains or saves is not told from its other values.
+        and "jax" not in comparison.recorded.frameworks
     ):
         yield Entry(
             "nothing that was trained or saved: only what the program reads differs", "reached", Weight.CONSEQUENCE
@@ -106,6 +374,29 @@ def _frame_entries(frame: Frame, label: str, weight: Weight) -> Iterator[Entry]:
         yield Entry(code, weight=weight, tone=Tone.CODE, lines=2, indent=4)
 
 
+def _origin_of_input(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
+    """Name the line that what was read came from, where the runs themselves show it and no cause does."""
+    named = {site for cause in comparison.causes for site in cause.sites}
+    for frame, label in ((first.allocated_at, "allocated at"), (first.received_at, "received at")):
+        if frame is not None and frame not in named:
+            yield from _frame_entries(frame, label, Weight.CORE)
+
+
+def _input_entries(first: Divergence) -> Iterator[Entry]:
+    """Name the inputs that differ, with some of their values where further runs kept them."""
+    for number, one in enumerate(first.inputs[:MOST_OUTPUTS]):
+        weight = Weight.ITEM if number else Weight.CORE
+        shape = f"[{', '.join(map(str, one.shape))}]"
+        path = f"{one.path}: " if one.path else ""
+        other = f" in one run, {one.other} in the other" if one.other else ""
+        size = "" if other else f": {_size(one, is_of_runs=True)}"
+        yield Entry(f"{path}{one.dtype} {shape} on {one.device}{other}{size}", f"input {one.position}", weight)
+        if one.examples:
+            yield Entry(_example(one, _EXECUTIONS[True]), weight=weight, lines=2)
+    if len(first.inputs) > MOST_OUTPUTS:
+        yield Entry(f"and {counted(len(first.inputs) - MOST_OUTPUTS, 'more input')}", weight=Weight.ITEM)
+
+
 def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if first.inputs_equal is not None:
         if not first.inputs_equal:
@@ -125,3 +416,144 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if stack_differences(comparison.environment):
         return "They come from records that are equal in both runs; what they held was not looked at again."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
+
+
+# What is said of how far the values of two stored runs are apart.
+
+_LOOKS = {
+    Likeness.ROUNDING: (
+        "rounding: only the last bits differ, as another order of summation, instruction set or library makes it. This is "
+        "evidence, no proof"
+    ),
+    Likeness.COARSER: (
+        "more than rounding, though the leading digits agree: a lower precision such as TF32 or bfloat16, another formula, or a sum "
+        "whose terms cancel each other"
+    ),
+    Likeness.OTHER: (
+        "no rounding: these are other numbers. Look for other data, another seed or generator, or another algorithm"
+    ),
+}
+
+
+def parting_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say where the values of records that both runs have first part, and what that looks like."""
+    values = comparison.values
+    if values is None:
+        return
+    if values.note:
+        yield Entry(prose(values.note), "values", Weight.MAIN, lines=4)
+    parting, first = values.first, comparison.first_divergence
+    if parting is None:
+        return
+    if first is None or (first.records_of, first.record) != (0, parting.record):
+        which = "of records that both runs have"
+        if first is not None and first.kind is not Kind.STRUCTURE:
+            which = "none of the elements that were kept of this record differ; of later ones"
+        yield Entry(f"{which}, first in {_place(parting)}", "values part", Weight.MAIN)
+        yield from output_entries(parting.outputs, None)
+    if parting.looks_like is not None:
+        yield Entry(_LOOKS[parting.looks_like], "looks like", Weight.MAIN)
+
+
+def growth_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say where the values are first apart by more than rounding, and how far the loss and the parameters get."""
+    values = comparison.values
+    if values is None or values.first is None:
+        return
+    beyond = values.beyond_rounding
+    if beyond is not None:
+        widest = max(output.max_relative or 0.0 for output in beyond.outputs)
+        size = f", by {widest:.2g} of the largest element" if widest else ""
+        yield Entry(f"more than rounding apart first in {_place(beyond)}{size}", "grows", Weight.CONSEQUENCE)
+    yield from _course_entries(values)
+    if any(values.alone):
+        run = comparison.environment_run
+        text = f"{values.alone[0]:,} only in run 1, {values.alone[1]:,} only in run {run}; the others were compared"
+        yield Entry(text, "records", Weight.CONSEQUENCE)
+
+
+def _course_entries(values: ValuesApart) -> Iterator[Entry]:
+    losses = [step for step in values.steps if step.loss_relative is not None]
+    parameters = [step for step in values.steps if step.parameters_relative is not None]
+    of_loss = [_Size(step.step, step.loss_relative, step.loss_ulp, "its value") for step in losses]
+    of_parameters = [
+        _Size(step.step, step.parameters_relative, step.parameters_ulp, f"the largest element of {step.parameter}")
+        for step in parameters
+    ]
+    for what, sizes in (("loss", of_loss), ("parameters", of_parameters)):
+        if sizes:
+            yield Entry(_course(sizes), what, Weight.CONSEQUENCE)
+
+
+class _Size(NamedTuple):
+    """How far something is apart at one step."""
+
+    step: int
+    relative: float | None
+    ulp: int | None
+    whole: str
+
+    def __str__(self) -> str:
+        units = "" if self.ulp is None or self.ulp >= FAR_APART else f"{self.ulp:,} ulp, "
+        return f"{units}{self.relative:.2g} of {self.whole}"
+
+
+def _course(sizes: list[_Size]) -> str:
+    """Where something first differs, and where most."""
+    apart = [size for size in sizes if size.relative]
+    if not apart:
+        return "equal at all steps at which values are known"
+    first, most = apart[0], max(apart, key=lambda size: size.relative or 0.0)
+    text = f"apart from step {first.step} on, by {first}"
+    return text if most.ulp == first.ulp else f"{text}; most at step {most.step}, by {most}"
+
+
+def _place(parting: Parting) -> str:
+    where = f"{parting.op} at step {parting.step}, {parting.phase}"
+    return where if parting.site is None else f"{where}, {line_text(parting.site)}"
+
+
+# The story of a comparison as data: the sentences that the terminal report and the documents share.
+
+
+def story(comparison: Comparison) -> list[dict[str, Any]]:
+    """What differs first, where, and what became of it, in the order of reading.
+
+    Each entry has a `label`, empty where it goes on with the one above, a `text`, and `is_code`, whether the text is a line of
+    the program.
+    """
+    return [
+        {"label": entry.label, "text": entry.text, "is_code": entry.tone is Tone.CODE}
+        for section in sections(comparison, with_causes=False)
+        for entry in section
+    ]
+
+
+def first_sentence(comparison: Comparison) -> str:
+    """The verdict, and what it rests on."""
+    if comparison.batch is None or comparison.verdict is Verdict.INCONCLUSIVE:
+        return headline(comparison)
+    return batch_headline(comparison, comparison.batch)
+
+
+def sections(comparison: Comparison, *, with_causes: bool = True) -> list[list[Entry]]:
+    """The paragraphs between the verdict and the notes.
+
+    Args:
+        comparison: What was found.
+        with_causes: Whether causes and fixes are among them; documents have fields of their own for these.
+    """
+    before = [
+        list(stack_entries(comparison)),
+        list(leftover_entries(comparison)) if comparison.verdict is Verdict.DIFFERENT else [],
+        list(missing_entries(comparison)),
+    ]
+    if comparison.batch is not None:
+        return [*before, *batch_sections(comparison, comparison.batch, with_causes=with_causes)]
+    first = comparison.first_divergence
+    return [
+        *before,
+        [] if first is None else [*origin_entries(comparison, first), *parting_entries(comparison)],
+        list(cause_entries(comparison)) if with_causes else [],
+        [*consequence_entries(comparison), *growth_entries(comparison)],
+    ]

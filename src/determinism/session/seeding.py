@@ -3,40 +3,231 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import sys
 from importlib import import_module
+from typing import Any
 
-from determinism.errors import StateError
-from determinism.frameworks.registry import SEEDERS
+from determinism import seeds
+from determinism.errors import StateError, UsageError
+from determinism.frameworks.registry import DATA_SEEDERS, EPOCH_CALLBACKS, SEEDERS
 from determinism.import_hook import after_import
-from determinism.seeds.process_generators import (
+from determinism.knowledge.settings import is_loaded
+from determinism.seeds import (
+    Streams,
+    UnseededNumpy,
     capture_numpy,
     capture_python,
     numpy_random,
     seed_numpy,
     seed_python,
 )
-from determinism.seeds.streams import Streams
-from determinism.session.child_seeding import (
-    about_to_fork,
-    forked,
-    name_spawned_processes,
-    process_name,
-    rank_of_environment,
-)
-from determinism.session.registered_generators import RegisteredGenerators
-from determinism.session.seeding_state import STATE
-from determinism.settings.surroundings import is_loaded
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
-    # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
-    from determinism.seeds.process_generators import UnseededNumpy
-    from determinism.session.seeds import Seeds
+    from determinism.seeds import UnseededNumpy
+
+
+# Generators of the program's own and of third parties, which are seeded along with all others.
+
+_WORDS = 16
+
+
+class RegisteredGenerators:
+    """What was registered in a process, by name."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[Any, Callable[[Streams], None], bool]] = {}
+        self._made = 0
+
+    def add(self, thing: Any, *, name: str | None, shared: bool) -> tuple[str, Callable[[Streams], None]]:
+        """Register a generator.
+
+        Args:
+            thing: A generator of Python, NumPy or a loaded framework, or a function that takes a number of 32 bits.
+            name: Its stream's name; None numbers it.
+            shared: Whether all ranks give it the same stream.
+
+        Returns:
+            Its name, and what seeds it.
+
+        Raises:
+            UsageError: It is none of these, or the name is taken.
+        """
+        if name is None:
+            name = f"registered {self._made}"
+            self._made += 1
+        if name in self._entries:
+            raise UsageError(
+                "generator-name-taken",
+                f"A generator is registered under the name {name!r} already; with the same name both would draw the same "
+                "numbers. Give another name, or unregister the other one.",
+            )
+        seed = _reseeder(thing, name)
+        if seed is None:
+            raise UsageError(
+                "generator-unknown",
+                f"{type(thing).__qualname__} is no generator that can be seeded, so it was not registered. Give a "
+                "random.Random, a numpy.random.Generator or RandomState, a torch.Generator, a tf.random.Generator, or a "
+                "function that takes a seed.",
+            )
+        entry = (lambda streams: seed(streams.shared)) if shared else seed
+        self._entries[name] = (thing, entry, shared)
+        return name, entry
+
+    def remove(self, thing: Any) -> None:
+        """Forget a generator.
+
+        Args:
+            thing: What was registered, or its name.
+
+        Raises:
+            UsageError: It is not registered.
+        """
+        # Methods of an object are made anew at each access, and then are equal, not the same.
+        names = [
+            name for name, entry in self._entries.items() if name == thing or entry[0] is thing or entry[0] == thing
+        ]
+        if not names:
+            raise UsageError(
+                "generator-not-registered",
+                f"{thing!r} is not registered, so there is nothing to forget. Registered are: "
+                f"{', '.join(self._entries) or 'none'}.",
+            )
+        for name in names:
+            del self._entries[name]
+
+    def things(self) -> dict[str, Any]:
+        """What was registered, by name."""
+        return {name: thing for name, (thing, _, _) in self._entries.items()}
+
+    def seed(self, streams: Streams) -> None:
+        """Seed all of them.
+
+        Args:
+            streams: The place that the program is at.
+        """
+        for _, seed, _ in list(self._entries.values()):
+            seed(streams)
+
+
+def _reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
+    if isinstance(thing, random.Random):
+        return lambda streams: thing.seed(streams.integer("registered", name, bits=512))
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None and isinstance(thing, numpy.RandomState):
+        return lambda streams: thing.seed(streams.words("registered", name, count=_WORDS))
+    if numpy is not None and isinstance(thing, numpy.Generator):
+        return lambda streams: _seed_numpy_generator(thing, streams.words("registered", name, count=_WORDS))
+    for framework, module in SEEDERS.items():
+        if is_loaded(framework):
+            found: Callable[[Streams], None] | None = import_module(module).reseeder(thing, name)
+            if found is not None:
+                return found
+    if callable(thing):
+        # Functions that take a seed are NumPy's and TensorFlow's kind at best; more than 32 bits they refuse.
+        return lambda streams: thing(streams.integer("registered", name, bits=32))
+    return None
+
+
+def _seed_numpy_generator(generator: Any, words: list[int]) -> None:
+    """Give a `numpy.random.Generator` the state of a new one of its kind."""
+    from numpy.random import SeedSequence
+
+    kind = type(generator.bit_generator)
+    generator.bit_generator.state = kind(SeedSequence(words)).state
+
+
+# The seeds in force in this process, and what belongs to them.
+
+
+class SeedingState:
+    """The seeds in force in this process."""
+
+    def __init__(self) -> None:
+        self.seeds: Seeds | None = None
+        self.process = ""
+        self.children = 0
+        self.is_watching = False
+        self.failures: dict[str, str] = {}
+        self.unseeded_numpy_obstacle: str | None = None
+        self.unseeded_numpy = UnseededNumpy(lambda: self.streams)
+
+    @property
+    def streams(self) -> Streams:
+        """Where the program is."""
+        return Streams(0) if self.seeds is None else self.seeds.streams
+
+
+STATE = SeedingState()
+
+
+# Tells the processes of a program apart, so that each draws numbers of its own: by rank, by name, or by the order of
+# forks.
+
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+"""Environment variables in which launchers tell a process its rank, the surest first."""
+
+
+def process_name() -> str:
+    """What `multiprocessing` calls this process, if it started it; the place among forked children otherwise."""
+    module = sys.modules.get("multiprocessing.process")
+    # A process that is being started has its name before it has a parent.
+    name = "MainProcess" if module is None else str(module.current_process().name)
+    return STATE.process if name == "MainProcess" else name
+
+
+def rank_of_environment() -> int | None:
+    """The rank that a launcher gave this process; None without one.
+
+    Raises:
+        UsageError: What the launcher set is no number.
+    """
+    for name in RANK_VARIABLES:
+        text = os.environ.get(name)
+        if text is not None:
+            if text.strip().isdecimal():
+                return int(text)
+            raise UsageError(
+                "rank-unreadable",
+                f"The environment variable {name} is {text!r}, which is no rank, so nothing was seeded. Unset it, or give "
+                "rank=.",
+            )
+    return None
+
+
+def about_to_fork() -> None:
+    """Count the children, so that each knows which one it is."""
+    STATE.children += 1
+
+
+def forked() -> None:
+    """Seed `random` in a forked child: Python itself gives it new entropy there, and leaves all other generators alone."""
+    if STATE.seeds is None:
+        return
+    STATE.process = f"{STATE.process}/{STATE.children}"
+    STATE.children = 0
+    STATE.seeds.streams = STATE.streams.moved(process=STATE.process)
+    seed_python(STATE.streams)
+
+
+def name_spawned_processes(module: ModuleType) -> None:
+    """In a process that `multiprocessing` starts anew, seed again as soon as it knows which one it is."""
+    original: Callable[..., Any] = module.prepare
+
+    def prepare(data: dict[str, Any]) -> None:
+        if STATE.seeds is not None and data.get("name"):
+            STATE.process = str(data["name"])
+            STATE.seeds.begin(process=STATE.process)
+        original(data)
+
+    module.prepare = prepare  # type: ignore[attr-defined]
 
 
 def seed(
@@ -88,8 +279,6 @@ def start(
     Raises:
         UsageError: A number cannot name a stream.
     """
-    from determinism.session.seeds import Seeds
-
     launched = rank_of_environment() if rank is None else None
     streams = Streams(
         secrets.randbits(63) if master is None else master,
@@ -243,3 +432,214 @@ def capture_states() -> Callable[[], None]:
             STATE.unseeded_numpy.remove()
 
     return restore
+
+
+# The result of `determinism.seed`: everything that draws from the streams of one master seed.
+
+_VERSION = 1
+
+
+class Seeds:
+    """The streams of one master seed, at the place that the program has come to.
+
+    Attributes:
+        streams: The place, and with it what is drawn there.
+        master_was_drawn: Whether nobody gave the master seed. Then each process has another one, and none are shared.
+        registered: The generators that are seeded with everything else.
+    """
+
+    def __init__(self, streams: Streams, master_was_drawn: bool = False) -> None:
+        """Take the place; nothing is seeded by it."""
+        self.streams = streams
+        self.master_was_drawn = master_was_drawn
+        self.registered = RegisteredGenerators()
+
+    def __getstate__(self) -> tuple[Streams, bool]:
+        # What is registered stays in this process; workers are given the place.
+        return self.streams, self.master_was_drawn
+
+    def __setstate__(self, state: tuple[Streams, bool]) -> None:
+        self.streams, self.master_was_drawn = state
+        self.registered = RegisteredGenerators()
+
+    @property
+    def master(self) -> int:
+        """The master seed: with it the run can be repeated."""
+        return self.streams.master
+
+    def begin(self, **place: Any) -> None:
+        """Go to another place and seed everything for it.
+
+        Args:
+            **place: `epoch`, `task`, `rank` or `worker`; what is not given stays.
+
+        Raises:
+            UsageError: A number cannot name a stream.
+            StateError: A framework's generators could not be seeded.
+        """
+        self.streams = self.streams.moved(**place)
+        activate(self)
+        require_seeded()
+
+    def at(self, **place: Any) -> Seeds:
+        """The seeds of another place, without seeding anything or going there.
+
+        Args:
+            **place: As for `begin`.
+        """
+        return Seeds(self.streams.moved(**place), self.master_was_drawn)
+
+    @property
+    def shared(self) -> Seeds:
+        """The seeds that all ranks share.
+
+        Raises:
+            UsageError: The master seed was drawn, so no other rank has it.
+        """
+        if self.master_was_drawn:
+            raise UsageError(
+                "seed-not-shared",
+                f"The master seed {self.master} was drawn by this process alone, so no stream is shared between ranks. Give "
+                "the same master seed in all of them: determinism.seed(1).",
+            )
+        return Seeds(self.streams.shared)
+
+    def register(self, generator: Any, *, name: str | None = None, shared: bool = False) -> Any:
+        """Seed a generator now, and with everything else whenever a new place begins.
+
+        Args:
+            generator: A generator of Python, NumPy or a loaded framework, or a function that takes a number of 32 bits.
+            name: Its stream's name; without one it is numbered, so register in the same order in each run.
+            shared: Whether all ranks give it the same numbers.
+
+        Returns:
+            The generator.
+
+        Raises:
+            UsageError: It cannot be seeded, the name is taken, or ranks share no master seed.
+        """
+        if shared:
+            _ = self.shared
+        _, seed = self.registered.add(generator, name=name, shared=shared)
+        seed(self.streams)
+        return generator
+
+    def unregister(self, generator: Any) -> None:
+        """Leave a generator alone from now on.
+
+        Args:
+            generator: What was registered, or its name.
+
+        Raises:
+            UsageError: It is not registered.
+        """
+        self.registered.remove(generator)
+
+    def python(self, name: str = "default") -> Any:
+        """A `random.Random` with the stream of a name at this place."""
+        return seeds.python_generator(self.streams, name)
+
+    def numpy(self, name: str = "default") -> Any:
+        """A `numpy.random.Generator` with the stream of a name at this place."""
+        return seeds.numpy_generator(self.streams, name)
+
+    def torch(self, name: str = "default", device: str = "cpu") -> Any:
+        """A `torch.Generator` with the stream of a name at this place."""
+        return import_module(SEEDERS["torch"]).generator(self.streams, name, device)
+
+    def tensorflow(self, name: str = "default") -> Any:
+        """A `tf.random.Generator` with the stream of a name at this place."""
+        return import_module(SEEDERS["tensorflow"]).generator(self.streams, name)
+
+    def jax(self, name: str = "default") -> Any:
+        """A JAX key with the stream of a name at this place."""
+        return import_module(SEEDERS["jax"]).key(self.streams, name)
+
+    def generator(self, name: str = "loader") -> Any:
+        """The generator for a PyTorch `DataLoader`: `DataLoader(..., generator=seeds.generator())`.
+
+        It is registered, so `begin(epoch=N)` gives it the stream of that epoch, and a resumed run shuffles as the full one.
+
+        Args:
+            name: Tells it from the generators of other loaders.
+
+        Raises:
+            UsageError: The name is taken.
+        """
+        return self.register(self.torch(name), name=name)
+
+    def worker_init_fn(self, worker: int) -> None:
+        """Seed a worker of a PyTorch `DataLoader`: `DataLoader(..., worker_init_fn=seeds.worker_init_fn)`.
+
+        Workers that outlive an epoch (`persistent_workers=True`) are seeded once, when they start.
+
+        Args:
+            worker: Number of the worker.
+        """
+        self.streams = import_module(DATA_SEEDERS["torch"]).seed_worker(self.streams, worker)
+
+    def sampler(self, data: Any, *, ranks: int = 1, name: str = "sampler") -> Any:
+        """A sampler for a PyTorch `DataLoader` that shuffles by the epoch alone, whichever epochs were run before.
+
+        Args:
+            data: The data set.
+            ranks: How many ranks share it; this one takes its part.
+            name: Tells it from others.
+
+        Raises:
+            UsageError: This rank is not one of so many.
+        """
+        rank = self.streams.rank or 0
+        if not rank < ranks and ranks > 1:
+            raise UsageError(
+                "rank-outside",
+                f"This process has rank {rank}, but the data set is to be shared by {ranks} ranks, so there is no part for it. "
+                "Give ranks= the number of all ranks.",
+            )
+        own = rank if ranks > 1 else 0
+        return import_module(DATA_SEEDERS["torch"]).EpochSampler(data, self, rank=own, ranks=ranks, name=name)
+
+    def keras_callback(self, task: str = "train") -> Any:
+        """A Keras callback that begins each epoch with seeds of its own.
+
+        Args:
+            task: Under which name epochs are begun.
+        """
+        return import_module(EPOCH_CALLBACKS["keras"]).ReseedEachEpoch(self, task)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the seeds: numbers and texts only."""
+        streams = self.streams
+        return {
+            "version": _VERSION,
+            "master": streams.master,
+            "rank": streams.rank,
+            "epoch": streams.epoch,
+            "task": streams.task,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the place that a checkpoint was made at, and seed everything for it.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            UsageError: It was made by another version, or by another rank.
+        """
+        found = (state.get("version"), state.get("rank"))
+        if found != (_VERSION, self.streams.rank):
+            raise UsageError(
+                "seeds-unfit",
+                f"The saved seeds have version {found[0]} and rank {found[1]}, but this is rank {self.streams.rank} and reads "
+                f"version {_VERSION}, so nothing was seeded. Load in each rank what that rank saved, with the version of "
+                "determinism that saved it.",
+            )
+        self.master_was_drawn = False
+        self.streams = Streams(
+            state["master"], rank=state["rank"], epoch=state["epoch"], task=state["task"], process=self.streams.process
+        )
+        activate(self)
+
+    def __repr__(self) -> str:
+        return f"<determinism seeds: {self.streams}>"

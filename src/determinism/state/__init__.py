@@ -10,10 +10,8 @@ determinism.state.restore(state, model=model, optimizer=optimizer, loader=loader
 from __future__ import annotations
 
 from determinism.state.captured import State, from_bytes, from_dict, from_tree, load
-from determinism.state.capturing import capture
-from determinism.state.checkpointed import Checkpointed
+from determinism.state.capturing import Checkpointed, capture, restore
 from determinism.state.loader import ResumableLoader, resumable
-from determinism.state.restoring import restore
 
 __all__ = [
     "Checkpointed",

@@ -1,19 +1,237 @@
-"""`determinism.state.capture`: copies everything that a run needs to go on."""
+"""`determinism.state.capture` and `restore`: everything that a run needs to continue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import platform
+import random
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
-from determinism import __version__
-from determinism.errors import StateError
-from determinism.session.seeding import active_seeds, unseeded_numpy
-from determinism.state.captured import FORMAT, State
-from determinism.state.encoding import Encoder
-from determinism.state.frameworks import loaded_keepers
-from determinism.state.generators import global_states, registered_states, state_of
-from determinism.state.settings_kept import present_settings
-from determinism.state.surroundings import surroundings
+import numpy as np
+
+from determinism import __version__, rng
+from determinism.errors import StateError, UsageError
+from determinism.frameworks.registry import ENABLERS, STATE_KEEPERS
+from determinism.knowledge.settings import Control
+from determinism.session import seeding
+from determinism.session.seeding import active_seeds, rank_of_environment, registered_generators, unseeded_numpy
+from determinism.state.captured import FORMAT, Encoder, State, from_bytes, keeper, loaded_keepers
+
+# The states of random generators: the global ones, those that were registered, and single ones.
+
+
+def global_states() -> dict[str, Any]:
+    """The states of the global generators of Python, NumPy and every loaded framework, on all devices."""
+    states = rng.capture()
+    found: dict[str, Any] = {"python": _python_state(states.python), "numpy": states.numpy}
+    found.update((name, adapter.generator_states()) for name, adapter in loaded_keepers())
+    return found
+
+
+def restore_global_states(states: dict[str, Any]) -> None:
+    """Put them back; the frameworks among them are imported if they are not yet."""
+    frameworks = [name for name in states if name not in ("python", "numpy")]
+    if states["numpy"] is not None:
+        # Without it the generator that the state belongs to does not exist.
+        import numpy.random  # noqa: F401
+    for name in frameworks:
+        keeper(name).restore_generator_states(states[name])
+    rng.restore(rng.GeneratorStates(_python_tuple(states["python"]), states["numpy"]))
+
+
+def registered_states() -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """Kind and state of each registered generator by its name, and the names of those whose state cannot be read."""
+    states: dict[str, tuple[str, Any]] = {}
+    unreadable = []
+    for name, thing in registered_generators().things().items():
+        found = state_of(thing)
+        if found is None:
+            unreadable.append(name)
+        else:
+            states[name] = found
+    return states, unreadable
+
+
+def state_of(thing: Any) -> tuple[str, Any] | None:
+    """Kind and state of a generator; None if `thing` is none, or gives its state to nobody.
+
+    Args:
+        thing: Any object.
+    """
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+        return "random.Random", _python_state(thing.getstate())
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        if isinstance(thing, numpy.RandomState):
+            state = thing.get_state(legacy=False)
+            return f"numpy.random.RandomState of {state['bit_generator']}", state
+        bits = thing.bit_generator if isinstance(thing, numpy.Generator) else thing
+        if isinstance(bits, numpy.BitGenerator):
+            return f"numpy.random.Generator of {type(bits).__name__}", bits.state
+    for _, adapter in loaded_keepers():
+        found = adapter.state_of(thing)
+        if found is not None:
+            return found
+    return None
+
+
+def put_back(thing: Any, state: Any) -> None:
+    """Give a generator the state that one of the same kind had."""
+    numpy = sys.modules.get("numpy.random")
+    if isinstance(thing, random.Random):
+        thing.setstate(_python_tuple(state))
+    elif numpy is not None and isinstance(thing, numpy.RandomState):
+        thing.set_state(state)
+    elif numpy is not None and isinstance(thing, numpy.Generator):
+        thing.bit_generator.state = state
+    elif numpy is not None and isinstance(thing, numpy.BitGenerator):
+        thing.state = state
+    else:
+        for _, adapter in loaded_keepers():
+            if adapter.state_of(thing) is not None:
+                adapter.put_back(thing, state)
+
+
+def _python_state(state: tuple[Any, ...]) -> dict[str, Any]:
+    version, words, gauss = state
+    return {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss}
+
+
+def _python_tuple(state: dict[str, Any]) -> tuple[Any, ...]:
+    return state["version"], tuple(state["words"].tolist()), state["gauss"]
+
+
+# The settings of the loaded frameworks that change results, as they are and as they were.
+
+_SLOW = {"torch._inductor.config.deterministic": "torch._inductor.config"}
+"""Settings in modules that take seconds to import; as long as nobody has, they are what they always are at first."""
+
+
+def present_settings() -> dict[str, Any]:
+    """Name and value of each setting that this version has."""
+    found = {}
+    for name, control in _controls():
+        value = _read(control)
+        if isinstance(value, str | int | float | bool):
+            found[name] = value
+    return found
+
+
+def put_back_settings(saved: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Give the settings the values that they had.
+
+    Args:
+        saved: What `present_settings` gave.
+
+    Returns:
+        What was changed, and what differs still, each with its values.
+    """
+    changed, differing = [], []
+    controls = dict(_controls())
+    for name, value in saved.items():
+        if name in _SLOW and name not in controls:
+            import_module(_SLOW[name])
+            controls = dict(_controls())
+        present = _read(controls[name]) if name in controls else None
+        if present == value:
+            continue
+        text = f"{name}: was {value!r}, is {present!r}"
+        try:
+            controls[name].write(value)
+        except Exception as error:
+            differing.append(f"{text} ({type(error).__name__}: {error})")
+        else:
+            changed.append(text)
+    return changed, differing
+
+
+def _controls() -> Iterator[tuple[str, Control]]:
+    for framework, module in ENABLERS.items():
+        if framework in sys.modules:
+            for name, control in import_module(module).CONTROLS.items():
+                if _SLOW.get(name, framework) in sys.modules:
+                    yield name, control
+
+
+def _read(control: Control) -> Any:
+    try:
+        return control.read()
+    except Exception:
+        # This version has no such setting, or no device that it is for.
+        return None
+
+
+# Where a state was captured: versions, rank, devices. It fits only where these are the same.
+
+_WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "HOROVOD_SIZE", "SLURM_NTASKS")
+"""Environment variables in which launchers tell how many ranks there are, in the order of those that tell the rank."""
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions of what computes, rank, number of ranks and devices."""
+    seeds = active_seeds()
+    together = next((found for _, adapter in loaded_keepers() if (found := adapter.rank()) is not None), None)
+    rank = rank_of_environment() if together is None else together[0]
+    if rank is None and seeds is not None:
+        rank = seeds.streams.rank
+    world = next((os.environ[name] for name in _WORLD_VARIABLES if os.environ.get(name, "").isdecimal()), "1")
+    if together is not None:
+        world = str(together[1])
+    devices: dict[str, int] = {}
+    for _, adapter in loaded_keepers():
+        devices.update(adapter.devices())
+    return {"rank": rank or 0, "ranks": int(world), "devices": devices, "versions": _versions()}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("numpy", *STATE_KEEPERS):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
+
+
+def misfits(saved: Mapping[str, Any], allow: Collection[str]) -> list[str]:
+    """What of the surroundings differs in a way that keeps a resumed run from having the same bits, in words.
+
+    Args:
+        saved: What `surroundings` gave when the state was captured.
+        allow: `rank`, `ranks`, `devices` or `versions`, which then may differ.
+    """
+    here = surroundings()
+    found = []
+    if saved["rank"] != here["rank"] and "rank" not in allow:
+        found.append(f"it is of rank {saved['rank']}, and this is rank {here['rank']} (rank)")
+    if saved["ranks"] != here["ranks"] and "ranks" not in allow:
+        found.append(f"it is of a run with {saved['ranks']} ranks, and here are {here['ranks']} (ranks)")
+    for kind in sorted({*saved["devices"], *here["devices"]}):
+        counts = saved["devices"].get(kind, 0), here["devices"].get(kind, 0)
+        if counts[0] != counts[1] and "devices" not in allow:
+            found.append(f"there were {counts[0]} devices of kind {kind}, and here are {counts[1]} (devices)")
+    for name, version in saved["versions"].items():
+        # What is not imported yet will be, when its part of the state is put back.
+        present = here["versions"].get(name, version)
+        if present != version and "versions" not in allow:
+            found.append(f"it was captured with {name} {version}, and here is {present} (versions)")
+    return found
+
+
+def refusal(reasons: list[str]) -> StateError:
+    """The error that says why a state does not fit.
+
+    Args:
+        reasons: What was found, in words.
+    """
+    return StateError(
+        "state-unfit",
+        f"The state does not fit here, so nothing was put back: {'; '.join(reasons)}. A run that went on from it would not have "
+        "the bits of the one that was saved. Resume as it was saved, or name what may differ: restore(state, "
+        'allow=["versions"], ...).',
+    )
 
 
 def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) -> State:
@@ -73,3 +291,178 @@ def _part(encoder: Encoder, name: str, thing: Any) -> dict[str, Any]:
 def is_stateful(thing: Any) -> bool:
     """Whether an object gives its state and takes it back."""
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+# `determinism.state.restore`: puts a captured state back.
+
+_MAY_DIFFER = ("rank", "ranks", "devices", "versions", "settings", "registered")
+
+
+def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> list[str]:
+    """Put everything back that was captured, so that the program goes on as if it had not stopped.
+
+    Everything is checked first; if it does not fit, nothing is changed. The states of generators come last, since whatever loads may
+    draw. A `resumable` loader goes on when it is iterated over next, and puts the generators back once more then.
+
+    Args:
+        state: What was captured.
+        allow: What may be different here: `rank`, `ranks`, `devices`, `versions`, `settings`, `registered`, or the name of a part
+            that is not given.
+        **parts: The objects that take their state back, under the names that they were captured with. Plain values are not given:
+            read them from the state (`state["best_loss"]`, `state.epoch`).
+
+    Returns:
+        The settings that were other than when it was captured and were put back, in words.
+
+    Raises:
+        StateError: It does not fit here; the message says all of why.
+        UsageError: `allow` names what is neither a part nor among these words.
+    """
+    _check_allowed(state, allow)
+    reasons = misfits(state.document["surroundings"], allow)
+    reasons += _part_misfits(state, parts, allow) + _registered_misfits(state, allow)
+    if reasons:
+        raise refusal(reasons)
+    # Read before anything is changed: the state may be damaged.
+    values = {name: state[name] for name in parts}
+    registered = {name: state.value(saved["value"]) for name, saved in state.document["registered"].items()}
+    generators = {name: state.value(saved) for name, saved in state.document["generators"].items()}
+    changed = _restore_settings(state, allow)
+    _restore_seeds(state)
+    for name, thing in parts.items():
+        if state.document["parts"][name]["kind"] == "state_dict":
+            thing.load_state_dict(values[name])
+        else:
+            put_back(thing, values[name])
+    things = seeding.registered_generators().things()
+    for name, value in registered.items():
+        if name in things:
+            put_back(things[name], value)
+    restore_global_states(generators)
+    return changed
+
+
+def _restore_settings(state: State, allow: Collection[str]) -> list[str]:
+    present = present_settings()
+    changed, differing = put_back_settings(state.document["settings"])
+    if differing and "settings" not in allow:
+        put_back_settings(present)
+        raise refusal([f"{text} (settings)" for text in differing])
+    return changed
+
+
+def _check_allowed(state: State, allow: Collection[str]) -> None:
+    known = [*_MAY_DIFFER, *state.parts]
+    unknown = [name for name in ([allow] if isinstance(allow, str) else allow) if name not in known]
+    if unknown or isinstance(allow, str):
+        raise UsageError(
+            "allow-unknown",
+            f"allow={allow!r} names {', '.join(unknown) or 'a text where a list is wanted'}, so nothing was put back. Give a list of "
+            f"these: {', '.join(known)}.",
+        )
+
+
+def _part_misfits(state: State, parts: dict[str, Any], allow: Collection[str]) -> list[str]:
+    saved = state.document["parts"]
+    found = []
+    for name, part in saved.items():
+        if part["kind"] != "value" and name not in parts and name not in allow:
+            found.append(f"it holds {name}, which was not given ({name}=...)")
+    for name, thing in parts.items():
+        if name not in saved:
+            found.append(f"{name} was given, but nothing of it was captured")
+        elif saved[name]["kind"] == "value":
+            found.append(f"{name} is a plain value: read it as state[{name!r}]")
+        elif saved[name]["kind"] == "state_dict":
+            found += _stateful_misfits(name, thing, state)
+        else:
+            present = state_of(thing)
+            if present is None or present[0] != saved[name]["kind"]:
+                kind = type(thing).__qualname__ if present is None else present[0]
+                found.append(f"{name} was a {saved[name]['kind']}, and here is a {kind}")
+    return found
+
+
+def _stateful_misfits(name: str, thing: Any, state: State) -> list[str]:
+    if not is_stateful(thing):
+        return [f"{name} has no state_dict() and load_state_dict() here: {type(thing).__qualname__}"]
+    look = getattr(thing, "determinism_misfits", None)
+    return [f"{name}: {reason}" for reason in look(state[name])] if look is not None else []
+
+
+def _registered_misfits(state: State, allow: Collection[str]) -> list[str]:
+    if "registered" in allow:
+        return []
+    things = seeding.registered_generators().things()
+    found = []
+    for name, saved in state.document["registered"].items():
+        present = state_of(things[name]) if name in things else None
+        if present is None:
+            found.append(f"a generator was registered as {name!r}, and here is none (registered)")
+        elif present[0] != saved["kind"]:
+            found.append(
+                f"the registered generator {name!r} was a {saved['kind']}, and here is a {present[0]} (registered)"
+            )
+    return found
+
+
+def _restore_seeds(state: State) -> None:
+    saved = state.document["seeds"]
+    if saved is None:
+        return
+    place = state.value(saved)
+    seeds = seeding.active_seeds() or seeding.seed(place["master"])
+    # Another rank was allowed for, or it is the same.
+    seeds.load_state_dict({**place, "rank": seeds.streams.rank})
+    seeding.unseeded_numpy().go_on_after(state.document["unseeded"])
+
+
+# A state as something that checkpoints itself, as `torch.distributed.checkpoint` asks for.
+
+
+class Checkpointed:
+    """Captures when it is asked for its `state_dict`, and restores when one is loaded.
+
+    It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under a name of its own, since what ranks save under the same
+    name counts there as the same and is kept once.
+    """
+
+    def __init__(self, *, allow: Collection[str] = (), **parts: Any) -> None:
+        """Take what belongs to the state.
+
+        Args:
+            allow: As for `restore`.
+            **parts: As for `capture`; plain values are what they are now. Change them through `values`.
+        """
+        self.values: dict[str, Any] = {
+            name: part for name, part in parts.items() if not is_stateful(part) and state_of(part) is None
+        }
+        self._parts = {name: part for name, part in parts.items() if name not in self.values}
+        self._allow = allow
+
+    def state_dict(self) -> dict[str, bytes]:
+        """The state now, under the name of this rank."""
+        return {_name(): capture(**self._parts, **self.values).to_bytes()}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Put a state back.
+
+        Args:
+            saved: What `state_dict` gave.
+
+        Raises:
+            StateError: It is not of this rank, or does not fit.
+        """
+        if _name() not in saved:
+            raise StateError(
+                "state-unfit",
+                f"The checkpoint holds states of {', '.join(sorted(map(str, saved))) or 'no rank'}, and this is {_name()}, so nothing "
+                "was put back. Resume with as many ranks as it was saved with.",
+            )
+        state = from_bytes(saved[_name()])
+        restore(state, allow=self._allow, **self._parts)
+        self.values = {name: state[name] for name in self.values if name in state}
+
+
+def _name() -> str:
+    return f"rank-{surroundings()['rank']}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from determinism.errors import StateError
-from determinism.state.generators import global_states, put_back, restore_global_states, state_of
+from determinism.state.capturing import global_states, put_back, restore_global_states, state_of
 
 _END = object()
 

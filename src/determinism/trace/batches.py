@@ -1,17 +1,17 @@
-"""From the rows of a spool to Arrow record batches; the one place that says how records look as Arrow types."""
+"""Arrow record batches from the rows of a spool; the one place that defines the Arrow types of records."""
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from determinism.trace.schema import CHILD_COLUMNS, FORMAT, RECORD_COLUMNS, Column
-from determinism.trace.spool_file import RECORDS, SpoolContent
+from determinism.trace.schema import CHILD_COLUMNS, FORMAT, MOST_BATCH_BYTES, RECORD_COLUMNS, Column
+from determinism.trace.spool import RECORDS, SpoolContent
 
 _TYPES = {"i": pa.int32(), "b": pa.int8(), "digest": pa.binary(16)}
 
@@ -90,6 +90,21 @@ def batch_from_names(rows: Sequence[tuple[int, int, str]]) -> pa.RecordBatch:
         pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))),
     ]
     return pa.record_batch(columns, schema=NAMES_SCHEMA)
+
+
+def readable_parts(batch: pa.RecordBatch, most: int = MOST_BATCH_BYTES // 2) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of which a reader takes each; one row is never parted.
+
+    Args:
+        batch: Of records or names.
+        most: How many bytes a part may take.
+    """
+    if batch.nbytes <= most or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from readable_parts(batch.slice(0, half), most)
+    yield from readable_parts(batch.slice(half), most)
 
 
 def written_bytes(batch: pa.RecordBatch) -> int:

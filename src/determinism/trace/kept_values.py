@@ -1,22 +1,29 @@
-"""Elements of what records gave: digests tell whether two results differ, and how far they are apart needs values.
+"""Elements of results and losses, kept beside the digests: how far two results are apart needs values.
 
 Of a large tensor a sample is kept, at places that depend on nothing but its size. So two runs keep the same elements.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from determinism.trace.schema import VALUES_FILE
+import numpy as np
 
-_ROW = struct.Struct("<qhxxI")
+from determinism.trace.files import open_plain, private, read_plain
+from determinism.trace.schema import NUMBERS_FILE, VALUES_FILE, Meaning
+
+_SAMPLE_ROW = struct.Struct("<qhxxI")
 _MOST_WAITING = 1 << 20
 _GOLDEN = 0x9E3779B9
 """The golden ratio as a share of 2**32: its multiples are spread evenly, and follow no stride."""
+_MOST_ELEMENTS = 1 << 24
+_LARGEST_ELEMENT = 16
+"""Bytes of one element: a complex number of two doubles."""
 Place = tuple[int, int]
 """Number of a record, and which of its outputs."""
 
@@ -58,7 +65,7 @@ class ValuesWriter:
 
     def add(self, record: int, output: int, elements: bytes) -> None:
         """Add the elements of an output."""
-        row = _ROW.pack(record, output, len(elements)) + elements
+        row = _SAMPLE_ROW.pack(record, output, len(elements)) + elements
         self._num_pending += len(row)
         self._pending.append(row)
 
@@ -81,7 +88,7 @@ class ValuesWriter:
         if not rows:
             return
         if self._file is None:
-            self._file = self._path.open("wb", buffering=0)
+            self._file = open(self._path, "wb", buffering=0, opener=private)  # noqa: SIM115 (it stays open)
         self.bytes_written += self._file.write(b"".join(rows))
 
     def close(self) -> None:
@@ -93,8 +100,17 @@ class ValuesWriter:
 class ValuesReader:
     """Reads the rows of one process once, from the first on."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rows = _rows(folder / VALUES_FILE)
+    def __init__(self, folder: Path, most: int = _MOST_ELEMENTS) -> None:
+        """Open the file.
+
+        Args:
+            folder: Of the process.
+            most: How many elements of an output were kept at most.
+
+        Raises:
+            TraceError: It is no regular file.
+        """
+        self._rows = _rows(folder / VALUES_FILE, most * _LARGEST_ELEMENT)
         self._next = next(self._rows, None)
 
     def between(self, first: int, end: int) -> dict[Place, bytes]:
@@ -121,16 +137,110 @@ def _fitting(rows: list[bytes], room: int) -> Iterator[bytes]:
         yield row
 
 
-def _rows(path: Path) -> Iterator[tuple[Place, bytes]]:
-    """The rows of a file, up to one that breaks off, since a process may be killed while it writes."""
+def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
+    """The rows of a file, up to one that breaks off, since a process may be killed while it writes.
+
+    Args:
+        path: The file.
+        most: So many bytes of elements a row has at most.
+
+    Raises:
+        TraceError: It is no regular file.
+    """
     try:
-        file = path.open("rb")
+        file = io.BufferedReader(open_plain(path))
     except OSError:
         return
     with file:
-        while len(head := file.read(_ROW.size)) == _ROW.size:
-            record, output, length = _ROW.unpack(head)
+        while len(head := file.read(_SAMPLE_ROW.size)) == _SAMPLE_ROW.size:
+            record, output, length = _SAMPLE_ROW.unpack(head)
+            if record < 0 or output < 0 or length > most:
+                return
             elements = file.read(length)
-            if record < 0 or output < 0 or len(elements) < length:
+            if len(elements) < length:
                 return
             yield (record, output), elements
+
+
+# Losses as numbers: digests tell whether two are equal, and a chart needs how far they are apart.
+
+_NUMBER_ROW = struct.Struct("<qqdihh")
+_DTYPE = np.dtype(
+    [
+        ("record", "<i8"), ("producer", "<i8"), ("value", "<f8"), ("step", "<i4"), ("output", "<i2"), ("meaning", "<i2"),
+    ]
+)  # fmt: skip
+_MOST_IN_A_STEP = 64
+"""A program that reads numbers by the thousand in a step reads no losses."""
+_MOST_OUTPUTS = 1 << 15
+_MOST_BYTES = 256 << 20
+"""So much is read of a file: a chart needs no more."""
+
+
+class NumbersWriter:
+    """Adds rows to a file, which is made with the first of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NUMBERS_FILE
+        self._file: Any = None
+        self._pending = bytearray()
+        """Kept here and not in the buffer of a file, which a forked child would write a second time."""
+        self._num_in_step = 0
+        self.bytes_written = 0
+
+    def add(self, meaning: Meaning, record: int, producer: int, output: int, value: float, step: int) -> None:
+        """Add a row, unless the step has many already."""
+        if self._num_in_step < _MOST_IN_A_STEP and output < _MOST_OUTPUTS:
+            self._num_in_step += 1
+            self._pending += _NUMBER_ROW.pack(record, producer, value, step, output, meaning)
+
+    def boundary(self) -> None:
+        """A step ended."""
+        self._num_in_step = 0
+
+    def flush(self, room: int | None) -> None:
+        """Write what was added, as far as there is room.
+
+        Args:
+            room: How many bytes may be taken; None for any number.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        fits = (
+            len(self._pending)
+            if room is None
+            else min(len(self._pending), max(0, room) // _NUMBER_ROW.size * _NUMBER_ROW.size)
+        )
+        rows = bytes(self._pending[:fits])
+        self._pending.clear()
+        if not rows:
+            return
+        if self._file is None:
+            self._file = open(self._path, "wb", buffering=0, opener=private)  # noqa: SIM115 (it stays open)
+        self.bytes_written += self._file.write(rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_numbers(folder: Path, limit: int | None = None) -> np.ndarray[Any, Any]:
+    """The rows of a process: `record`, `producer` (-1 for none), `value`, `step`, `output` and `meaning`.
+
+    Args:
+        folder: That of the process.
+        limit: Rows of later records are left out.
+
+    Raises:
+        TraceError: The file is no regular one.
+    """
+    try:
+        content = read_plain(folder / NUMBERS_FILE, most=_MOST_BYTES)
+    except OSError:
+        content = b""
+    # A row that breaks off was being written when the process was killed.
+    rows = np.frombuffer(content[: len(content) // _NUMBER_ROW.size * _NUMBER_ROW.size], dtype=_DTYPE)
+    rows = rows[(rows["step"] >= 0) & (rows["record"] >= 0)]
+    return rows if limit is None else rows[rows["record"] < limit]

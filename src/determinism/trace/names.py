@@ -9,13 +9,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-
 from determinism.errors import TraceError
+from determinism.trace.batches import NAMES_SCHEMA
+from determinism.trace.files import read_plain
 from determinism.trace.schema import NAMES_FILE, NONE, PENDING_NAMES_FILE, SHARED, Table
+from determinism.trace.stream import read_table
 
 _Parsed = TypeVar("_Parsed")
-_Row = tuple[Any, Any, Any]
+_Row = tuple[Any, ...]
+_MOST_PENDING_BYTES = 256 << 20
 _TABLES = frozenset(table.value for table in Table)
 
 
@@ -143,6 +145,10 @@ def _parse_stack(text: str) -> tuple[int, ...]:
     return tuple(operator.index(number) for number in json.loads(text))
 
 
+_LARGEST = 1 << 62
+"""Of the sizes, strides and places in a layout."""
+
+
 @lru_cache(maxsize=4096)
 def parse_layout(text: str) -> Layout | None:
     """Read the text of a layout.
@@ -158,28 +164,29 @@ def parse_layout(text: str) -> Layout | None:
     if not (isinstance(dtype, str) and isinstance(device, str) and rest in ([], [SHARED])):
         raise TypeError(text)
     sizes = (tuple(map(operator.index, shape)), tuple(map(operator.index, strides)))
+    numbers = [*sizes[0], *sizes[1], operator.index(offset), operator.index(storage_bytes)]
+    # Danger: views are laid over memory with these numbers, so no other ones may get through.
+    if len(sizes[0]) != len(sizes[1]) or any(not 0 <= number <= _LARGEST for number in numbers):
+        raise ValueError(text)
     return Layout(dtype, *sizes, operator.index(offset), device, operator.index(storage_bytes), bool(rest))
 
 
 def _stream_rows(path: Path) -> Iterator[_Row]:
     try:
-        with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as stream:
-            for batch in stream:
-                batch.validate(full=True)
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    except (pa.ArrowException, OSError, EOFError, ValueError):
+        yield from read_table(path, NAMES_SCHEMA)
+    except (OSError, ValueError):
         # The process was killed while it wrote: the whole batches count, the pending file has the rest.
         return
 
 
 def _pending_rows(path: Path) -> Iterator[_Row]:
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_plain(path, most=_MOST_PENDING_BYTES).split(b"\n")
     except OSError:
         return
     for line in lines[:-1]:
         try:
             table, number, text = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return
         yield table, number, text

@@ -1,48 +1,340 @@
-"""Opens a trace and gives its processes, records and names."""
+"""The processes, records and names of a stored trace, checked before they are used."""
 
 from __future__ import annotations
 
+import math
+import os
+import stat
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.batches import batch_from_spool
-from determinism.trace.chunk import Chunk, chunk_from_batch, cut
-from determinism.trace.decoder import Decoder
-from determinism.trace.description import has_begun, read_description
+from determinism.trace.batches import RECORD_SCHEMA, batch_from_spool
+from determinism.trace.files import read_document, require_plain
+from determinism.trace.kept_values import read_numbers
 from determinism.trace.names import Names
-from determinism.trace.numbers import read_numbers
-from determinism.trace.portions import RecordReader
-from determinism.trace.soundness import is_sound, is_whole
-from determinism.trace.spool_file import read_spool
-from determinism.trace.stream import BatchStream
-from determinism.types import Role, Stream
+from determinism.trace.schema import NONE, Table
+from determinism.trace.spool import STOPS, read_spool
+from determinism.trace.stream import Array, BatchStream, Chunk, RecordReader, chunk_from_batch, cut, owner_named_in
+from determinism.types import Access, Level, Phase, Role, Stream
+
+# Reads the JSON documents of a trace, and refuses what this version cannot have written.
+
+Document = dict[str, Any]
+_Rule = Callable[[Any], bool]
+
+
+def read_manifest(folder: Path) -> Document:
+    """Read the manifest of a trace.
+
+    Raises:
+        TraceError: It is damaged, not ours, or newer than this version.
+    """
+    _require_plain_files(folder)
+    _require_plain_files(folder / schema.PROCESSES_FOLDER)
+    return _read(folder / schema.MANIFEST_FILE, _MANIFEST_RULES)
+
+
+def read_description(folder: Path) -> Document:
+    """Read what a process says about itself.
+
+    Raises:
+        TraceError: It is damaged, not ours, or newer than this version.
+    """
+    _require_plain_files(folder)
+    return _read(folder / schema.PROCESS_FILE, _PROCESS_RULES)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a process recorded anything; one that was killed in its first moment did not.
+
+    Raises:
+        TraceError: It did, and does not say what.
+    """
+    _require_plain_files(folder)
+    if (folder / schema.PROCESS_FILE).exists():
+        return True
+    records = folder / schema.RECORDS_FILE
+    content = read_spool(folder / schema.SPOOL_FILE)
+    if (content is not None and content.num_records) or (records.exists() and records.stat().st_size):
+        raise TraceError(
+            "trace-damaged",
+            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
+        )
+    return False
+
+
+def _require_plain_files(folder: Path) -> None:
+    """Refuse a folder with something in it that is neither a folder nor a regular file, before anything of it is read."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = [(Path(entry.path), entry.stat(follow_symlinks=False)) for entry in listing]
+    except OSError:
+        # It is missing, or a file went away meanwhile: whoever reads it says so.
+        return
+    for path, status in entries:
+        if not stat.S_ISDIR(status.st_mode):
+            require_plain(path, status)
+
+
+def _read(path: Path, rules: dict[str, _Rule]) -> Document:
+    try:
+        document: Document = read_document(path)
+    except (OSError, ValueError) as error:
+        reason = f"is empty or cut: {error}" if isinstance(error, ValueError) else f"cannot be read: {error}"
+        raise TraceError(
+            "trace-damaged", f"{path} {reason}. So this trace is not whole. Record the run again."
+        ) from None
+    _check_format(document, path)
+    for key, is_valid in rules.items():
+        if not is_valid(document.get(key)):
+            shown = repr(document.get(key))
+            raise TraceError(
+                "trace-damaged",
+                f"{path} says {key!r} is {shown[:60]}, which is not what this tool writes. So the trace was changed or "
+                "damaged. Record the run again.",
+            )
+    return document
+
+
+def _check_format(document: Any, path: Path) -> None:
+    if not isinstance(document, dict):
+        found = {list: "a list", str: "a string", type(None): "null"}.get(type(document), "a number")
+        raise TraceError(
+            "trace-foreign",
+            f"{path} holds {found} instead of a JSON object, so {path.parent} is not a trace of this tool. Give the folder "
+            "that `determinism record -o` wrote.",
+        )
+    text = document.get("format", "")
+    name, _, version = str(text).partition("/")
+    if name != "determinism.trace" or not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise TraceError(
+            "trace-foreign",
+            f"{path} names the format {str(text)[:60]!r}, so {path.parent} is not a trace of this tool. Give the folder that "
+            "`determinism record -o` wrote.",
+        )
+    if int(version) > schema.VERSION:
+        raise TraceError(
+            "trace-newer",
+            f"{path} has the format {text!r}, and this version reads up to {schema.FORMAT!r}. Update `determinism` to read "
+            "this trace.",
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**63)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_duration(value: Any) -> bool:
+    # A number of JSON may have more digits than a float can stand for.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_number and abs(value) < _MOST_SECONDS and math.isfinite(value))
+
+
+_MOST_SECONDS = 1e12
+
+
+def _is_text_list(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+def _is_facts(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(isinstance(item, str) for item in value.values()))
+
+
+def _is_spots(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list)
+        and all(
+            isinstance(spot, dict)
+            and all(isinstance(spot.get(key), str) for key in ("id", "what", "reason"))
+            and isinstance(spot.get("count"), int)
+            for spot in value
+        )
+    )
+
+
+def _is_one_of(values: Iterable[str]) -> _Rule:
+    known = frozenset(values)
+    # What JSON can hold may have no hash.
+    return lambda value: isinstance(value, str) and value in known
+
+
+def _is_environment(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(_is_facts(facts) for facts in value.values()))
+
+
+_is_level, _is_stream, _is_stop = _is_one_of(Level), _is_one_of(Stream), _is_one_of(filter(None, STOPS))
+_MANIFEST_RULES: dict[str, _Rule] = {
+    "run": _is_text,
+    "created": _is_duration,
+    "complete": lambda value: value is None or isinstance(value, bool),
+    "environment": _is_environment,
+    "level": lambda value: value is None or _is_level(value),
+    "command": _is_text_list,
+    "exit_status": _is_count,
+    "stopped_by": _is_text,
+    "seconds": _is_duration,
+    "steps": _is_count,
+    "processes": _is_text_list,
+    "blind_spots": _is_spots,
+}
+_PROCESS_RULES: dict[str, _Rule] = {
+    "run": _is_text,
+    "process": _is_text,
+    "level": _is_level,
+    "stream": lambda value: value is None or _is_stream(value),
+    "started": _is_duration,
+    "part_of": _is_text,
+    "threads": _is_text_list,
+    "threads_made_at": _is_text_list,
+    "framework": _is_text,
+    "steps_by": _is_text,
+    "records": _is_count,
+    "steps": _is_count,
+    "step_seconds": _is_duration,
+    "world_size": _is_count,
+    "values": lambda value: value is None or (_is_count(value) and value > 0),
+    "stopped_by": lambda value: value is None or _is_stop(value),
+    "environment": _is_facts,
+    "settings": _is_facts,
+    "open_settings": _is_facts,
+    "device_digests": _is_facts,
+    "racy": _is_text_list,
+    "blind_spots": _is_spots,
+}
+
+
+# Tells whether a batch of records can be what a writer wrote, before anything relies on its numbers.
+
+_LARGEST = 2**31 - 1
+
+
+def is_whole(batch: pa.RecordBatch) -> bool:
+    """Whether the buffers of a batch have the sizes that its lengths ask for, and nothing is missing in them."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException:
+        return False
+    for column in batch.columns:
+        parts = [column, column.values, *column.values.flatten()] if isinstance(column, pa.ListArray) else [column]
+        if any(part.null_count for part in parts):
+            return False
+    return True
+
+
+def is_sound(chunk: Chunk, names: Names) -> bool:
+    """Whether every number in a chunk stands for something that is there."""
+    return all(_lies_within(cells, low, high) for cells, low, high in _limits(chunk, names)) and _points_back(chunk)
+
+
+def _limits(chunk: Chunk, names: Names) -> Iterator[tuple[Array, int, int]]:
+    """Each column of numbers with the lowest and highest number it may hold."""
+    columns, inputs = chunk.columns, chunk.children["inputs"].columns
+    sizes = {table: len(names.texts(table)) - 1 for table in Table}
+    yield columns["op"], 0, sizes[Table.OP]
+    yield columns["module"], NONE, sizes[Table.MODULE]
+    yield columns["stack"], NONE, sizes[Table.STACK]
+    yield columns["forward_stack"], NONE, sizes[Table.STACK]
+    yield columns["arguments"], NONE, sizes[Table.ARGUMENTS]
+    yield inputs["layout"], NONE, sizes[Table.LAYOUT]
+    yield chunk.children["outputs"].columns["layout"], NONE, sizes[Table.LAYOUT]
+    yield columns["phase"], min(Phase), max(Phase)
+    yield columns["role"], min(Role), max(Role)
+    yield inputs["access"], min(Access), max(Access)
+    yield columns["thread"], 0, _LARGEST
+    yield columns["step"], 0, _LARGEST
+    yield inputs["output"], 0, _LARGEST
+    yield chunk.children["input_digests"].columns["position"], 0, _LARGEST
+
+
+def _lies_within(cells: Array, low: int, high: int) -> bool:
+    return not len(cells) or (int(cells.min()) >= low and int(cells.max()) <= high)
+
+
+def _points_back(chunk: Chunk) -> bool:
+    """Whether every distance to an earlier record leads to one."""
+    inputs = chunk.children["inputs"]
+    distances = (chunk.columns["forward"], inputs.columns["producer"])
+    if any(not _lies_within(cells, 0, _LARGEST) for cells in distances):
+        return False
+    if all(_lies_within(cells, 0, chunk.first) for cells in distances):
+        return True
+    numbers = chunk.first + np.arange(chunk.rows, dtype=np.int64)
+    of_entries = np.repeat(numbers, np.diff(inputs.starts))
+    return bool((distances[0] <= numbers).all() and (distances[1] <= of_entries).all())
+
+
+# From the messages of a stream to chunks of records.
+
+
+class _Decoded(NamedTuple):
+    first: int
+    message: Any
+    chunk: Chunk | None
+
+
+class Decoder:
+    """Decodes messages; one that equals the last one in every byte gives the same chunk again.
+
+    Two runs that did the same write the same bytes, as long as their batches end at the same records. Where one decoder
+    serves both, that is half of the work, and who gets the same chunk twice need not compare what it holds.
+    """
+
+    def __init__(self) -> None:
+        self._last: _Decoded | None = None
+
+    def chunk(self, first: int, message: Any) -> Chunk | None:
+        """The records of a message; None if the message cannot be what was written.
+
+        Args:
+            first: Number of its first record.
+            message: As read from a stream, compressed.
+        """
+        last = self._last
+        if last is None or first != last.first or not message.equals(last.message):
+            last = self._last = _Decoded(first, message, _decode(first, message))
+        return last.chunk
+
+
+def _decode(first: int, message: Any) -> Chunk | None:
+    try:
+        batch = pa.ipc.read_record_batch(message, RECORD_SCHEMA)
+    except (pa.ArrowException, OSError):
+        return None
+    return chunk_from_batch(first, batch) if is_whole(batch) else None
 
 
 class ProcessTrace:
     """The records and names of one process of a run."""
 
-    def __init__(self, folder: Path, *, limit: int | None = None) -> None:
+    def __init__(self, folder: Path, *, limit: int | None = None, description: dict[str, Any] | None = None) -> None:
         """Open the folder of one process.
 
         Args:
             folder: Where it is.
             limit: Give only so many of the first records.
+            description: What is known of the process; None reads it from the folder.
 
         Raises:
             TraceError: It was written by a newer version, or `process.json` cannot be read.
         """
         self.folder = folder
         self.key = folder.name
-        self.description = read_description(folder)
+        self.description = read_description(folder) if description is None else description
         self._limit = limit
         self._firsts, self._offsets = array("q"), array("q")
         """Of each batch that `chunks` passed: the number of its first record, and where it lies in the stream."""
@@ -139,7 +431,11 @@ class ProcessTrace:
         self.truncated = False
         first = 0
         offset = self._stream.start
+        promised = self._promised()
         while offset is not None and (placed := self._stream.at(offset)) is not None:
+            if promised is not None and first > promised:
+                # More than the process says that it wrote; how much more follows is anybody's guess.
+                break
             chunk = self._sound(decoder.chunk(first, placed.message))
             if chunk is None:
                 break
@@ -154,7 +450,6 @@ class ProcessTrace:
             self._tail = tail
             first += tail.rows
             yield tail
-        promised = self._promised()
         self.truncated |= promised is not None and promised != first
 
     def _left_in_spool(self, first: int) -> Chunk | None:
@@ -221,7 +516,31 @@ class Trace:
         """The processes that recorded, by key."""
         parent = self.folder / schema.PROCESSES_FOLDER
         folders = sorted(p for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
-        return [ProcessTrace(folder) for folder in folders if has_begun(folder)]
+        found = [ProcessTrace(folder) for folder in folders if has_begun(folder)]
+        for process in found:
+            self._require_own(process)
+        return found
+
+    def _require_own(self, process: ProcessTrace) -> None:
+        """Refuse files of another run or process: each names both, unless it was written before files did so.
+
+        Raises:
+            TraceError: One belongs elsewhere.
+        """
+        own = self.manifest.get("run"), process.folder.name
+        description = process.description
+        named = {process.folder / schema.PROCESS_FILE: (description.get("run"), description.get("process"))}
+        for file in (schema.RECORDS_FILE, schema.NAMES_FILE):
+            if (process.folder / file).exists():
+                named[process.folder / file] = owner_named_in(process.folder / file)
+        for place, owner in named.items():
+            for what, mine, its in zip(("run", "process"), own, owner, strict=True):
+                if mine is not None and its is not None and its != mine:
+                    raise TraceError(
+                        "trace-mixed",
+                        f"{place} belongs to {what} {its[:40]!r}, and lies in the folder of {what} {mine[:40]!r}. So the trace is made up of "
+                        "files that do not belong together, and says nothing of any run. Copy it again as a whole, or record the run again.",
+                    )
 
     @cached_property
     def missing_processes(self) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from determinism.errors import TraceError
 from determinism.trace.schema import ROWS_FILE
+from determinism.trace.stream import read_table
 
 DIGEST_BYTES = 16
 _CALLS_PER_BATCH = 256
@@ -146,14 +147,12 @@ def read_row_calls(folder: Path) -> Iterator[SeenCall]:
         TraceError: The file is damaged.
     """
     path = folder / ROWS_FILE
-    if not path.exists():
-        return
     try:
-        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                for row in batch.to_pylist():
-                    yield _call(row)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        for row in read_table(path, _COLUMNS):
+            yield _call(dict(zip(_COLUMNS.names, row, strict=True)))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TraceError(
             "trace-damaged",
             f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",

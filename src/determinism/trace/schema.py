@@ -12,6 +12,11 @@ from typing import NamedTuple
 VERSION = 1
 FORMAT = f"determinism.trace/{VERSION}"
 
+RUN_METADATA = "run"
+"""Key in the metadata of the columns of records and names: the name of the run, as the manifest has it."""
+PROCESS_METADATA = "process"
+"""Beside it, the key of the process."""
+
 MANIFEST_FILE = "manifest.json"
 PROCESSES_FOLDER = "processes"
 PROCESS_FILE = "process.json"
@@ -36,8 +41,16 @@ STEP_OP = "determinism::step"
 """Name of the record that ends a step."""
 END_OP = "determinism::end"
 """Name of the record that ends a process."""
+RESULTS_OP = "determinism::results"
+"""Name of the record of values that no op read, so that they may have left the framework."""
 LOAD_OP = "determinism::load"
 """Name of the record of tensors that were loaded from a file; its inputs are what they held."""
+
+MOST_BATCH_BYTES = 64 << 20
+"""That a batch of records or names may take when it is decoded: none is read that is larger. Records of a million tensors fit."""
+
+INPUT_PATHS = " inputs="
+"""In the arguments of a compiled program, before a JSON list of where each input is among the program's arguments."""
 
 NONE = -1
 """Stands for "absent" in every column that holds the number of a name or of a record."""

@@ -1,4 +1,4 @@
-"""A memory-mapped buffer of records that are not yet in the stream.
+"""A memory-mapped buffer of records that are not yet in the stream, which survives the end of the process.
 
 What was stored stays in the file when the process is killed, because the pages belong to the kernel; so a trace is
 complete up to the last whole record, however the process ended, without a write per record. The space is reserved
@@ -10,11 +10,172 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from determinism.trace import spool_file
-from determinism.trace.spool_file import SpoolContent, row_bytes, row_format
+import numpy as np
+
+from determinism.errors import TraceError
+from determinism.trace.files import open_plain, read_plain
+from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS, Column
+from determinism.types import NO_DIGEST
+
+# What the file of a spool looks like, and how it is read after the process that wrote it is gone.
+#
+# Behind a header lie the rows of the records, with where their list entries end, and then the entries of each list. A
+# row has all cells of a record side by side, so that one store puts them there. References are the numbers of the
+# records themselves; they become distances when the rows become a batch.
+
+HEADER = struct.Struct("=8sIIQII")  # magic, version, rows, first record, record capacity, child capacity
+MAGIC = b"detspool"
+SPOOL_VERSION = 2
+ROWS_OFFSET = 12
+FIRST_OFFSET = 16
+STOP_OFFSET = 32
+HEADER_BYTES = 64
+_MOST_TRIES = 3
+_MOST_BYTES = 256 << 20
+"""The largest spool that is read: one with room for records of a million tensors."""
+STOPS = ("", "disk-full", "max-disk")
+"""Why recording stopped. On a full disk this byte is all that can still be said, because it has its place already."""
+
+RECORDS = "records"
+_END = "end of "
+_CODES = {"i": "i", "b": "b", "digest": "16s"}
+_TYPES = {"i": "i4", "b": "i1", "16s": "V16", "q": "i8"}
+
+
+def _cells(columns: tuple[Column, ...]) -> tuple[tuple[str, str], ...]:
+    """Name and `struct` code of each cell of a row."""
+    return tuple((c.name, "q" if c.is_reference else _CODES[c.code]) for c in columns)
+
+
+ROWS = {
+    RECORDS: (*_cells(RECORD_COLUMNS), *((_END + group, "i") for group in CHILD_COLUMNS)),
+    **{group: _cells(columns) for group, columns in CHILD_COLUMNS.items()},
+}
+"""The cells of one row: of a record, and of an entry of each list."""
+
+
+def row_format(group: str) -> str:
+    """The `struct` codes of a row, without padding."""
+    return "".join(code for _, code in ROWS[group])
+
+
+def row_bytes(group: str) -> int:
+    """How many bytes a row takes."""
+    return struct.calcsize(f"={row_format(group)}")
+
+
+class Section(NamedTuple):
+    """Where the rows of a record or of the entries of a list lie."""
+
+    offset: int
+    capacity: int
+
+
+def sections(record_capacity: int, child_capacity: int) -> dict[str, Section]:
+    """Lay out the sections for the given numbers of records and of entries in each list."""
+    laid_out = {}
+    offset = HEADER_BYTES
+    for group in ROWS:
+        capacity = record_capacity if group == RECORDS else child_capacity
+        laid_out[group] = Section(offset, capacity)
+        offset += -(-row_bytes(group) * capacity // 16) * 16
+    return laid_out
+
+
+def spool_bytes(record_capacity: int, child_capacity: int) -> int:
+    """How large a spool is."""
+    group, section = list(sections(record_capacity, child_capacity).items())[-1]
+    return section.offset + -(-row_bytes(group) * section.capacity // 16) * 16
+
+
+class SpoolContent(NamedTuple):
+    """What a spool holds."""
+
+    num_records: int
+    first_record: int
+    sections: dict[str, Section]
+    data: Any
+    """The whole file, as something with bytes."""
+    stopped_by: str | None
+    """`disk-full` or `max-disk`."""
+
+    def rows(self, group: str, count: int) -> np.ndarray[Any, Any]:
+        """The first rows of a section, with a field per cell.
+
+        Raises:
+            ValueError: There is no room for so many.
+        """
+        section = self.sections[group]
+        if not 0 <= count <= section.capacity:
+            raise ValueError(f"{count} rows of {group} in room for {section.capacity}")
+        row = np.dtype([(name, _TYPES[code]) for name, code in ROWS[group]])
+        return np.frombuffer(self.data, row, count, section.offset)
+
+    def ends(self, group: str) -> np.ndarray[Any, Any]:
+        """Where the entries of each record end in a list."""
+        return self.rows(RECORDS, self.num_records)[_END + group]
+
+
+def read_spool(path: Path) -> SpoolContent | None:
+    """Read the spool that a process left behind; None if there is none or if it is not whole.
+
+    Raises:
+        TraceError: It is no regular file.
+    """
+    try:
+        data = read_plain(path, most=_MOST_BYTES)
+    except OSError:
+        return None
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, rows, first, record_capacity, child_capacity = HEADER.unpack_from(data)
+    if magic != MAGIC or version != SPOOL_VERSION or rows > record_capacity:
+        return None
+    if len(data) < spool_bytes(record_capacity, child_capacity):
+        return None
+    stop = data[STOP_OFFSET]
+    stopped_by = STOPS[stop] or None if stop < len(STOPS) else None
+    return SpoolContent(rows, first, sections(record_capacity, child_capacity), data, stopped_by)
+
+
+def steady_bytes(path: Path) -> bytes | None:
+    """What a spool that is being written holds at one moment; None if there is none, or if it is emptied again and again.
+
+    Raises:
+        TraceError: It is no regular file.
+    """
+    for _ in range(_MOST_TRIES):
+        try:
+            data = read_plain(path, most=_MOST_BYTES)
+            now = read_plain(path, most=HEADER_BYTES)
+        except OSError:
+            return None
+        place = slice(FIRST_OFFSET, FIRST_OFFSET + 8)
+        if len(data) >= HEADER_BYTES and data[place] == now[place]:
+            # It was not emptied and filled anew meanwhile, so the records that its header counts are whole.
+            return data
+    return None
+
+
+def read_progress(path: Path) -> tuple[int, int] | None:
+    """The number of records so far and the last step, from a spool that is being written; None before it exists."""
+    try:
+        with open_plain(path) as file:
+            header = file.read(HEADER_BYTES)
+            magic, version, rows, first, record_capacity, child_capacity = HEADER.unpack_from(header)
+            if magic != MAGIC or version != SPOOL_VERSION:
+                return None
+            section = sections(record_capacity, child_capacity)[RECORDS]
+            file.seek(section.offset + row_bytes(RECORDS) * max(rows - 1, 0))
+            cells = struct.unpack(f"={row_format(RECORDS)}", file.read(row_bytes(RECORDS)))
+            return first + rows, cells[[name for name, _ in ROWS[RECORDS]].index("step")]
+    except (OSError, TraceError, struct.error):
+        return None
 
 
 class _Packers(dict[int, Callable[..., None]]):
@@ -22,18 +183,18 @@ class _Packers(dict[int, Callable[..., None]]):
 
     def __init__(self, group: str) -> None:
         self._row = row_format(group)
-        self._width = len(spool_file.ROWS[group])
+        self._width = len(ROWS[group])
 
     def __missing__(self, cells: int) -> Callable[..., None]:
         packer = self[cells] = struct.Struct("=" + self._row * (cells // self._width)).pack_into
         return packer
 
 
-_pack_record = struct.Struct(f"={row_format(spool_file.RECORDS)}").pack_into
+_pack_record = struct.Struct(f"={row_format(RECORDS)}").pack_into
 _pack_inputs, _pack_digests, _pack_outputs, _pack_generators = (
     _Packers(group) for group in ("inputs", "input_digests", "outputs", "generators")
 )
-_RECORD, _INPUT, _DIGEST, _OUTPUT, _GENERATOR = (row_bytes(group) for group in spool_file.ROWS)
+_RECORD, _INPUT, _DIGEST, _OUTPUT, _GENERATOR = (row_bytes(group) for group in ROWS)
 
 
 class Spool:
@@ -56,15 +217,15 @@ class Spool:
         self.num_records = 0
         self.first_record = first_record
         self._inputs = self._digests = self._outputs = self._generators = 0
-        size = self.size = spool_file.spool_bytes(record_capacity, child_capacity)
+        size = self.size = spool_bytes(record_capacity, child_capacity)
         # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
         part = path.with_name(f"{path.name}.part")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
             self._map = mmap.mmap(descriptor, size)
-            header = (spool_file.MAGIC, spool_file.SPOOL_VERSION, 0, first_record, record_capacity, child_capacity)
-            spool_file.HEADER.pack_into(self._map, 0, *header)
+            header = (MAGIC, SPOOL_VERSION, 0, first_record, record_capacity, child_capacity)
+            HEADER.pack_into(self._map, 0, *header)
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
@@ -72,11 +233,11 @@ class Spool:
         finally:
             os.close(descriptor)
         self._bytes = memoryview(self._map)
-        self._committed = self._bytes[spool_file.ROWS_OFFSET : spool_file.ROWS_OFFSET + 4].cast("I")
+        self._committed = self._bytes[ROWS_OFFSET : ROWS_OFFSET + 4].cast("I")
         self._counted = self._committed
         """Where the number of records stands that readers take for whole."""
-        self._first = self._bytes[spool_file.FIRST_OFFSET : spool_file.FIRST_OFFSET + 8].cast("Q")
-        self._sections = spool_file.sections(record_capacity, child_capacity)
+        self._first = self._bytes[FIRST_OFFSET : FIRST_OFFSET + 8].cast("Q")
+        self._sections = sections(record_capacity, child_capacity)
         (
             self._records_at, self._inputs_at, self._digests_at, self._outputs_at, self._generators_at,
         ) = (section.offset for section in self._sections.values())  # fmt: skip
@@ -168,7 +329,7 @@ class Spool:
 
     def stop(self, reason: str) -> None:
         """Say why nothing more will be recorded."""
-        self._map[spool_file.STOP_OFFSET] = spool_file.STOPS.index(reason)
+        self._map[STOP_OFFSET] = STOPS.index(reason)
 
     def restart(self) -> None:
         """Empty the spool; it goes on with the next record."""
@@ -176,3 +337,131 @@ class Spool:
         self._committed[0] = self.num_records = 0
         self._first[0] = self.first_record
         self._inputs = self._digests = self._outputs = self._generators = 0
+
+
+# Records of which a digest is still being made.
+#
+# They lie in the spool like all others, with zeros in the place of the digest, and the spool counts neither them nor
+# those that came after until the digest is there. So the order of records stays that of the program, what waits takes
+# no memory beside the spool, and whoever reads the spool, also after the process was killed, never sees a record that
+# is not whole.
+
+
+class PendingDigest:
+    """Stands in a record for a digest that is still being made."""
+
+    def ready(self) -> bytes | None:
+        """The digest if it is there; does not wait.
+
+        Raises:
+            DigestLost: It will never be.
+        """
+        raise NotImplementedError
+
+    def wait(self) -> bytes:
+        """The digest, as soon as it is there.
+
+        Raises:
+            DigestLost: It will never be.
+        """
+        raise NotImplementedError
+
+
+class DigestLost(Exception):
+    """What was to make a digest failed."""
+
+
+def settled(digest: bytes | PendingDigest) -> bytes:
+    """A digest that may still have to be waited for."""
+    return digest.wait() if isinstance(digest, PendingDigest) else digest
+
+
+class WaitingRows:
+    """Stands between a writer and its spool."""
+
+    def __init__(self, spool: Spool, lost: Callable[[str], None]) -> None:
+        """Take both.
+
+        Args:
+            spool: Takes the records.
+            lost: Called with the reason for each digest that will never be there; its record holds none then.
+        """
+        self._spool = spool
+        self._lost = lost
+        self._waiting: deque[tuple[int, list[tuple[str, int, PendingDigest]]]] = deque()
+
+    def store(
+        self,
+        cells: tuple[int, ...],
+        inputs: Sequence[int],
+        input_digests: Sequence[Any],
+        outputs: Sequence[Any],
+        generators: Sequence[bytes],
+    ) -> bool:
+        """Store a record as `Spool.append` does, in which digests may be pending ones."""
+        self.advance()
+        spool, places = self._spool, list[tuple[str, int, PendingDigest]]()
+        input_digests = _without_pending(input_digests, "input_digests", spool.num_input_digests, places)
+        outputs = _without_pending(outputs, "outputs", spool.num_outputs, places)
+        if not places:
+            return spool.append(cells, inputs, input_digests, outputs, generators)
+        spool.hold()
+        row = spool.num_records
+        if not spool.append(cells, inputs, input_digests, outputs, generators):
+            self._count()
+            return False
+        self._waiting.append((row, places))
+        return True
+
+    def advance(self) -> None:
+        """Put the digests that have come meanwhile in their places, as far as those before them have come too."""
+        if not self._waiting:
+            return
+        while self._waiting:
+            places = self._waiting[0][1]
+            while places:
+                digest = self._of(places[-1][2].ready)
+                if digest is None:
+                    self._count()
+                    return
+                self._put(places.pop(), digest)
+            self._waiting.popleft()
+        self._count()
+
+    def settle(self) -> None:
+        """Wait for all digests."""
+        while self._waiting:
+            _, places = self._waiting[0]
+            while places:
+                self._put(places[-1], self._of(places[-1][2].wait) or NO_DIGEST)
+                places.pop()
+            self._waiting.popleft()
+        self._count()
+
+    def _put(self, place: tuple[str, int, PendingDigest], digest: bytes) -> None:
+        self._spool.set_digest(place[0], place[1], digest)
+
+    def _of(self, ask: Callable[[], bytes | None]) -> bytes | None:
+        try:
+            return ask()
+        except DigestLost as error:
+            self._lost(str(error))
+            return NO_DIGEST
+
+    def _count(self) -> None:
+        """Let the spool count the records before the first one that waits."""
+        if self._waiting:
+            self._spool.count_to(self._waiting[0][0])
+        else:
+            self._spool.release()
+
+
+def _without_pending(
+    cells: Sequence[Any], group: str, first: int, places: list[tuple[str, int, PendingDigest]]
+) -> Sequence[Any]:
+    """Cells of a list with zeros for the digests that are pending; adds the places of those to `places`."""
+    found = [(group, first + at, digest) for at, digest in enumerate(cells[1::2]) if isinstance(digest, PendingDigest)]
+    if not found:
+        return cells
+    places += found
+    return [NO_DIGEST if isinstance(cell, PendingDigest) else cell for cell in cells]

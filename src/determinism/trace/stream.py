@@ -1,15 +1,193 @@
-"""The file of record batches of one process, read at any of its batches."""
+"""Files of Arrow messages: the records of one process, read from any of their batches, and tables.
+
+Whoever hands over a trace may have written it by hand. A message of a few bytes can claim a body of terabytes, or be decompressed to
+one; so what it claims is checked before Arrow sees it.
+"""
 
 from __future__ import annotations
 
+import os
+import struct
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from determinism.errors import TraceError
 from determinism.trace.batches import RECORD_SCHEMA
-from determinism.trace.schema import FORMAT
+from determinism.trace.files import open_plain
+from determinism.trace.schema import (
+    CHILD_COLUMNS,
+    FORMAT,
+    MOST_BATCH_BYTES,
+    PROCESS_METADATA,
+    RECORD_COLUMNS,
+    RUN_METADATA,
+)
+
+# Records as NumPy columns: what comparing works on.
+
+Array = np.ndarray[Any, Any]
+
+
+class Children(NamedTuple):
+    """The list entries of all records of a chunk, one column each, and where each record's entries lie."""
+
+    starts: Array
+    """int64, one more than there are records: entries of record r are `starts[r]:starts[r + 1]`."""
+    columns: dict[str, Array]
+    """int32 or int8 cells; digests as uint64 pairs of shape (entries, 2)."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records, or picked ones."""
+
+    first: int
+    """Number of the first record."""
+    rows: int
+    columns: dict[str, Array]
+    children: dict[str, Children]
+    picked: Array | None = None
+    """The number of each record, where they are not consecutive."""
+
+    @property
+    def numbers(self) -> Array:
+        """The number of each record."""
+        return np.arange(self.first, self.first + self.rows, dtype=np.int64) if self.picked is None else self.picked
+
+    def number(self, row: int) -> int:
+        """The number of the record at a position."""
+        return self.first + row if self.picked is None else int(self.picked[row])
+
+
+def _cells(array: pa.Array, code: str) -> Array:
+    if code == "digest":
+        data, end = array.buffers()[1], 2 * (array.offset + len(array))
+        # A buffer may be longer than what lies in it.
+        flat = np.frombuffer(data, dtype=np.uint64, count=end) if data is not None and end else np.zeros(0, np.uint64)
+        return flat[2 * array.offset :].reshape(-1, 2)
+    return np.asarray(array)
+
+
+def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
+    """View a record batch as NumPy columns, without copying cells."""
+    columns = {c.name: _cells(batch.column(c.name), c.code) for c in RECORD_COLUMNS}
+    children = {}
+    for group, described in CHILD_COLUMNS.items():
+        lists = batch.column(group)
+        starts = np.asarray(lists.offsets).astype(np.int64)
+        values = lists.values
+        entries = {c.name: _cells(values.field(i), c.code) for i, c in enumerate(described)}
+        low, high = int(starts[0]), int(starts[-1])
+        children[group] = Children(starts - low, {name: cells[low:high] for name, cells in entries.items()})
+    return Chunk(first, batch.num_rows, columns, children)
+
+
+def join(chunks: list[Chunk]) -> Chunk:
+    """One chunk from consecutive ones, or from picked ones in order."""
+    if len(chunks) == 1:
+        return chunks[0]
+    columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
+    children = {}
+    for group in chunks[0].children:
+        parts = [c.children[group] for c in chunks]
+        ends = np.cumsum([0] + [int(p.starts[-1]) for p in parts])
+        starts = np.concatenate([p.starts[:-1] + end for p, end in zip(parts, ends[:-1], strict=True)] + [ends[-1:]])
+        children[group] = Children(
+            starts, {name: np.concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
+        )
+    picked = None if all(c.picked is None for c in chunks) else np.concatenate([c.numbers for c in chunks])
+    return Chunk(chunks[0].first, sum(c.rows for c in chunks), columns, children, picked)
+
+
+def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """Records `start` to `stop` (positions within the chunk)."""
+    if start == 0 and stop == chunk.rows:
+        return chunk
+    columns = {name: cells[start:stop] for name, cells in chunk.columns.items()}
+    children = {}
+    for group, entries in chunk.children.items():
+        low, high = int(entries.starts[start]), int(entries.starts[stop])
+        children[group] = Children(
+            entries.starts[start : stop + 1] - low, {name: cells[low:high] for name, cells in entries.columns.items()}
+        )
+    return Chunk(chunk.first + start, stop - start, columns, children)
+
+
+def pick(chunk: Chunk, rows: Array) -> Chunk:
+    """Some records of a chunk, by their positions in it."""
+    children = {}
+    for group, entries in chunk.children.items():
+        counts = entries.starts[rows + 1] - entries.starts[rows]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(starts[-1]) + np.repeat(entries.starts[rows] - starts[:-1], counts)
+        children[group] = Children(starts, {name: cells[at] for name, cells in entries.columns.items()})
+    columns = {name: cells[rows] for name, cells in chunk.columns.items()}
+    numbers = chunk.numbers[rows]
+    return Chunk(int(numbers[0]) if len(numbers) else chunk.first, len(rows), columns, children, numbers)
+
+
+# Gives consecutive records in portions that the reader chooses.
+
+
+class RecordReader:
+    """Gives consecutive records in portions that the caller chooses."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        self._held: Chunk | None = None
+        self._passed = 0
+        """So many records of what is held lie behind."""
+
+    def at_hand(self) -> Chunk | None:
+        """The next records that lie together, without moving on; None at the end. They are views, nothing is copied."""
+        if self._held is None:
+            self._held, self._passed = next(self._chunks, None), 0
+        return None if self._held is None else cut(self._held, self._passed, self._held.rows)
+
+    def peek(self, rows: int) -> Chunk | None:
+        """Up to `rows` next records, without moving on; None at the end."""
+        if self._held is None or self._held.rows - self._passed < rows:
+            self._join(rows)
+        if self._held is None:
+            return None
+        return cut(self._held, self._passed, min(self._passed + rows, self._held.rows))
+
+    def _join(self, rows: int) -> None:
+        """Hold at least so many records together, if there are as many."""
+        chunk = self.at_hand()
+        if chunk is None:
+            return
+        parts, count = [chunk], chunk.rows
+        while count < rows and (following := next(self._chunks, None)) is not None:
+            parts.append(following)
+            count += following.rows
+        if len(parts) > 1:
+            self._held, self._passed = join(parts), 0
+
+    def advance(self, rows: int) -> None:
+        """Move on by `rows` records that `at_hand` or `peek` gave."""
+        self._passed += rows
+        if self._held is not None and self._passed >= self._held.rows:
+            self._held = None
+
+
+MOST_ROWS = 1 << 16
+"""So many records a batch has at most; a writer puts no more than 8,192 into one."""
+_MOST_RATIO = 64
+"""How many times larger than its file a table may become, beyond one batch. Names are texts that compress about tenfold."""
+_MOST_TABLE_ROWS = 1 << 14
+"""So many rows of a table become objects at a time."""
+_PREFIX = struct.Struct("<II")
+_CONTINUATION = 0xFFFFFFFF
+_MOST_METADATA_BYTES = 1 << 20
+_SCHEMA, _RECORD_BATCH = 1, 3
+"""What a message is, by the numbers of Arrow's `MessageHeader`."""
 
 
 class Placed(NamedTuple):
@@ -17,50 +195,254 @@ class Placed(NamedTuple):
 
     message: Any
     end: int
+    rows: int = 0
+    decoded_bytes: int = 0
+    """How many bytes its buffers take once they are decompressed."""
+
+
+class _MessageFile:
+    """The messages of a file; each is read as a whole, and only if it can be one that a writer wrote."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+            TraceError: It is no regular file.
+        """
+        self._file = open_plain(path)
+        weakref.finalize(self, self._file.close)
+
+    @property
+    def size(self) -> int:
+        """How large the file is now."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def at(self, offset: int, kind: int) -> Placed | None:
+        """The message that begins at an offset; None at the end of the stream.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It breaks off, or is none that a writer wrote.
+        """
+        size = self.size
+        if offset >= size:
+            return None
+        prefix = self._read(offset, _PREFIX.size)
+        continuation, metadata_bytes = _PREFIX.unpack(prefix)
+        if continuation != _CONTINUATION:
+            raise ValueError("no message begins here")
+        if not metadata_bytes:
+            return None
+        body = offset + _PREFIX.size + metadata_bytes
+        if metadata_bytes > min(_MOST_METADATA_BYTES, size - offset):
+            raise ValueError("the message breaks off")
+        metadata = self._read(offset + _PREFIX.size, metadata_bytes)
+        header = _Header(metadata)
+        if header.kind != kind or not 0 <= header.body_bytes <= size - body:
+            raise ValueError("the message breaks off, or is another one than belongs here")
+        content = self._read(body, header.body_bytes)
+        rows, decoded = (header.rows, header.decoded_bytes(content)) if kind == _RECORD_BATCH else (0, 0)
+        message = pa.ipc.read_message(pa.py_buffer(prefix + metadata + content))
+        return Placed(message, body + header.body_bytes, rows, decoded)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        content = os.pread(self._file.fileno(), size, offset)
+        while len(content) < size:
+            part = os.pread(self._file.fileno(), size - len(content), offset + len(content))
+            if not part:
+                raise ValueError("the file breaks off")
+            content += part
+        return content
+
+
+class _Header:
+    """What the metadata of a message say, which are a flatbuffer.
+
+    Source of the layout: https://flatbuffers.dev/internals and Message.fbs of Apache Arrow.
+    """
+
+    def __init__(self, metadata: bytes) -> None:
+        """Read them.
+
+        Raises:
+            ValueError: They lead out of themselves.
+        """
+        self._metadata = metadata
+        message = self._unpack("<I", 0)
+        self.kind = self._field(message, 1, "<B", 0)
+        self.body_bytes = self._field(message, 3, "<q", 0)
+        self._header = self._target(message, 2)
+
+    @property
+    def rows(self) -> int:
+        """How many rows a record batch says that it has."""
+        return 0 if self._header is None else self._field(self._header, 0, "<q", 0)
+
+    def decoded_bytes(self, body: bytes) -> int:
+        """How many bytes the buffers of a record batch take once they are decompressed.
+
+        Raises:
+            ValueError: More than any batch that a writer wrote, or they do not lie within the body.
+        """
+        if self._header is None:
+            raise ValueError("the message has no batch")
+        nodes, buffers = (self._target(self._header, index) for index in (1, 2))
+        is_compressed = self._target(self._header, 3) is not None
+        entries = 0
+        for at in self._structs(nodes):
+            length = self._unpack("<q", at)
+            entries += length
+            if not 0 <= length <= MOST_BATCH_BYTES or entries > MOST_BATCH_BYTES:
+                raise ValueError("the batch has more entries than any that is written")
+        total = 0
+        for at in self._structs(buffers):
+            offset, length = self._unpack("<q", at), self._unpack("<q", at + 8)
+            if not 0 <= offset <= offset + length <= len(body):
+                raise ValueError("a buffer does not lie within the message")
+            decoded = length
+            if is_compressed and length >= 8:
+                decoded = int.from_bytes(body[offset : offset + 8], "little", signed=True)
+                decoded = length - 8 if decoded == -1 else decoded
+            total += decoded
+            if decoded < 0 or total > MOST_BATCH_BYTES:
+                raise ValueError("the batch would take more memory than any that is written")
+        return total
+
+    def _structs(self, vector: int | None) -> Iterator[int]:
+        """Where each of the structs of 16 bytes in a vector begins."""
+        if vector is not None:
+            count = self._unpack("<I", vector)
+            if count * 16 > len(self._metadata):
+                raise ValueError("a vector leads out of the message")
+            yield from range(vector + 4, vector + 4 + 16 * count, 16)
+
+    def _target(self, table: int, index: int) -> int | None:
+        """Where the table or vector begins that a field leads to; None if the field is missing."""
+        place = self._place(table, index)
+        return None if place is None else place + self._unpack("<I", place)
+
+    def _field(self, table: int, index: int, code: str, default: int) -> int:
+        place = self._place(table, index)
+        return default if place is None else self._unpack(code, place)
+
+    def _place(self, table: int, index: int) -> int | None:
+        fields = table - self._unpack("<i", table)
+        at = 4 + 2 * index
+        offset = self._unpack("<H", fields + at) if at < self._unpack("<H", fields) else 0
+        return table + offset if offset else None
+
+    def _unpack(self, code: str, at: int) -> int:
+        if not 0 <= at <= len(self._metadata) - struct.calcsize(code):
+            raise ValueError("the metadata of a message lead out of it")
+        return int(struct.unpack_from(code, self._metadata, at)[0])
 
 
 class BatchStream:
-    """The batches of a stream; what its end lacks is no error, since a process may be killed while it writes."""
+    """The batches of a stream of records; what its end lacks is no error, since a process may be killed while it writes."""
 
     def __init__(self, path: Path) -> None:
         """Open the file and read which columns it has.
 
         Raises:
-            TraceError: It is not there, or has other columns.
+            TraceError: It is not there, is no regular file, or has other columns.
         """
         self.is_broken = False
         """Whether something follows the last batch that could be read."""
         self.start: int | None = None
         """Where the first batch begins; None if the file ends before that."""
         try:
-            self._source: Any = pa.OSFile(str(path))
-            if not self._source.size():
-                # Arrow writes the description of the columns with the first batch; there was none yet.
-                return
-            columns = pa.ipc.read_schema(self._source)
-        except (pa.ArrowException, OSError, EOFError) as error:
-            if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-                raise TraceError(
-                    "trace-damaged",
-                    f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
-                ) from None
+            self._source = _MessageFile(path)
+        except OSError as error:
+            raise TraceError(
+                "trace-damaged",
+                f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
+            ) from None
+        if not self._source.size:
+            # Arrow writes the description of the columns with the first batch; there was none yet.
+            return
+        try:
+            self.start = _start(self._source, RECORD_SCHEMA)
+        except (OSError, ValueError):
             self.is_broken = True
             return
-        if not columns.equals(RECORD_SCHEMA):
+        if self.start is None:
             raise TraceError(
                 "trace-damaged",
                 f"{path} has other columns than {FORMAT!r} has, so this trace was changed or damaged. Record the run again.",
             )
-        self.start = int(self._source.tell())
 
     def at(self, offset: int) -> Placed | None:
         """The batch that begins at an offset; None at the end of what can be read."""
         try:
-            self._source.seek(offset)
-            message = pa.ipc.read_message(self._source)
-        except EOFError:
-            return None
-        except (pa.ArrowException, OSError):
+            placed = self._source.at(offset, _RECORD_BATCH)
+            if placed is not None and placed.rows > MOST_ROWS:
+                raise ValueError(f"a batch of {placed.rows} records")
+            return placed
+        except (pa.ArrowException, OSError, ValueError):
             self.is_broken = True
             return None
-        return Placed(message, int(self._source.tell()))
+
+
+def owner_named_in(path: Path) -> tuple[str | None, str | None]:
+    """The run and the process that a file of records or names says that it belongs to; None where it does not say so.
+
+    Raises:
+        TraceError: It is no regular file.
+    """
+    try:
+        placed = _MessageFile(path).at(0, _SCHEMA)
+        metadata = (pa.ipc.read_schema(placed.message).metadata if placed is not None else None) or {}
+    except (pa.ArrowException, OSError, ValueError):
+        # Whoever reads its rows says what is wrong with it.
+        return None, None
+    run, process = (metadata.get(key.encode()) for key in (RUN_METADATA, PROCESS_METADATA))
+    return run and run.decode("utf-8", "replace"), process and process.decode("utf-8", "replace")
+
+
+def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:
+    """The rows of a file of Arrow batches, from the first on, as far as the batches are whole: their cells.
+
+    Args:
+        path: The file.
+        columns: Which it has.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+        ValueError: It breaks off, or holds what no writer wrote.
+        TraceError: It is no regular file.
+    """
+    source = _MessageFile(path)
+    left = MOST_BATCH_BYTES + _MOST_RATIO * source.size
+    offset = _start(source, columns)
+    if offset is None:
+        raise ValueError("it has other columns")
+    while (placed := source.at(offset, _RECORD_BATCH)) is not None:
+        left -= placed.decoded_bytes
+        if left < 0:
+            raise ValueError("it would take far more memory than any that is written")
+        try:
+            batch = pa.ipc.read_record_batch(placed.message, columns)
+            batch.validate(full=True)
+        except pa.ArrowException as error:
+            raise ValueError(str(error)) from None
+        for first in range(0, batch.num_rows, _MOST_TABLE_ROWS):
+            part = batch.slice(first, _MOST_TABLE_ROWS)
+            yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
+        offset = placed.end
+
+
+def _start(source: _MessageFile, columns: pa.Schema) -> int | None:
+    """Where the first batch begins; None if the file has other columns.
+
+    Raises:
+        ValueError: The description of the columns breaks off, or is none.
+        OSError: It cannot be read.
+    """
+    placed = source.at(0, _SCHEMA)
+    if placed is None:
+        raise ValueError("it breaks off before its columns")
+    try:
+        return placed.end if pa.ipc.read_schema(placed.message).equals(columns) else None
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from None

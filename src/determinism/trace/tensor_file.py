@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from determinism.errors import TraceError
+from determinism.trace.files import private, read_plain
 
 BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
@@ -24,6 +25,7 @@ BYTES = {
 _METADATA = "__metadata__"
 _MOST_HEADER_BYTES = 100 << 20
 """What the format itself allows."""
+_MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, about: Map
         header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    with open(path, "wb", opener=private) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.writelines(tensor.elements for tensor in tensors.values())
 
@@ -67,7 +69,7 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
         TraceError: It is damaged, or cannot be read.
     """
     try:
-        content = memoryview(path.read_bytes())
+        content = memoryview(read_plain(path, most=_MOST_BYTES))
         (length,) = struct.unpack("<Q", content[:8])
         if length > min(_MOST_HEADER_BYTES, len(content) - 8):
             raise ValueError(f"its header would take {length} bytes")

@@ -2,18 +2,390 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import resource
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from determinism.trace.process_file import ProcessFile
-from determinism.trace.process_files import ProcessFiles
-from determinism.trace.schema import Meaning, Table
-from determinism.trace.waiting_rows import PendingDigest, WaitingRows
+from determinism.errors import TraceError
+from determinism.trace import schema
+from determinism.trace.batches import (
+    NAMES_SCHEMA,
+    RECORD_SCHEMA,
+    WRITE_OPTIONS,
+    batch_from_names,
+    batch_from_spool,
+    readable_parts,
+    written_bytes,
+)
+from determinism.trace.files import make_private_folder, private, read_document, write_json
+from determinism.trace.kept_values import NumbersWriter, ValuesWriter
+from determinism.trace.schema import (
+    FORMAT,
+    NAMES_FILE,
+    PENDING_NAMES_FILE,
+    PROCESS_FILE,
+    PROCESS_METADATA,
+    RECORDS_FILE,
+    RUN_METADATA,
+    SPOOL_FILE,
+    Meaning,
+    Table,
+)
+from determinism.trace.spool import PendingDigest, Spool, WaitingRows, spool_bytes
+
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a machine, that has as many files open as it may."""
+
+# The manifest of a trace: what was run, where, and how it ended.
+
+
+def create_trace(folder: Path, **facts: Any) -> None:
+    """Make a new trace folder with its manifest.
+
+    Raises:
+        TraceError: Something is already there, or the folder cannot be made.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TraceError(
+            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
+        )
+    try:
+        make_private_folder(folder, exist_ok=True)
+        make_private_folder(folder / schema.PROCESSES_FOLDER)
+        write_manifest(folder, {"run": os.urandom(8).hex(), "created": time.time(), "complete": False, **facts})
+    except OSError as error:
+        raise not_begun(folder, error) from None
+
+
+def not_begun(folder: Path, error: OSError) -> TraceError:
+    """Empty the folder of a trace that could not be begun, so that it can be used later.
+
+    Returns:
+        What to raise.
+    """
+    with suppress(OSError):
+        (folder / schema.MANIFEST_FILE).unlink(missing_ok=True)
+        # `shutil.rmtree` keeps a descriptor per level open, and there may be none.
+        for place, _, names in os.walk(folder / schema.PROCESSES_FOLDER, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(place, name))
+            os.rmdir(place)
+        (folder / schema.PROCESSES_FOLDER).rmdir()
+    if error.errno in NO_MORE_FILES:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return TraceError(
+            "too-many-open-files",
+            f"No more files can be opened ({error.strerror}; this process may have {limit} open), so nothing was recorded "
+            f"in {folder}. Raise the limit with `ulimit -n`, or close files before the recording begins.",
+        )
+    return TraceError("output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output.")
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Replace the manifest. That of a complete run lists its processes, so that one that is lost later is missed.
+
+    It keeps the name of the run, which every file of records and names has too: one of another run is noticed.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if facts.get("complete"):
+        described = (folder / schema.PROCESSES_FOLDER).glob(f"*/{schema.PROCESS_FILE}")
+        facts = {**facts, "processes": sorted(path.parent.name for path in described)}
+    write_json(folder / schema.MANIFEST_FILE, {"format": schema.FORMAT, "run": run_of(folder), **facts})
+
+
+def run_of(folder: Path) -> str | None:
+    """What the manifest of a trace calls its run; None where there is none."""
+    try:
+        named = read_document(folder / schema.MANIFEST_FILE).get("run")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return named if isinstance(named, str) else None
+
+
+def _of_run(columns: pa.Schema, process: Path) -> pa.Schema:
+    """Columns of a file in the folder of a process, with the names of the run and the process."""
+    run = run_of(process.parents[1])
+    if run is None:
+        return columns
+    return columns.with_metadata({**columns.metadata, RUN_METADATA: run, PROCESS_METADATA: process.name})
+
+
+# Writes the tables of names of one process.
+
+
+class NamesWriter:
+    """A stream of names, and beside it a file with those that are not in the stream yet."""
+
+    def __init__(self, folder: Path) -> None:
+        """Create both files.
+
+        Raises:
+            OSError: They cannot be created.
+        """
+        self._rows: list[tuple[int, int, str]] = []
+        self._counts = [0] * len(Table)
+        self._file = open(folder / NAMES_FILE, "wb", opener=private)  # noqa: SIM115 (it stays open)
+        self._pending_path = folder / PENDING_NAMES_FILE
+        self._pending = open(self._pending_path, "wb", buffering=0, opener=private)  # noqa: SIM115 (it stays open)
+        self._pending_bytes = 0
+        self._stream: Any = pa.ipc.new_stream(self._file, _of_run(NAMES_SCHEMA, folder), options=WRITE_OPTIONS)
+
+    @property
+    def bytes_written(self) -> int:
+        """How large both files are."""
+        return self._file.tell() + self._pending_bytes
+
+    def next_number(self, table: Table) -> int:
+        """The number of the next row of a table."""
+        number = self._counts[table]
+        self._counts[table] = number + 1
+        return number
+
+    def add(self, table: Table, number: int, text: str) -> None:
+        """Add a row; it is in the pending file when this returns.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        if not text.isascii():
+            # A file name may hold bytes that are no UTF-8, which Arrow refuses.
+            text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        row = (int(table), number, text)
+        self._rows.append(row)
+        line = json.dumps(row).encode() + b"\n"
+        written = self._pending.write(line)
+        self._pending_bytes += written
+        if written < len(line):
+            raise OSError(f"{written} of {len(line)} bytes were written")
+
+    def flush(self, has_room_for: Callable[[pa.RecordBatch], bool]) -> None:
+        """Move the rows to the stream, if there is room.
+
+        Raises:
+            OSError: They could not be written; they still are in the pending file.
+        """
+        if not self._rows:
+            return
+        batch = batch_from_names(self._rows)
+        if not has_room_for(batch):
+            return
+        for part in readable_parts(batch):
+            self._stream.write_batch(part)
+        self._file.flush()
+        self._rows.clear()
+        self._pending.truncate(0)
+        self._pending.seek(0)
+        self._pending_bytes = 0
+
+    def close(self) -> None:
+        """End the stream.
+
+        Raises:
+            OSError: Its end could not be written.
+        """
+        try:
+            self._stream.close()
+        finally:
+            self._pending.close()
+            self._file.close()
+
+    def discard_pending(self) -> None:
+        """Remove the pending file: the stream has all."""
+        self._pending_path.unlink(missing_ok=True)
+
+
+# What a process says about itself: `process.json`.
+
+
+class ProcessFile:
+    """The description of a process while it is being recorded; written again whenever it changes."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self._path = folder / PROCESS_FILE
+        self.facts = facts
+        self._blind_spots: dict[tuple[str, str, str], int] = {}
+
+    def count_blind_spot(self, identifier: str, what: str, reason: str) -> bool:
+        """Count something that was not recorded; returns whether it is the first of its sort."""
+        key = (identifier, what, reason)
+        self._blind_spots[key] = self._blind_spots.get(key, 0) + 1
+        return self._blind_spots[key] == 1
+
+    def write(self, *, ended: bool, stopped_by: str | None) -> None:
+        """Replace the file.
+
+        Raises:
+            OSError: It cannot be written; what stood there before is unharmed.
+        """
+        spots = [
+            {"id": identifier, "what": what, "reason": reason, "count": count}
+            for (identifier, what, reason), count in self._blind_spots.items()
+        ]
+        state = {"ended": ended, "stopped_by": stopped_by, "blind_spots": spots}
+        write_json(self._path, {"format": FORMAT, "pid": os.getpid(), **self.facts, **state})
+
+
+# Writes the records of one process.
+
+
+class RecordsWriter:
+    """A stream of records, and a spool with those that are not in the stream yet."""
+
+    def __init__(self, folder: Path) -> None:
+        """Create the file of the stream.
+
+        Raises:
+            OSError: It cannot be created.
+        """
+        self._spool_path = folder / SPOOL_FILE
+        self._file = open(folder / RECORDS_FILE, "wb", opener=private)  # noqa: SIM115 (it stays open)
+        self._stream: Any = pa.ipc.new_stream(self._file, _of_run(RECORD_SCHEMA, folder), options=WRITE_OPTIONS)
+        self.spool: Spool | None = None
+        """None until the first one is opened."""
+
+    @property
+    def bytes_written(self) -> int:
+        """How large the stream is."""
+        return self._file.tell()
+
+    @property
+    def spool_bytes(self) -> int:
+        """How large the spool is."""
+        return 0 if self.spool is None else self.spool.size
+
+    @property
+    def num_waiting(self) -> int:
+        """How many records wait in the spool."""
+        return 0 if self.spool is None else self.spool.num_records
+
+    def open_spool(self, record_capacity: int, child_capacity: int, room: int | None) -> Spool:
+        """Put an empty spool in the place of the one that there is.
+
+        Args:
+            record_capacity: Room for so many records.
+            child_capacity: Room for so many entries of each list.
+            room: How many bytes the spool and as large a batch may take together.
+
+        Raises:
+            OSError: The disk has no room for it; or, without an `errno`, there is none within what is allowed.
+        """
+        size = spool_bytes(record_capacity, child_capacity)
+        if room is not None and 2 * size > room:
+            raise OSError(f"the {room} bytes that are left have no room for {size} bytes of records")
+        first = 0 if self.spool is None else self.spool.first_record
+        self.spool = Spool(self._spool_path, record_capacity, child_capacity, first)
+        return self.spool
+
+    def flush(self, has_room_for: Callable[[pa.RecordBatch], bool]) -> None:
+        """Move the records to the stream, if there is room.
+
+        Raises:
+            OSError: They could not be written; they still are in the spool.
+        """
+        if not self.num_waiting or self.spool is None:
+            return
+        batch = batch_from_spool(self.spool.content())
+        if not has_room_for(batch):
+            return
+        for part in readable_parts(batch):
+            self._stream.write_batch(part)
+        self._file.flush()
+        self.spool.restart()
+
+    def stop(self, reason: str) -> None:
+        """Say in the spool why nothing more will be recorded."""
+        if self.spool is not None:
+            self.spool.stop(reason)
+
+    def close(self) -> None:
+        """End the stream.
+
+        Raises:
+            OSError: Its end could not be written.
+        """
+        try:
+            self._stream.close()
+        finally:
+            self._file.close()
+
+    def discard_spool(self) -> None:
+        """Remove the spool: the stream has all."""
+        self._spool_path.unlink(missing_ok=True)
+
+
+# The files of the trace of one process, and how many bytes they may still take.
+
+_DOCUMENT_BYTES = 16384
+"""What the manifest and `process.json` may take."""
+_HEADER_BYTES = 4096
+_LINE_BYTES = 64
+
+
+class ProcessFiles:
+    """Records, names, numbers and kept values, each in a file; together they stay within a limit."""
+
+    def __init__(self, folder: Path, max_bytes: int | None) -> None:
+        """Create them.
+
+        Args:
+            folder: An existing folder that belongs to this process alone.
+            max_bytes: All of them together, and what describes the process, never take more; None for no limit.
+
+        Raises:
+            OSError: They cannot be created.
+        """
+        self.max_bytes = max_bytes
+        self.names = NamesWriter(folder)
+        self.records = RecordsWriter(folder)
+        self.numbers = NumbersWriter(folder)
+        self.values = ValuesWriter(folder)
+        self.all = (self.records, self.names, self.numbers, self.values)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What they take, the spool included."""
+        return self._bytes_written + self.records.spool_bytes
+
+    @property
+    def room(self) -> int | None:
+        """How many bytes may still come; None for any number."""
+        return None if self.max_bytes is None else self.max_bytes - self.bytes_on_disk
+
+    @property
+    def _bytes_written(self) -> int:
+        return sum(file.bytes_written for file in self.all) + _DOCUMENT_BYTES
+
+    def has_room_for_name(self, text: str) -> bool:
+        """Whether a name still fits."""
+        room = self.room
+        return room is None or len(text) + _LINE_BYTES <= room
+
+    def has_room_for_batch(self, batch: pa.RecordBatch) -> bool:
+        """Whether a batch still fits."""
+        room = self.room
+        return room is None or batch.nbytes + _HEADER_BYTES <= room or written_bytes(batch) <= room
+
+    def open_spool(self, record_capacity: int, child_capacity: int) -> Spool:
+        """Put an empty spool in the place of the one that there is; see `RecordsWriter.open_spool`."""
+        room = None if self.max_bytes is None else self.max_bytes - self._bytes_written
+        return self.records.open_spool(record_capacity, child_capacity, room)
+
+    def discard_pending(self) -> None:
+        """Remove what held rows that are in the files by now."""
+        self.records.discard_spool()
+        self.names.discard_pending()
+
 
 _ROWS_WORTH_A_BATCH = 2048
 _RECORD_CAPACITIES = (8192, 1024, 128, 16)
@@ -45,7 +417,9 @@ class ProcessWriter:
         self._lock = threading.RLock()
         # Bound methods take half the time of a `with` statement.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._process_file = ProcessFile(folder, description)
+        self._process_file = ProcessFile(
+            folder, {"run": run_of(folder.parents[1]), "process": folder.name, **description}
+        )
         self._files = ProcessFiles(folder, max_bytes)
         self._records, self._names = self._files.records, self._files.names
         self._numbers, self._values = self._files.numbers, self._files.values
@@ -64,6 +438,8 @@ class ProcessWriter:
                 self._open_spool(record_capacity, _ENTRIES_PER_RECORD * record_capacity)
                 return
             except OSError as error:
+                if error.errno in NO_MORE_FILES:
+                    raise
                 failure = error
         self._stop("max-disk" if failure.errno is None else "disk-full", str(failure))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import cupy
 
-from determinism.seeds.streams import Streams
+from determinism.seeds import Streams
 
 _SEED_VARIABLE = "CUPY_SEED"
 

@@ -1,4 +1,4 @@
-"""Turns every execution of a compiled program into a record: what went in, what came out, and which program it was.
+"""Turns each execution of a compiled program into a record: what went in, what came out, and which program it was.
 
 JAX hands everything to XLA as a compiled program: a function under `jax.jit`, and each op outside of one. Executions go
 through `ExecuteReplicated`, unless JAX has found a shorter way in C++, which is taken from it while this records.
@@ -6,23 +6,216 @@ through `ExecuteReplicated`, unless JAX has found a shorter way in C++, which is
 
 from __future__ import annotations
 
+import ctypes
+import json
+import re
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from determinism.frameworks.array_capture import Capture
+import jax
+import numpy as np
+
+from determinism import relocation
+from determinism.digest import digest_bytes, digest_many, digest_text
+from determinism.frameworks.array_capture import Capture, NotWritable
 from determinism.frameworks.attention import Attention
-from determinism.frameworks.jax.array_bytes import array_of, digest_array, digest_value
-from determinism.frameworks.jax.captured_execution import CapturedExecution
-from determinism.frameworks.jax.compiled_programs import CompiledPrograms
-from determinism.frameworks.jax.values import Values
-from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.sites import NO_STACK
+from determinism.trace.schema import INPUT_PATHS, RESULTS_OP
 from determinism.types import Phase, Role
+
+# Digests of what arrays hold, without a copy wherever their memory can be read in place.
+
+_PACKED = re.compile(r"u?int[1-7]|float[1-7]_.+")
+"""Types of which several elements share a byte; what follows them in memory was written by nobody."""
+
+
+def array_of(thing: Any) -> Any:
+    """The array that holds the numbers of a value of JAX, of an array of keys the one below it; None for other values."""
+    base = getattr(thing, "_base_array", thing)
+    return base if isinstance(base, jax.Array) and hasattr(base, "_arrays") else None
+
+
+def digest_array(array: Any) -> bytes:
+    """Digest of an array of JAX, as far as this process holds it; waits until it is there.
+
+    Args:
+        array: On any devices; of one that is laid out over several, each part counts once, in the order of its place.
+    """
+    shards = [shard for shard in array.addressable_shards if shard.replica_id == 0] if len(array._arrays) > 1 else []
+    if not shards:
+        return _digest_part(array._arrays[0])
+    placed = sorted(shards, key=lambda shard: str(shard.index))
+    return digest_many(part for one in placed for part in (digest_text(str(one.index)), _digest_part(one.data)))
+
+
+def _digest_part(part: Any) -> bytes:
+    """Digest of an array on one device."""
+    array = getattr(part, "_arrays", [part])[0]
+    array.block_until_ready()
+    if _PACKED.fullmatch(array.dtype.name):
+        return digest_value(jax.device_get(part))
+    if array.device.platform != "cpu":
+        # Asking an array itself would make it keep a copy on the host.
+        return digest_value(np.asarray(jax.device_put(array, jax.devices("cpu")[0])))
+    size = array.nbytes
+    if not size:
+        return digest_bytes(b"")
+    memory = (ctypes.c_char * size).from_address(array.unsafe_buffer_pointer())
+    digest: bytes = digest_bytes(memory)
+    return digest
+
+
+def digest_value(value: Any) -> bytes:
+    """Digest of what a program hands to JAX: a NumPy array or a Python number."""
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        return digest_text(str(value))
+    return digest_bytes(np.ascontiguousarray(array).tobytes())
+
+
+# One execution of a compiled program with what it was given, to be run again by itself.
+
+_NOT_REPEATED = "the program calls back into Python, which would do something else each time"
+
+
+class CapturedExecution:
+    """An execution, whose inputs are copied before it runs: it may take the memory of those that were donated to it."""
+
+    def __init__(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> None:
+        """Copy the inputs.
+
+        Args:
+            original: What runs an `ExecuteReplicated`.
+            execution: The `ExecuteReplicated`.
+            args: Its arguments.
+        """
+        self._original = original
+        self._execution = execution
+        self._args = [_copy(one) for one in args]
+        self.inputs = [as_array(one) for at, one in enumerate(self._args) if at in execution.kept_var_idx]
+        self.outputs: Sequence[Any] = ()
+        self.problem = _NOT_REPEATED if execution.has_host_callbacks else None
+
+    def input_paths(self) -> dict[int, str]:
+        """Nothing: the record names them."""
+        return {}
+
+    def run(self) -> list[Any]:
+        """Run it once more; gives arrays."""
+        results = self._original(self._execution, *[_copy(one) for one in self._args])
+        return [as_array(one) for one in results if array_of(one) is not None]
+
+    def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing: no script is written for JAX.
+
+        Raises:
+            NotWritable: Always.
+        """
+        raise NotWritable(
+            "scripts are written for single ops of PyTorch and TensorFlow, and this is a compiled program"
+        )
+
+
+def _copy(thing: Any) -> Any:
+    array = array_of(thing)
+    if array is None:
+        return thing
+    copied = jax.device_put(np.array(as_array(array)), array.sharding)
+    return copied if thing is array else thing
+
+
+def as_array(thing: Any) -> Any:
+    """An array of JAX, or what is to become one, as an array of NumPy that shares no memory with it."""
+    array = array_of(thing)
+    return np.asarray(thing) if array is None else np.array(jax.device_get(array))
+
+
+def digest(array: Any) -> bytes:
+    """Digest of the elements of an array of NumPy."""
+    found: bytes = digest_bytes(np.ascontiguousarray(array).tobytes())
+    return found
+
+
+# What XLA compiled: two runs that baked different numbers into a function ran different programs.
+
+
+class CompiledPrograms:
+    """A text for each executable, which is the same in each run that compiled the same program."""
+
+    def __init__(self) -> None:
+        self._texts: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    def text(self, execution: Any) -> str:
+        """What tells the program of an `ExecuteReplicated` from others.
+
+        Empty for one that calls back into Python: it holds the address of what it calls.
+        """
+        if execution.has_host_callbacks:
+            return ""
+        known = self._texts.get(execution)
+        if known is None:
+            modules = execution.xla_executable.hlo_modules()
+            digest = digest_many(
+                digest_bytes(_at_original_paths(one.as_serialized_hlo_module_proto())) for one in modules
+            )
+            known = self._texts[execution] = f"program={digest.hex()}{_paths_of_inputs(modules[0])}"
+        return known
+
+
+_PARAMETER = re.compile(r' parameter\((\d+)\).*?op_name="((?:[^"\\]|\\.)*)"')
+_UNNAMED = re.compile(r"args\[\d+\]")
+
+
+def _paths_of_inputs(module: Any) -> str:
+    """Where each input of a program is among the arguments of the function, as XLA was told; empty where it was not."""
+    _, _, entry = module.to_string().partition("\nENTRY ")
+    paths = {int(number): re.sub(r"\\(.)", r"\1", path) for number, path in _PARAMETER.findall(entry)}
+    if not paths or all(_UNNAMED.fullmatch(path) for path in paths.values()):
+        return ""
+    return INPUT_PATHS + json.dumps([paths.get(number, "") for number in range(max(paths) + 1)])
+
+
+def _at_original_paths(program: bytes) -> bytes:
+    """A program with the paths that its files have outside of a copy of the working directory."""
+    copied = relocation.copy_of()
+    return program if copied is None else program.replace(copied[0].encode(), copied[1].encode())
+
+
+# Which record made an array, by the identity of the array; arrays never change.
+
+_MOST_ARRAYS = 100_000
+
+
+class Values:
+    """What the arrays of a program hold, and the records that made them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
+        self.unread = Unread()
+
+    def get(self, array: Any) -> Value | None:
+        """What an array holds; None if nobody is known to have made it."""
+        known = self._known.get(id(array))
+        # A number is given again when its array is gone.
+        return known[1] if known is not None and known[0]() is array else None
+
+    def made(self, array: Any, value: Value) -> None:
+        """From now on an array is known."""
+        if len(self._known) >= _MOST_ARRAYS:
+            self._known = {key: known for key, known in self._known.items() if known[0]() is not None}
+            if len(self._known) >= _MOST_ARRAYS:
+                # What is forgotten is digested when it is read.
+                self._known.clear()
+        self._known[id(array)] = (weakref.ref(array), value)
+        self.unread.made(value)
+
 
 _NONE = -1
 _MOST_UNREAD = 1000
@@ -102,7 +295,7 @@ class Recorder(Attention):
     def note_unread(self) -> None:
         """Record what was not read by anything that is seen, and may have left JAX."""
         if len(self.values.unread):
-            self.emit(Role.ESCAPE, "determinism::results", self.values.unread.take())
+            self.emit(Role.ESCAPE, RESULTS_OP, self.values.unread.take())
 
     def layout(self, array: Any) -> int:
         """The number of an array's layout."""
@@ -114,7 +307,8 @@ class Recorder(Attention):
         """What an array or a number holds, and who made it; what nobody is known to have made is digested now."""
         array = array_of(thing)
         if array is None:
-            return Value(EXTERNAL, 0, self.stream.value_layout, digest_value(thing))
+            held = np.asarray(thing)
+            return Value(EXTERNAL, 0, self.stream.layout(held.dtype.name, held.shape, "host"), digest_value(held))
         known = self.values.get(array)
         if known is None:
             known = Value(EXTERNAL, 0, self.layout(array), digest_array(array))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,20 +11,80 @@ from typing import Any
 from tensorflow.python.eager import record
 from tensorflow.python.framework import dtypes
 
+from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
-from determinism.frameworks.tensorflow import op_traits
-from determinism.frameworks.tensorflow.draws import drawn_from
-from determinism.frameworks.tensorflow.function_calls import FunctionCalls
-from determinism.frameworks.tensorflow.graph_attributes import eager_argument_text
-from determinism.frameworks.tensorflow.keras_seeds import KerasSeeds
-from determinism.frameworks.tensorflow.op_call import eager_call
-from determinism.frameworks.tensorflow.pipelines import Pipelines
-from determinism.frameworks.tensorflow.record_maker import RecordMaker
-from determinism.frameworks.tensorflow.tensor_bytes import device_name, digest_tensor, has_value
-from determinism.frameworks.tensorflow.values import Resource, Variables
-from determinism.frameworks.tensorflow.variable_contents import content_of, is_read_from
+from determinism.frameworks.tensorflow import ops
+from determinism.frameworks.tensorflow.functions import FunctionCalls
+from determinism.frameworks.tensorflow.graphs import eager_argument_text
+from determinism.frameworks.tensorflow.ops import Pipelines, drawn_from
+from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
+from determinism.frameworks.tensorflow.values import (
+    Resource,
+    Variables,
+    content_of,
+    device_name,
+    digest_tensor,
+    has_value,
+    is_read_from,
+)
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.import_hook import after_import
 from determinism.types import Role
+
+# Seeds that Keras draws from Python's generator where the program gives none: of layers that drop out, of initial
+# weights.
+
+OP = "keras::make_default_seed"
+_DRAWING = "keras.src.random.seed_generator"
+_USING = "keras.src.backend.tensorflow.random"
+"""Where the function is imported to by name, before or after it was wrapped."""
+_MOST_SEEDS = 10_000
+
+
+class KerasSeeds:
+    """The seeds that were drawn, and the records of these draws."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Take what makes the records."""
+        self._recorder = recorder
+        self._drawn: dict[int, Value] = {}
+
+    def install(self) -> list[Undo]:
+        """Record draws from now on; returns what ends that."""
+        undo: list[Undo] = []
+
+        def hook(module: Any) -> None:
+            undo.append(wrap(module, "make_default_seed", self._draw))
+            using = sys.modules.get(_USING)
+            if using is not None and hasattr(using, "make_default_seed"):
+                undo.append(wrap(using, "make_default_seed", self._draw))
+
+        def take_off() -> None:
+            for one in undo:
+                one()
+
+        after_import(_DRAWING, hook, self._recorder.failed_to_hook)
+        return [take_off]
+
+    def _draw(self, original: Callable[[], int]) -> int:
+        state = digest_text(repr(random.getstate()))
+        seed = original()
+        if self._recorder.is_own():
+            self._recorder.quietly(self._record, seed, state)
+        return seed
+
+    def _record(self, seed: int, state: bytes) -> None:
+        made = (self._recorder.stream.value_layout, digest_text(repr(seed)))
+        number = self._recorder.emit(Role.OP, OP, [], [made], drawn=[state])
+        if len(self._drawn) < _MOST_SEEDS:
+            self._drawn[seed] = Value(number, 0, *made)
+
+    def behind(self, tensor: Any) -> Value | None:
+        """The draw that a tensor holds the seed of: Keras makes a pair of whole numbers of it; None if it holds none."""
+        if not self._drawn or not tensor.dtype.is_integer or tensor.shape.rank != 1 or tensor.shape[0] != 2:
+            return None
+        return self._drawn.get(int(tensor._numpy_internal()[0]))
 
 
 class Recorder(RecordMaker):
@@ -62,7 +124,7 @@ class Recorder(RecordMaker):
         if graph is not None or self._is_busy or not self.is_own():
             return
         kind = op_type.decode() if isinstance(op_type, bytes) else op_type
-        if kind in op_traits.UNRECORDED or kind.startswith("__"):
+        if kind in ops.UNRECORDED or kind.startswith("__"):
             return
         self._is_busy = True
         try:
@@ -78,7 +140,7 @@ class Recorder(RecordMaker):
         if kind == "ReadVariableOp":
             self._read_variable(inputs[0], outputs[0])
             return
-        if kind in op_traits.PASSING:
+        if kind in ops.PASSING:
             for given, made in zip(inputs, outputs, strict=False):
                 if has_value(made.dtype):
                     self.values.made(made, self.value(given))
@@ -86,20 +148,19 @@ class Recorder(RecordMaker):
         if kind == "MakeIterator":
             self.pipelines.iterator_made(inputs)
             return
-        if any(tensor.dtype is dtypes.variant for tensor in outputs) and op_traits.is_dataset(kind):
+        if any(tensor.dtype is dtypes.variant for tensor in outputs) and ops.is_dataset(kind):
             self.pipelines.stage_made(kind, inputs, attributes, outputs)
             return
-        written = (
-            [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if op_traits.writes_variables(kind) else []
-        )
+        written = [self.resource(t) for t in inputs if t.dtype is dtypes.resource] if ops.writes_variables(kind) else []
         read = [value for tensor in inputs if (value := self.value_or_none(tensor)) is not None]
         if written and kind != "AssignVariableOp":
             read += [held for one in written if (held := self.variables.get(one.key)) is not None]
         valued = [tensor for tensor in outputs if has_value(tensor.dtype)]
-        made = [(self.layout(tensor), digest_tensor(tensor)) for tensor in valued]
+        digest = partial(_digest_of_name, kind) if ops.names_a_resource(kind) else digest_tensor
+        made = [(self.layout(tensor), digest(tensor)) for tensor in valued]
         held_now = [self.read_variable(one) for one in written]
         made += [held for held in held_now if held is not None]
-        role = op_traits.role_of(kind, has_inputs=bool(read))
+        role = ops.role_of(kind, has_inputs=bool(read))
         if role is Role.BATCH:
             self.arrived()
         if not made and role is Role.OP:
@@ -171,3 +232,8 @@ class Recorder(RecordMaker):
         """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
         tensor = content_of(resource.handle)
         return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
+
+
+def _digest_of_name(kind: str, _: Any) -> bytes:
+    """Stands for the name of a resource, which another run is free to call otherwise."""
+    return digest_text(f"tf::{kind}")

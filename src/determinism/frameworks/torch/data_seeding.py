@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler, get_worker_info
 
-from determinism.frameworks.torch.seeding import fill, generator
-from determinism.seeds.process_generators import seed_numpy, seed_python
-from determinism.seeds.streams import Streams
+from determinism.frameworks.torch.enable import fill, generator
+from determinism.seeds import Streams, seed_numpy, seed_python
 
 
 def seed_worker(streams: Streams, worker: int) -> Streams:

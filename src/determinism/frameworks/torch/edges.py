@@ -2,21 +2,284 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from determinism.digest import digest_bytes
-from determinism.frameworks.torch.collectives import is_root
-from determinism.frameworks.torch.device_digests.record_digests import Digest
-from determinism.frameworks.torch.layouts import Layout
-from determinism.frameworks.torch.op_traits import OpTraits
-from determinism.frameworks.torch.storages import EXTERNAL, StorageState
-from determinism.frameworks.torch.stream import Stream
-from determinism.frameworks.torch.tensor_bytes import is_strided
-from determinism.trace.waiting_rows import settled
+from determinism.frameworks.torch.device_digests import DeviceDigests, Digest, RecordDigests
+from determinism.frameworks.torch.ops import ArgumentTable, OpTraits, is_root
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided, memory_of
+from determinism.sites import SiteTable
+from determinism.trace.schema import SHARED, Table
+from determinism.trace.spool import settled
+from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access
+
+# Numbers how tensors look at their memory, and knows which bytes of it they are.
+
+_STRIDED = torch.strided
+_Key = tuple[Any, ...]
+
+
+class Layout:
+    """One way to look at memory."""
+
+    __slots__ = ("digest", "fills_storage", "memory", "number")
+
+    def __init__(self, number: int, fills_storage: bool, memory: Any, digest: Callable[[torch.Tensor], Any]) -> None:
+        self.number = number
+        self.fills_storage = fills_storage
+        """Whether the elements take as many bytes as the storage has."""
+        self.memory = memory
+        """See `memory_of`."""
+        self.digest = digest
+        """Gives the digest of a tensor that looks at memory in this way."""
+
+
+class KnownLayouts(dict[_Key, Layout]):
+    """The ways to look at memory of one place, by dtype, sizes, strides, offset and bytes of the storage."""
+
+    __slots__ = ("is_shared",)
+
+    def __init__(self, is_shared: bool) -> None:
+        super().__init__()
+        self.is_shared = is_shared
+
+
+class LayoutTable:
+    """Numbers dtype, shape, strides, offset, device and storage size."""
+
+    def __init__(self, add: Callable[[str], int], digests: RecordDigests) -> None:
+        """Take the function that writes a text and gives its number, and what gives digests of tensors on devices."""
+        self._add = add
+        self._digests = digests
+        self._by_place: dict[tuple[torch.device, bool], KnownLayouts] = {}
+        self._without_storage: dict[_Key, int] = {}
+        self.value_number = add(json.dumps(["value"]))
+        """Stands for a value that is no tensor."""
+
+    def where(self, tensor: torch.Tensor, *, is_shared: bool) -> KnownLayouts:
+        """The known layouts of memory like that of a tensor.
+
+        Args:
+            tensor: Says on which device.
+            is_shared: Whether processes share the memory.
+        """
+        place = (tensor.device, is_shared)
+        return self._by_place.get(place) or self._by_place.setdefault(place, KnownLayouts(is_shared))
+
+    def add(self, tensor: torch.Tensor, key: _Key, known: KnownLayouts) -> Layout:
+        """Number a layout that is met for the first time."""
+        dtype, sizes, strides, offset, storage_bytes = key
+        shared = (SHARED,) if known.is_shared else ()
+        number = self._new(dtype, sizes, strides, offset, tensor.device, storage_bytes, *shared)
+        fills_storage = tensor.nbytes == storage_bytes
+        if self._digests.handles(tensor):
+            layout = Layout(number, fills_storage, None, self._digests.of)
+        else:
+            layout = Layout(number, fills_storage, memory_of(tensor), digest_tensor)
+        known[key] = layout
+        return layout
+
+    def number_without_storage(self, tensor: torch.Tensor) -> int:
+        """The number for a tensor of which no storage is to be known, or that has none of its own."""
+        if tensor.is_nested:
+            view: _Key = (tuple(size for part in tensor.unbind() for size in part.shape), (), 0)
+        elif tensor.layout is _STRIDED:
+            view = (tensor.shape, tensor.stride(), tensor.storage_offset())
+        else:
+            view = (tensor.shape, (), 0)
+        key = (tensor.dtype, *view, tensor.device, 0)
+        number = self._without_storage.get(key)
+        if number is None:
+            number = self._without_storage[key] = self._new(*key)
+        return number
+
+    def _new(
+        self, dtype: Any, sizes: Any, strides: Any, offset: int, device: Any, storage_bytes: int, *shared: str
+    ) -> int:
+        name = str(dtype).removeprefix("torch.")
+        return self._add(json.dumps([name, list(sizes), list(strides), offset, str(device), storage_bytes, *shared]))
+
+
+# Which record wrote the memory that a tensor lies in.
+#
+# Identity is the address of the storage object. It is not reused while a weak reference is held, so one is held for
+# every known storage until a sweep finds that the storage is gone.
+
+EXTERNAL = -1
+_storage_of = torch._C.TensorBase.untyped_storage
+_expired = torch.UntypedStorage._expired
+_free_weak_reference = torch.UntypedStorage._free_weak_ref
+_NEW_BETWEEN_SWEEPS = 256
+"""A weak reference keeps the storage object's few bytes; too many of them would scatter the allocator's free memory."""
+
+
+class StorageState:
+    """What is known of one storage."""
+
+    __slots__ = ("digest", "is_foreign", "key", "layouts", "lifted", "output", "record", "reference", "view", "writer")
+
+    def __init__(self, key: int, layouts: KnownLayouts) -> None:
+        self.key = key
+        self.layouts = layouts
+        """The ways to look at memory like its own."""
+        self.record = EXTERNAL
+        """Number of the record that wrote it last; `EXTERNAL` if nobody recorded did."""
+        self.output = 0
+        """Which output of that record lies here."""
+        self.digest: Digest = b""
+        """Of what that output held when it was written; kept only while a record is captured."""
+        self.view: Any = None
+        """Sizes, strides, offset and dtype of that output; kept with the digest."""
+        self.is_foreign = False
+        """Others can write this memory unseen: NumPy, a C extension, another process."""
+        self.lifted: tuple[int, Digest] | None = None
+        """Layout and digest of a foreign tensor (from_numpy) when the framework took it over; None once an op wrote it."""
+        self.reference: Any = None
+        self.writer: Any = None
+        """Which thread wrote it last; kept only for threads other than the main one."""
+
+
+class StorageTable:
+    """The state of every storage that records have touched."""
+
+    def __init__(self, layouts: LayoutTable) -> None:
+        """Take what numbers the ways to look at storages."""
+        self._layouts = layouts
+        self._states: dict[int, StorageState] = {}
+        self._sweep_at = _NEW_BETWEEN_SWEEPS
+        self._lock = threading.Lock()
+
+    def look(self, tensor: torch.Tensor) -> tuple[StorageState, Layout]:
+        """The state of a tensor's storage, and how the tensor looks at it; a storage met for the first time is external.
+
+        Raises:
+            RuntimeError: It is not a tensor with strides over one storage.
+        """
+        storage = _storage_of(tensor)
+        state = self._states.get(storage._cdata)
+        if state is None:
+            state = self._new(tensor, storage)
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes())
+        return state, state.layouts.get(key) or self._layouts.add(tensor, key, state.layouts)
+
+    def state(self, tensor: torch.Tensor) -> StorageState:
+        """The state of a tensor's storage."""
+        return self.look(tensor)[0]
+
+    def _new(self, tensor: torch.Tensor, storage: Any) -> StorageState:
+        key = storage._cdata
+        with self._lock:
+            state = self._states.get(key)
+            if state is not None:
+                return state
+            if len(self._states) >= self._sweep_at:
+                self._sweep()
+            # On a GPU it always says so.
+            is_shared = tensor.is_cpu and storage.is_shared()
+            state = StorageState(key, self._layouts.where(tensor, is_shared=is_shared))
+            state.reference = storage._weak_ref()
+            # Memory that PyTorch cannot resize belongs to somebody else (from_numpy, frombuffer, dlpack, a map).
+            state.is_foreign = is_shared or not storage.resizable()
+            self._states[key] = state
+            return state
+
+    def known(self, tensor: torch.Tensor) -> StorageState | None:
+        """The state of a tensor's storage if a record has touched it."""
+        return self._states.get(_storage_of(tensor)._cdata)
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """A tensor's memory becomes that of other processes too."""
+        self.state(tensor).layouts = self._layouts.where(tensor, is_shared=True)
+
+    def written_elsewhere(self, key: int) -> None:
+        """Another thread wrote a storage: what it holds is digested when it is read."""
+        state = self._states.get(key)
+        if state is not None:
+            state.record = EXTERNAL
+            state.is_foreign = True
+
+    def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
+        """What every living storage holds that a record wrote, before something runs that nobody records.
+
+        Args:
+            digest: Gives the digest of a tensor.
+        """
+        with self._lock:
+            states = [state for state in self._states.values() if state.record != EXTERNAL and not state.is_foreign]
+        held = []
+        for state in states:
+            storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
+            if storage is not None and storage.device.type != "meta":
+                held.append((state, digest(_bytes_of(storage))))
+        return held
+
+    def forget_changed(
+        self, held: list[tuple[StorageState, Digest]] | None, digest: Callable[[torch.Tensor], Digest]
+    ) -> None:
+        """Digest the storages that were written since, when they are read next: no record knows who wrote them.
+
+        Args:
+            held: What `contents` gave; None if that failed, which makes every storage one that was written.
+            digest: See `contents`.
+        """
+        if held is None:
+            with self._lock:
+                for state in self._states.values():
+                    state.record = EXTERNAL
+            return
+        for state, before in held:
+            storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
+            if storage is not None and settled(digest(_bytes_of(storage))) != settled(before):
+                state.record = EXTERNAL
+
+    def _sweep(self) -> None:
+        gone = [key for key, state in self._states.items() if _expired(state.reference)]
+        for key in gone:
+            _free_weak_reference(self._states.pop(key).reference)
+        self._sweep_at = len(self._states) + max(_NEW_BETWEEN_SWEEPS, len(self._states) // 2)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+# One stream of records, with the numbers of the names in it.
+
+
+class Stream:
+    """A writer, and what all recorders that write with it share."""
+
+    def __init__(self, writer: ProcessWriter, devices: DeviceDigests | None = None) -> None:
+        """Take what writes the records, and the devices on which tensors are digested."""
+        self.writer = writer
+        self.digests = RecordDigests(writer, devices or DeviceDigests())
+        self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
+        self.arguments = ArgumentTable(lambda t: writer.name(Table.ARGUMENTS, t))
+        self.layouts = LayoutTable(lambda t: writer.name(Table.LAYOUT, t), self.digests)
+        self.storages = StorageTable(self.layouts)
+        self._ops: dict[str, int] = {}
+        self._modules: dict[str, int] = {}
+
+    def op_number(self, name: str) -> int:
+        """The number of an op's name."""
+        number = self._ops.get(name)
+        if number is None:
+            number = self._ops[name] = self.writer.name(Table.OP, name)
+        return number
+
+    def module_number(self, path: str) -> int:
+        """The number of a module's path."""
+        number = self._modules.get(path)
+        if number is None:
+            number = self._modules[path] = self.writer.name(Table.MODULE, path)
+        return number
+
 
 READ = int(Access.READ)
 _CARRY = int(Access.CARRY)
@@ -153,7 +416,7 @@ class Edges:
         """Flat twos of layout and digest of what an op wrote, and the states of the storages that it lies in."""
         made: list[int | Digest] = []
         states: list[StorageState | None] = []
-        has_no_values = traits.is_uninitialized or traits.is_collective
+        has_no_values = traits.is_uninitialized or traits.is_asynchronous
         if len(tensors) > 1 and not has_no_values and self._handles(tensors[0]):
             return self._outputs_together(traits, tensors)
         for position, tensor in enumerate(tensors):

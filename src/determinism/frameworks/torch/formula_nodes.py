@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-from determinism.frameworks.torch.edges import Looked
-from determinism.frameworks.torch.formulas import formulas_of
-from determinism.frameworks.torch.forward_links import sequence_number
-from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits
-from determinism.frameworks.torch.storages import EXTERNAL
+from determinism.frameworks.torch.edges import EXTERNAL, Looked
+from determinism.frameworks.torch.modules import sequence_number
+from determinism.frameworks.torch.ops import HIGHER_ORDER, OpTraits, formulas_of
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.types import Role
 
 if TYPE_CHECKING:
-    from determinism.frameworks.torch.record_maker import RecordMaker
-    from determinism.frameworks.torch.threads import Threads
+    from determinism.frameworks.torch.recorder import RecordMaker, Threads
 
 _MOST_REMEMBERED = 20_000
 _num_modes = torch._C._len_torch_dispatch_stack

@@ -3,13 +3,80 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 
-from determinism.frameworks.torch.forward_links import Link
 from determinism.sites import NO_STACK, Waiting
+
+# From a node of the autograd graph to the forward op that made it.
+#
+# The counter of nodes is per thread. At dispatch it already stands one behind the node that the op belongs to. The
+# first record that sees the counter move owns the node: later records of the same value are parts of the same op.
+
+_MOST_LINKS = 200_000
+_MOST_SKIPPED = 8
+sequence_number = torch.autograd._get_sequence_nr
+
+
+@dataclass(slots=True)
+class Link:
+    """The forward side of a node."""
+
+    record: int
+    """Number of the record; -1 for a view, which has none."""
+    stack: int
+    module: int
+
+
+NO_MODULE = -1
+NOWHERE = Link(-1, NO_STACK, NO_MODULE)
+
+
+class ForwardLinks:
+    """The links of the thread that is recorded. Two generations are kept, so that memory stays bounded over steps."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        """The counter when a link was last made."""
+        self.newest: Link | None = None
+        """The link made last."""
+        self.wrote_view: Link | None = None
+        """Set by a record that wrote into a view, until the next link."""
+        self._new: dict[int, Link] = {}
+        self._old: dict[int, Link] = {}
+
+    def add(self, sequence: int, link: Link) -> None:
+        """The counter moved to `sequence` during the op of this link.
+
+        Numbers that were skipped belong to nodes that were made without an op at that moment: by this op before its
+        first record, or, after a write into a view, by the write (`CopySlices` and the view made anew).
+        """
+        if self.last != sequence - 1:
+            self._add_skipped(sequence, link)
+        self.last = sequence
+        self.newest = link
+        self.wrote_view = None
+        self._new.setdefault(sequence - 1, link)
+        if len(self._new) >= _MOST_LINKS:
+            self.age()
+
+    def _add_skipped(self, sequence: int, link: Link) -> None:
+        skipped = range(max(self.last, sequence - 1 - _MOST_SKIPPED), sequence - 1) if self.last >= 0 else ()
+        for index, number in enumerate(skipped):
+            after_write = self.wrote_view is not None and index < 2
+            self._new.setdefault(number, self.wrote_view if after_write and self.wrote_view else link)
+
+    def of(self, sequence: int) -> Link:
+        """The link of a node."""
+        return self._new.get(sequence) or self._old.get(sequence) or NOWHERE
+
+    def age(self) -> None:
+        """A step ended: forget what is older than the step before."""
+        self._old, self._new = self._new, {}
 
 
 class Call(Waiting):
@@ -83,3 +150,88 @@ class ModulePaths:
             if calls[index].module is module:
                 del calls[index:]
                 return
+
+
+# What a program keeps: parameters, gradients, buffers and optimizer state, with their names.
+
+
+class Held(NamedTuple):
+    """One tensor that the program keeps."""
+
+    kind: str
+    """`parameter`, `gradient`, `buffer` or `optimizer state`."""
+    name: str
+    tensor: torch.Tensor
+
+
+class HeldTensors:
+    """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
+
+    def __init__(self, paths: ModulePaths) -> None:
+        self._paths = paths
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer stepped."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+
+    def add_leaf(self, tensor: torch.Tensor, describe: Callable[[], str]) -> None:
+        """A tensor that requires a gradient and was made by no op was read."""
+        known = self._leaves.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            self._leaves[id(tensor)] = (weakref.ref(tensor), describe())
+
+    def tensors(self) -> Iterator[Held]:
+        """Everything that is kept now, each tensor once, in an order that does not vary."""
+        seen: set[int] = set()
+        for held in self._all():
+            if id(held.tensor) in seen:
+                continue
+            seen.add(id(held.tensor))
+            yield held
+            if held.kind == "parameter" and (gradient := _gradient(held.tensor)) is not None:
+                yield Held("gradient", held.name, gradient)
+
+    def _all(self) -> Iterator[Held]:
+        named: dict[int, str] = {}
+        taken: set[str] = set()
+        for number, root in enumerate(self._paths.roots(), 1):
+            parameters, buffers = [*root.named_parameters()], [*root.named_buffers()]
+            names = [name for name, _ in (*parameters, *buffers)]
+            # Two outermost modules, of a GAN say, may both have a `0.weight`.
+            suffix = "" if taken.isdisjoint(names) else f" of outermost module {number} ({type(root).__name__})"
+            taken.update(names)
+            for name, parameter in parameters:
+                yield Held("parameter", named.setdefault(id(parameter), name + suffix), parameter)
+            for name, buffer in buffers:
+                yield Held("buffer", name + suffix, buffer)
+        for reference in list(self._optimizers.values()):
+            if (optimizer := reference()) is not None:
+                yield from _of_optimizer(optimizer, named)
+        for key, (leaf, name) in list(self._leaves.items()):
+            if (tensor := leaf()) is not None:
+                yield Held("parameter", name, tensor)
+            else:
+                del self._leaves[key]
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str]) -> Iterator[Held]:
+    for group_index, group in enumerate(optimizer.param_groups):
+        # A parameter that has a name is that one wherever it stands; the others are known by where they stand.
+        for index, parameter in sorted(enumerate(group["params"]), key=lambda one: named.get(id(one[1]), "")):
+            if not isinstance(parameter, torch.Tensor):
+                continue
+            name = named.get(id(parameter)) or f"param_groups[{group_index}].params[{index}]"
+            yield Held("parameter", name, parameter)
+            state = optimizer.state.get(parameter)
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        yield Held("optimizer state", f"{key} of {name}", value)

@@ -2,29 +2,355 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from determinism.digest import digest_text
-from determinism.frameworks.torch.arguments import value_text
-from determinism.frameworks.torch.compiler import unwrap_handler
-from determinism.frameworks.torch.edges import Looked, written_tensors
-from determinism.frameworks.torch.forward_links import NO_MODULE, Link, sequence_number
-from determinism.frameworks.torch.generators import generator_of, state_digest
-from determinism.frameworks.torch.late_copies import as_called
-from determinism.frameworks.torch.op_traits import HIGHER_ORDER, OpTraits, traits_of
-from determinism.frameworks.torch.record_maker import RecordMaker, num_function_modes
-from determinism.frameworks.torch.settings_inside import run_with_settings, runner_of
+from determinism.digest import digest_bytes, digest_text
+from determinism.frameworks.attention import Attention
+from determinism.frameworks.earlier_threads import program_threads
+from determinism.frameworks.progress import Progress, ThreadProgress
+from determinism.frameworks.torch.edges import (
+    EXTERNAL,
+    READ,
+    Edges,
+    Layout,
+    Looked,
+    StorageState,
+    StorageTable,
+    Stream,
+    written_tensors,
+)
+from determinism.frameworks.torch.formula_nodes import FormulaNodes
+from determinism.frameworks.torch.modules import (
+    NO_MODULE,
+    NOWHERE,
+    ForwardLinks,
+    HeldTensors,
+    Link,
+    ModulePaths,
+    sequence_number,
+)
+from determinism.frameworks.torch.ops import (
+    HIGHER_ORDER,
+    OPAQUE,
+    OpTraits,
+    as_called,
+    generator_of,
+    run_with_settings,
+    runner_of,
+    state_digest,
+    traits_of,
+    unwrap_handler,
+    value_text,
+)
+from determinism.frameworks.torch.tensor_bytes import is_plain, is_strided, plain_parts
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.sites import frame_text, innermost_user_frame
+from determinism.trace.kept_values import sampled_places
 from determinism.trace.schema import Meaning
-from determinism.types import Role
+from determinism.trace.writer import ProcessWriter
+from determinism.types import NO_DIGEST, Phase, Role
+
+# Keeps elements of the tensors that records give, so that runs on other machines can be compared by how far they are
+# apart.
+
+_MOST_KNOWN = 4096
+_data_pointer = torch._C.TensorBase.data_ptr
+
+
+class KeptValues:
+    """Takes the same elements of each tensor of one size."""
+
+    def __init__(self, most: int) -> None:
+        """Make one.
+
+        Args:
+            most: How many elements of a tensor are kept at most.
+        """
+        self._most = most
+        self._places: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+    def add(self, writer: ProcessWriter, record: int, tensors: Sequence[torch.Tensor], outputs: Sequence[Any]) -> None:
+        """Keep elements of what a record gave.
+
+        Args:
+            writer: Of the record.
+            record: Its number.
+            tensors: What it gave.
+            outputs: Layout and digest of each; one without a digest holds bytes that mean nothing.
+        """
+        for output, (tensor, digest) in enumerate(zip(tensors, outputs[1::2], strict=False)):
+            if digest == NO_DIGEST or not is_plain(tensor) or not tensor.numel() or tensor.is_quantized:
+                continue
+            try:
+                writer.values(record, output, self._elements(tensor.detach()))
+            except (RuntimeError, TypeError) as error:
+                writer.blind_spot(
+                    "values-not-kept", f"values of {tensor.dtype}", f"{type(error).__name__}: {error}"[:300]
+                )
+
+    def _elements(self, tensor: torch.Tensor) -> bytes:
+        tensor = tensor.resolve_conj().resolve_neg()
+        kept = torch.take(tensor, self._places_in(tensor)) if tensor.numel() > self._most else tensor.contiguous()
+        kept = kept.cpu()
+        return ctypes.string_at(_data_pointer(kept), kept.nbytes)
+
+    def _places_in(self, tensor: torch.Tensor) -> Any:
+        key = (tensor.numel(), tensor.device)
+        if key not in self._places:
+            if len(self._places) >= _MOST_KNOWN:
+                self._places.clear()
+            self._places[key] = torch.tensor(sampled_places(tensor.numel(), self._most), device=tensor.device)
+        return self._places[key]
+
+
+# What may look closely at the ops that a recorder records.
+
+
+class Look(Protocol):
+    """Looks closely at what a recorder records."""
+
+    def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+        """An op is about to run."""
+
+    def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+        """It has run, and was recorded under a number."""
+
+    def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Something else than an op is about to be recorded."""
+
+
+# Makes the records of one thread: of ops, and of what happens to tensors besides.
+
+num_function_modes = torch._C._len_torch_function_stack
+num_dispatch_modes = torch._C._len_torch_dispatch_stack
+_current_node = torch._C._current_autograd_node
+_frame = sys._getframe
+_BACKWARD = Phase.BACKWARD
+_FORWARD = Phase.FORWARD
+_OP = Role.OP
+
+
+class RecordMaker(Attention):
+    """Knows where a thread stands, and writes down what it did there."""
+
+    def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
+        """Make one that sleeps until `begin`.
+
+        Args:
+            tracks_ops: Whether ops will be seen; without them nobody knows who wrote a tensor.
+            paranoid: Digest every input of every op.
+        """
+        super().__init__()
+        self.tracks_ops = tracks_ops
+        self.paranoid = paranoid
+        self.capture: Look | None = None
+        """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
+        self.kept_values: KeptValues | None = None
+        """Keeps elements of what records give, where that was asked for."""
+        self.saving: list[torch.Tensor] | None = None
+        """What the call of `torch.save` that runs has saved so far; None if none does."""
+        self.graph_depth = 0
+        """How many calls of compiled graphs are running."""
+        self.step_ended: Callable[[str], None] = lambda counted_by: None
+        self.thread = get_ident()
+
+    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Do something of ours outside an op; modes of the program do not see what we ask tensors."""
+        if not num_function_modes() and num_dispatch_modes() <= 1:
+            return super().quietly(action, *arguments, **keywords)
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return super().quietly(action, *arguments, **keywords)
+
+    def begin(
+        self,
+        stream: Stream,
+        *,
+        number: int = 0,
+        edges: Callable[[Callable[[torch.Tensor], None]], Edges] | None = None,
+        progress: Callable[[Callable[[str], None]], Progress] = Progress,
+    ) -> None:
+        """Record into a stream from now on; what was recorded before is forgotten.
+
+        Args:
+            stream: Takes the records.
+            number: Which thread of the stream this is.
+            edges: Makes what knows who wrote a tensor, given what is to be called when a leaf is read.
+            progress: Makes what knows the step, given what is to be called when one ends.
+        """
+        self.stream = stream
+        self.writer = stream.writer
+        self.sites = stream.sites
+        self.arguments = stream.arguments
+        self.layouts = stream.layouts
+        self.modules = ModulePaths(stream.module_number)
+        self.held = HeldTensors(self.modules)
+        self.edges = edges(self._leaf_read) if edges else Edges(stream, self._leaf_read, paranoid=self.paranoid)
+        self.progress = progress(self._step_ended)
+        self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}
+        """By the id of an op: its traits, its number, what runs it, and itself, so that the id stays its own."""
+        self._calls = self.modules.calls
+        self._links = ForwardLinks()
+        self.formula_nodes = FormulaNodes(self)
+        self.number = number
+        self._helpers: dict[int, int] = {}
+        self.wake = None
+        self.is_active = True
+
+    def append(
+        self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
+    ) -> int:
+        """Add a record; returns its number."""
+        is_own = (ident := get_ident()) == self.thread
+        # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
+        thread = self.number if is_own else self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
+        phase, link = self.place()
+        stack = self.sites.stack(_frame(3), self._calls)
+        cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
+        record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
+        if is_own and (sequence := sequence_number()) != self._links.last:
+            self._links.add(sequence, Link(record, stack, link.module))
+        return record
+
+    def place(self) -> tuple[Phase, Link]:
+        """The phase; for a backward op its forward op and that op's module, else the module being called."""
+        node = _current_node()
+        if node is not None:
+            if self.formula_nodes.has_any:
+                self.formula_nodes.saw(node)
+            return _BACKWARD, self._links.of(node._sequence_nr())
+        calls = self._calls
+        if calls:
+            return _FORWARD, calls[-1].link
+        return (Phase.OPTIMIZER if self.progress.optimizer_depth else self.progress.phase), NOWHERE
+
+    def event(
+        self,
+        role: Role,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        *,
+        text: str = "",
+        given: Sequence[torch.Tensor] = (),
+        values: bool = False,
+        plain_values: Sequence[bytes] = (),
+        generators: Sequence[bytes] = (),
+        phase: Phase | None = None,
+    ) -> int:
+        """Record that something happened to tensors: an escape, a loss, what is held.
+
+        Args:
+            role: What it stands for.
+            name: Its name, such as `determinism::tolist`.
+            tensors: The tensors concerned.
+            text: Kept as the record's arguments.
+            given: Tensors that it got, to be digested as its inputs.
+            values: Digest the tensors as the record's outputs.
+            plain_values: Bytes that stand for values that are no tensors; outputs as well.
+            generators: Digests of the states of generators.
+            phase: Instead of the current phase.
+        """
+        looked = Looked()
+        tensors = [part for tensor in tensors for part in plain_parts(tensor)]
+        for part in (part for tensor in given for part in plain_parts(tensor)):
+            self.edges.look_at_value(part, looked)
+        for tensor in tensors if self.tracks_ops else ():
+            self.edges.look_at(tensor, looked)
+        outputs: list[Any] = []
+        for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
+            outputs += (self.layouts.number_without_storage(tensor), digest)
+        for value in plain_values:
+            outputs += (self.layouts.value_number, digest_bytes(value))
+        arguments = self.arguments.text_number(text) if text else -1
+        with self.progress.in_phase(phase or self.progress.phase):
+            if self.capture is not None:
+                self.capture.event(self, name, tensors)
+            record = self.append(role, self.stream.op_number(name), arguments, looked, outputs, generators)
+        if self.kept_values is not None and values:
+            self.kept_values.add(self.writer, record, tensors, outputs)
+        return record
+
+    def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
+        """What some tensors hold, before something that is no op reads or writes them."""
+        looked = Looked()
+        for tensor in tensors:
+            self.edges.look_at(tensor, looked)
+        return looked
+
+    def made(
+        self,
+        name: str,
+        looked: Looked,
+        tensors: list[torch.Tensor],
+        *,
+        text: str,
+        generators: Sequence[bytes] = (),
+    ) -> None:
+        """Record that something that is no op read what was looked at, and left these tensors."""
+        outputs, states = self.edges.outputs(OPAQUE, tensors)
+        arguments = self.arguments.text_number(text)
+        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, generators)
+        if self.kept_values is not None:
+            self.kept_values.add(self.writer, record, tensors, outputs)
+        self.edges.wrote(states, record)
+
+    def _leaf_read(self, tensor: torch.Tensor) -> None:
+        if self.progress.phase is Phase.INIT and not self.progress.optimizer_depth:
+            self.progress.phase = Phase.FORWARD
+        if not isinstance(tensor, torch.nn.Parameter):
+            self.held.add_leaf(tensor, lambda: f"tensor of shape {tuple(tensor.shape)}")
+
+    def _step_ended(self, counted_by: str) -> None:
+        self.step_ended(counted_by)
+        self._links.age()
+
 
 _no_dispatch = torch._C._disabled_torch_dispatch_impl
-_frame = sys._getframe
-_OP = Role.OP
+_dispatch_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""The dtype of the tensor that stands for a Python number."""
+
+
+def _computes_no_values() -> bool:
+    """Whether ops make tensors without values now, because a compiler or an exporter looks at the program."""
+    return _dispatch_mode(_FAKE) is not None or _dispatch_mode(_FUNCTIONAL) is not None
+
+
+def _run(run: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return run(*args, **kwargs)
+    except RuntimeError as error:
+        if not _lost_a_number(error):
+            raise
+    return run(*_with_tensors(func, args), **kwargs)
+
+
+def _lost_a_number(error: RuntimeError) -> bool:
+    """Whether an op refused a Python number that its schema wants as a tensor.
+
+    A tensor that stands for a number of the program, as graphs that were traced hold them, is handed to modes as that number.
+    Only some ops take it back.
+    """
+    text = str(error)
+    return "Expected a value of type 'Tensor' for argument" in text and "Unable to cast" in text
+
+
+def _with_tensors(func: Any, args: Any) -> list[Any]:
+    return [
+        torch.scalar_tensor(value, dtype=_NUMBERS[type(value)])
+        if type(value) in _NUMBERS and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, func._schema.arguments, strict=False)
+    ]
 
 
 class Recorder(RecordMaker, TorchDispatchMode):
@@ -45,31 +371,42 @@ class Recorder(RecordMaker, TorchDispatchMode):
                 # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
                 return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
         if (not self.is_active or self._is_busy) and not self.is_ready():
+            return _run(func, func, args, kwargs)
+        has_dispatch_modes = num_dispatch_modes()
+        if has_dispatch_modes and _computes_no_values():
             return func(*args, **kwargs)
         traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
         if traits.is_ignored:
-            return run(*args, **kwargs)
+            return _run(run, func, args, kwargs)
         if traits.is_view_or_copy:
             if traits.is_view:
-                result = run(*args, **kwargs)
+                result = _run(run, func, args, kwargs)
                 if sequence_number() != self._links.last and get_ident() == self.thread:
                     self._link_view()
                 return result
             traits = as_called(traits, args, kwargs)
-        has_modes = num_function_modes()
+        has_modes = has_dispatch_modes or num_function_modes()
         try:
             if has_modes:
-                with torch._C.DisableTorchFunction():
+                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                     looked, generator = self._before(traits, func, args, kwargs)
             else:
                 looked, generator = self._before(traits, func, args, kwargs)
         except Exception as error:
             self.failed(traits.name, error)
-            return run(*args, **kwargs)
-        result = run_with_settings(self.writer, func, args, kwargs) if traits.needs_settings else run(*args, **kwargs)
+            return _run(run, func, args, kwargs)
+        if traits.needs_settings:
+            result = run_with_settings(self.writer, func, args, kwargs)
+        else:
+            try:
+                result = run(*args, **kwargs)
+            except RuntimeError as error:
+                if not _lost_a_number(error):
+                    raise
+                result = run(*_with_tensors(func, args), **kwargs)
         try:
             if has_modes:
-                with torch._C.DisableTorchFunction():
+                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                     self._after(traits, op, args, kwargs, looked, generator, result)
             else:
                 self._after(traits, op, args, kwargs, looked, generator, result)
@@ -118,7 +455,7 @@ class Recorder(RecordMaker, TorchDispatchMode):
             self.kept_values.add(self.writer, record, written, outputs)
         if traits.is_lift:
             self.edges.lifted(states, outputs)
-        elif traits.is_collective:
+        elif traits.is_asynchronous:
             self.edges.in_flight(states)
         if role is not _OP and type(result) is float:
             self.writer.number(Meaning.READ, record, looked.edges, result, self.progress.step)
@@ -136,3 +473,188 @@ class Recorder(RecordMaker, TorchDispatchMode):
 
 
 unwrap_handler(Recorder)
+
+
+# The edges of a thread other than the main one: what another thread wrote is known by its digest only.
+
+
+class ThreadEdges(Edges):
+    """Knows which record of its thread wrote which memory.
+
+    Which thread wrote last may vary from run to run. So an edge stays within a thread: memory that another one may
+    have written since is digested when it is read, here and in the main thread.
+    """
+
+    def __init__(
+        self, stream: Stream, main: StorageTable, leaf_read: Callable[[torch.Tensor], None], *, paranoid: bool
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            stream: That of the threads.
+            main: What the main thread knows of storages.
+            leaf_read: Called when a leaf that requires a gradient is read.
+            paranoid: Digest every input.
+        """
+        super().__init__(stream, leaf_read, paranoid=paranoid)
+        self._main = main
+        self._always = paranoid
+
+    def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
+        """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
+        if is_strided(tensor):
+            state = self.storages.state(tensor)
+            known = self._main.known(tensor)
+            if state.writer is not self or (known is not None and known.record != EXTERNAL):
+                state.record = EXTERNAL
+            self._paranoid = self._always or state.writer is not self
+        return super().look_at(tensor, looked, access)
+
+    def wrote(self, states: list[StorageState | None], record: int) -> None:
+        """From now on these storages hold what a record wrote as its outputs; the main thread must look anew."""
+        super().wrote(states, record)
+        for state in states:
+            if state is not None:
+                state.writer = self
+                self._main.written_elsewhere(state.key)
+
+
+# The recorders of a process: that of its main thread, and one for each other thread while it runs.
+
+_SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
+"""Modules whose threads only carry tensors from one process to another."""
+_MOST_NAMES = 256
+_MADE_AT = "_determinism_made_at"
+
+
+class Threads:
+    """Knows the recorder of every thread. All threads but the main one share a stream, which is not in an order."""
+
+    def __init__(self, main: Recorder, open_stream: Callable[[], Stream | None]) -> None:
+        """Take the recorder of the thread that calls this, and what makes the stream of all others."""
+        self.main = main
+        self.step_ended: Callable[[Recorder, str], None] = lambda recorder, counted_by: None
+        self._open_stream = open_stream
+        self._stream: Stream | None = None
+        self._names: list[str] = []
+        self._made_at: list[str] = []
+        self._by_thread: dict[int, Recorder] = {main.thread: main}
+        self._lock = threading.Lock()
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream of the threads other than the main one, once one of them did something."""
+        return self._stream
+
+    def recorder(self) -> Recorder | None:
+        """The recorder of this thread, ready to record; None if nothing is to be recorded now."""
+        ident = get_ident()
+        recorder = self._by_thread.get(ident)
+        if recorder is None:
+            if any(thread.ident == ident for thread in threading.enumerate()):
+                return None
+            # A thread of the framework works for the thread that called it.
+            recorder = self.main
+        return recorder if recorder.is_ready() else None
+
+    def is_alone(self) -> bool:
+        """Whether no thread but this one is recorded now."""
+        return all(ident == get_ident() for ident in list(self._by_thread))
+
+    def install(self) -> Undo:
+        """Record every thread that starts from now on; returns what ends that."""
+
+        def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+            target = getattr(thread, "_target", None)
+            if getattr(target, "__module__", None) in _SERVING:
+                return original(thread)
+            recorder = Recorder(tracks_ops=self.main.tracks_ops, paranoid=self.main.paranoid)
+            recorder.wake = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
+            self._by_thread[get_ident()] = recorder
+            if recorder.tracks_ops:
+                _push_mode(recorder)
+            try:
+                return original(thread)
+            finally:
+                if recorder.tracks_ops:
+                    _pop_mode()
+                self._by_thread.pop(get_ident(), None)
+
+        def made(original: Callable[..., None], thread: threading.Thread, *args: Any, **kwargs: Any) -> None:
+            original(thread, *args, **kwargs)
+            vars(thread)[_MADE_AT] = frame_text(innermost_user_frame())
+
+        undo_start, undo_making = (
+            wrap(threading.Thread, name, wrapper)
+            for name, wrapper in (("_bootstrap_inner", around), ("__init__", made))
+        )
+
+        def undo() -> None:
+            undo_making()
+            undo_start()
+
+        return undo
+
+    def _begin(self, name: str, made_at: str) -> Callable[[Recorder], None]:
+        def begin(recorder: Recorder) -> None:
+            if not self.main.is_ready():
+                return
+            recorder.wake = None
+            with self._lock:
+                if self._stream is None:
+                    self._stream = self._open_stream()
+                stream = self._stream
+                if stream is None:
+                    return
+                number = len(self._names) + 1
+                self._names.append(name)
+                self._made_at.append(made_at)
+                if number <= _MOST_NAMES:
+                    stream.writer.describe(
+                        threads=self._names[:_MOST_NAMES], threads_made_at=self._made_at[:_MOST_NAMES]
+                    )
+            self._attach(recorder, stream, number)
+
+        return begin
+
+    def _attach(self, recorder: Recorder, stream: Stream, number: int) -> None:
+        main = self.main
+        recorder.step_ended = lambda counted_by: self.step_ended(recorder, counted_by)
+        recorder.capture = main.capture
+        recorder.begin(
+            stream,
+            number=number,
+            edges=lambda leaf_read: ThreadEdges(stream, main.stream.storages, leaf_read, paranoid=recorder.paranoid),
+            progress=lambda step_ended: ThreadProgress(main.progress, step_ended),
+        )
+
+    def forked(self) -> Recorder:
+        """This is a forked child: only the thread that forked goes on, and is the main one; returns its recorder."""
+        main = self._by_thread.get(get_ident())
+        if main is None:
+            main = Recorder(tracks_ops=self.main.tracks_ops, paranoid=self.main.paranoid)
+            if main.tracks_ops:
+                _push_mode(main)
+        self.main = main
+        self._by_thread = {get_ident(): main}
+        self._stream = None
+        self._names = []
+        self._lock = threading.Lock()
+        return main
+
+    def earlier_threads(self) -> list[str]:
+        """Names of the program's threads that run and have no recorder."""
+        return program_threads(self._by_thread)
+
+    def end(self) -> None:
+        """Stop recording in every thread, and finish the files."""
+        began = self.main.is_active
+        for recorder in list(self._by_thread.values()):
+            recorder.is_active = False
+            recorder.wake = None
+        if self._stream is not None:
+            writer = self._stream.writer
+            writer.describe(records=writer.num_records, steps=0)
+            writer.close()
+        if began:
+            self.main.writer.close()

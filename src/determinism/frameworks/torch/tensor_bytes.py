@@ -14,6 +14,8 @@ from determinism.types import NO_DIGEST
 
 _data_pointer = torch._C.TensorBase.data_ptr
 _storage_of = torch._C.TensorBase.untyped_storage
+_transforms_are_active = torch._C._are_functorch_transforms_active
+_functorch: Any = torch._C._functorch
 _EMPTY = digest_bytes(b"")
 
 
@@ -48,12 +50,27 @@ def is_strided(tensor: torch.Tensor) -> bool:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a strided view of one storage that holds data."""
-    return is_strided(tensor) and not tensor.is_meta
+    return is_strided(tensor) and not tensor.is_meta and not is_without_values(tensor)
+
+
+def is_without_values(tensor: torch.Tensor) -> bool:
+    """Whether it is a tensor of a compiler or an exporter, which knows its shape only."""
+    return type(tensor).__module__.startswith("torch._subclasses.")
 
 
 def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the data: of a wrapper (DTensor, a masked or quantized subclass) what it wraps, else itself."""
-    if type(tensor) is torch.Tensor or not is_traceable_wrapper_subclass(tensor):
+    """The tensors that hold the data.
+
+    Of a wrapper (DTensor, a masked or quantized subclass, what `vmap` and `grad` hand to a function) what it wraps, of a
+    compiler's tensor without values nothing, else the tensor itself.
+    """
+    while _transforms_are_active() and _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    if type(tensor) is torch.Tensor:
+        return [tensor]
+    if is_without_values(tensor):
+        return []
+    if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     wrapped = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
     return [part for inner in wrapped if isinstance(inner, torch.Tensor) for part in plain_parts(inner)]

@@ -1,30 +1,22 @@
 """Wakes recording and enabling up in every Python process of the program, then runs the `sitecustomize` that this one hides.
 
-The program's interpreter runs this file whatever its version, so it keeps to Python 3.8; and at every start, so it
-imports next to nothing.
+The program's interpreter runs this file whatever its version, so it keeps to what Python 2.7 and Python 3 have in common;
+and at every start, so it imports next to nothing.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
 _BOOTSTRAP = os.path.dirname(os.path.abspath(__file__))
-_LAUNCH = os.path.dirname(_BOOTSTRAP)
-_ROOT = os.path.dirname(os.path.dirname(_LAUNCH))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_BOOTSTRAP)))
+_IS_SUPPORTED = sys.version_info >= (3, 11)
 
 
-class _OwnPackageFinder:
+class _OwnPackageFinder(object):
     """Finds the package that this file belongs to, which need not be on `sys.path`, before any other copy of it."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "determinism":
             return None
         from importlib.machinery import PathFinder
@@ -32,26 +24,8 @@ class _OwnPackageFinder:
         return PathFinder.find_spec(name, [_ROOT])
 
 
-def _note(reason: str) -> None:
-    try:
-        import runpy
-
-        runpy.run_path(os.path.join(_LAUNCH, "notes.py"))["note_not_recorded"](reason)
-    except Exception:
-        pass
-
-
-def _say(reason: str) -> None:
-    try:
-        sys.stderr.write(f"determinism: {reason}\n")
-    except Exception:
-        pass
-
-
-def _import_own_package(purpose: str) -> None:
-    if sys.version_info < (3, 11):
-        found = ".".join(map(str, sys.version_info[:2]))
-        raise RuntimeError(f"it is Python {found}; {purpose} needs 3.11 or newer. Run the program with a newer Python")
+def _import_own_package():
+    # type: () -> None
     finder = _OwnPackageFinder()
     sys.meta_path.insert(0, finder)
     try:
@@ -60,61 +34,87 @@ def _import_own_package(purpose: str) -> None:
         sys.meta_path.remove(finder)
 
 
-def _start_recording() -> None:
-    if sys.version_info < (3, 11):
-        found = ".".join(map(str, sys.version_info[:2]))
-        _note(
-            f"{sys.executable} is Python {found}; recording needs 3.11 or newer. Run the program with a newer Python."
-        )
-        return
-    _import_own_package("recording")
+def _start_recording():
+    # type: () -> None
     from determinism.launch.child import start
 
     start()
 
 
-def _start_probing() -> None:
-    _import_own_package("probing")
+def _start_probing():
+    # type: () -> None
     from determinism.probes.child import start
 
     start()
 
 
-def _start_enabling() -> None:
-    _import_own_package("making it deterministic")
-    from determinism.launch.enabling_child import start
+def _start_enabling():
+    # type: () -> None
+    from determinism.launch.enabling_child import start_enabling
 
-    start()
+    start_enabling()
 
 
-def _start_factors() -> None:
-    _import_own_package("an experiment")
-    from determinism.launch.factors_child import start
+def _start_factors():
+    # type: () -> None
+    from determinism.launch.enabling_child import start_factors
 
-    start()
+    start_factors()
+
+
+def _note(reason):
+    # type: (str) -> None
+    try:
+        path = os.path.join(os.path.dirname(_BOOTSTRAP), "notes.py")
+        names = {"__name__": "determinism_notes", "__file__": path}
+        with open(path) as file:  # `runpy` needs `sys.argv`, which Python before 3.8 has not set yet.
+            exec(compile(file.read(), path, "exec"), names)
+        names["note_not_recorded"](reason)  # type: ignore[operator]
+    except Exception:  # Whatever keeps the note from being written, the program goes on.
+        pass
+
+
+def _say(reason):
+    # type: (str) -> None
+    try:
+        escaped = "".join(one if one.isprintable() else repr(one)[1:-1] for one in reason)
+        sys.stderr.write("determinism: " + escaped + "\n")
+    except Exception:
+        pass
+
+
+def _described(error):
+    # type: (Exception) -> str
+    return type(error).__name__ + ": " + str(error)
+
+
+def _wake():
+    # type: () -> None
+    parts = (
+        ("DETERMINISM_PROBES", _start_probing, _say, "{} is not probed: {}"),
+        ("DETERMINISM_ENABLING", _start_enabling, _say, "{} was not made deterministic: {}"),
+        ("DETERMINISM_FACTORS", _start_factors, _note, "The experiment could not start in {}: {}"),
+        ("DETERMINISM_RECORDING", _start_recording, _note, "Recording could not start in {}: {}"),
+    )
+    for variable, start, report, message in parts:
+        if variable not in os.environ:
+            continue
+        try:
+            _import_own_package()
+            start()
+        except Exception as error:
+            report(message.format(sys.executable, _described(error)))
 
 
 sys.path[:] = [entry for entry in sys.path if entry != _BOOTSTRAP]
-if "DETERMINISM_PROBES" in os.environ:
-    try:
-        _start_probing()
-    except Exception as error:
-        _say(f"{sys.executable} is not probed: {type(error).__name__}: {error}")
-if "DETERMINISM_ENABLING" in os.environ:
-    try:
-        _start_enabling()
-    except Exception as error:
-        _say(f"{sys.executable} was not made deterministic: {type(error).__name__}: {error}")
-if "DETERMINISM_FACTORS" in os.environ:
-    try:
-        _start_factors()
-    except Exception as error:
-        _note(f"The experiment could not start in {sys.executable}: {type(error).__name__}: {error}")
-if "DETERMINISM_RECORDING" in os.environ:
-    try:
-        _start_recording()
-    except Exception as error:
-        _note(f"Recording could not start in {sys.executable}: {type(error).__name__}: {error}")
+if _IS_SUPPORTED:
+    _wake()
+elif "DETERMINISM_RECORDING" in os.environ:
+    _note(
+        "{} is Python {}.{}; recording needs 3.11 or newer. Run the program with a newer Python.".format(
+            sys.executable, sys.version_info[0], sys.version_info[1]
+        )
+    )
 
 # Without this module in the way the import system finds the hidden one and leaves it in our place; and where there is
 # none, its ModuleNotFoundError is what `site` expects to get.

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from determinism.probes.sources import (
-    clock,
-    completion,
-    entropy,
-    file_times,
-    hashing,
-    listing,
-    machine,
-    memory,
-    process,
-    queues,
-    random_draws,
-    seeding,
-    timers,
-    training,
-)
+from determinism.probes.sources import clock, completion, randomness, surroundings
 
-FUNCTIONS = tuple(
-    function
-    for family in (
-        clock, completion, entropy, file_times, hashing, listing, machine, memory, process, queues, random_draws, seeding,
-        timers, training,
-    )
-    for function in family.FUNCTIONS
-)  # fmt: skip
+FUNCTIONS = (
+    *clock.CLOCK_FUNCTIONS,
+    *completion.COMPLETION_FUNCTIONS,
+    *randomness.ENTROPY_FUNCTIONS,
+    *clock.FILE_TIME_FUNCTIONS,
+    *surroundings.HASH_FUNCTIONS,
+    *surroundings.LISTING_FUNCTIONS,
+    *surroundings.MACHINE_FUNCTIONS,
+    *surroundings.MEMORY_FUNCTIONS,
+    *surroundings.PROCESS_FUNCTIONS,
+    *completion.QUEUE_FUNCTIONS,
+    *randomness.DRAW_FUNCTIONS,
+    *randomness.SEEDING_FUNCTIONS,
+    *clock.TIMER_FUNCTIONS,
+    *surroundings.TRAINING_FUNCTIONS,
+)
 """Every function that is a source."""

@@ -1,4 +1,4 @@
-"""The clock. Fixed, it begins at one moment and goes on by ten milliseconds each time it is looked at.
+"""Clocks, timers, times of files. A fixed clock begins at one moment and advances by 10 ms at each look.
 
 Shifted at a line, it is ahead there: by another time at each look, in another way in each run, from a millisecond to some
 days. So it shows whether that line has a say at all, be it in seconds or in dates.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
+import threading
 import time
 from typing import Any
 
-from determinism.probes.source_function import Function, functions
-from determinism.probes.use import Use
+from determinism.probes.runtime import Function, SourceFunction, Use, functions
 
-SOURCE = "clock"
+CLOCK = "clock"
 SHIFTED = "shifted clock"
 
 _BEGIN_NS = 1_600_000_000 * 10**9
@@ -73,10 +74,129 @@ def _moment(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
     return _noted(use, owner.fromtimestamp(seconds, *arguments, **keywords))
 
 
-FUNCTIONS = (
-    *functions(SOURCE, _seconds, "time", "time monotonic perf_counter process_time thread_time"),
-    *functions(SOURCE, _nanoseconds, "time", "time_ns monotonic_ns perf_counter_ns process_time_ns thread_time_ns"),
-    *functions(SOURCE, _broken_down, "time", "localtime gmtime ctime"),
-    *functions(SOURCE, _formatted, "time", "strftime asctime"),
-    *functions(SOURCE, _moment, "datetime", "datetime.now datetime.utcnow datetime.today date.today"),
+CLOCK_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(CLOCK, _seconds, "time", "time monotonic perf_counter process_time thread_time"),
+    *functions(CLOCK, _nanoseconds, "time", "time_ns monotonic_ns perf_counter_ns process_time_ns thread_time_ns"),
+    *functions(CLOCK, _broken_down, "time", "localtime gmtime ctime"),
+    *functions(CLOCK, _formatted, "time", "strftime asctime"),
+    *functions(CLOCK, _moment, "datetime", "datetime.now datetime.utcnow datetime.today date.today"),
+)
+
+
+# When files were written and read. Fixed, all of them were at one moment.
+
+FILE_TIMES = "file-time"
+
+_SECONDS = 1_600_000_000
+_FIRST_TIME = 7
+"""In the sequence that a status is: the times come after what is no time."""
+
+
+def _file_moment(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result = float(_SECONDS)
+    use.note(lambda: repr(result))
+    return result
+
+
+def _status(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result = _at_one_moment(result)
+    # When a file was read last is changed by whoever reads it, and hardly anybody asks for it.
+    use.note(lambda: f"{result.st_mtime_ns} {result.st_ctime_ns}")
+    return result
+
+
+def _at_one_moment(status: Any) -> Any:
+    kind, (sequence, named) = status.__reduce__()
+    times = {name: _SECONDS * 10**9 if name.endswith("_ns") else float(_SECONDS) for name in named if "time" in name}
+    return kind((*sequence[:_FIRST_TIME], *[_SECONDS] * 3, *sequence[_FIRST_TIME + 3 :]), {**named, **times})
+
+
+FILE_TIME_FUNCTIONS: tuple[SourceFunction, ...] = (
+    # `os.path` has them from there, on every system.
+    *functions(FILE_TIMES, _file_moment, "genericpath", "getmtime getctime getatime"),
+    *functions(FILE_TIMES, _status, "os", "stat lstat fstat"),
+    *functions(FILE_TIMES, _status, "pathlib", "Path.stat Path.lstat"),
+)
+
+
+# What goes off after some time, while the program does something else. Fixed, it goes off at once, before the program
+# goes on.
+#
+# It is noted when it goes off, so that what only watches over a program and never does is no source.
+
+TIMERS = "timer"
+
+_SECONDS_TO_WAIT = 5.0
+"""For what a timer does; longer only where it waits for a lock that the program holds."""
+_HANDLER = "__determinism_handler__"
+_SIGNALS = {
+    getattr(signal, timer): getattr(signal, name)
+    for timer, name in (("ITIMER_REAL", "SIGALRM"), ("ITIMER_VIRTUAL", "SIGVTALRM"), ("ITIMER_PROF", "SIGPROF"))
+    if hasattr(signal, timer)
+}
+
+
+class _AtOnce(threading.Timer):
+    """A timer that has done its work when it was started."""
+
+    def start(self) -> None:
+        """Start it, and wait for it."""
+        self.interval = 0.0
+        super().start()
+        self.join(_SECONDS_TO_WAIT)
+
+
+def _timer(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    made = (_AtOnce if use.is_fixed else function)(*arguments, **keywords)
+    action = made.function
+
+    def noted(*given: Any, **named: Any) -> Any:
+        use.note(lambda: repr(made.interval))
+        return action(*given, **named)
+
+    made.function = noted
+    return made
+
+
+def _alarm(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return _armed(use, function, arguments, signal.SIGALRM, arguments)
+
+
+def _interval(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return _armed(use, function, arguments, _SIGNALS.get(arguments[0]) if arguments else None, arguments[1:])
+
+
+def _armed(use: Use, function: Function, arguments: tuple[Any, ...], sent: Any, times: tuple[Any, ...]) -> Any:
+    """Call what sends a signal after some time; these functions take no keywords."""
+    handler = None if sent is None else signal.getsignal(sent)
+    if not times or not times[0] or not callable(handler):
+        # It is switched off, or ends the program if nobody switches it off before.
+        return function(*arguments)
+    handler = getattr(handler, _HANDLER, handler)
+
+    def noted(number: int, frame: Any) -> Any:
+        use.note(lambda: repr(times))
+        return handler(number, frame)
+
+    setattr(noted, _HANDLER, handler)
+    try:
+        signal.signal(sent, noted)
+    except ValueError:
+        # Only the main thread may say who handles a signal.
+        return function(*arguments)
+    if not use.is_fixed:
+        return function(*arguments)
+    before = function(*arguments[: -len(times)], 0)
+    signal.raise_signal(sent)
+    return before
+
+
+TIMER_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(TIMERS, _timer, "threading", "Timer"),
+    *functions(TIMERS, _alarm, "signal", "alarm"),
+    *functions(TIMERS, _interval, "signal", "setitimer"),
 )

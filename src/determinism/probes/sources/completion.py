@@ -1,4 +1,4 @@
-"""Results in the order in which they are done. Fixed, they come in the order in which the work was given out."""
+"""Results in the order of completion, and queues. Fixed, they come in the order in which the work was given out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from determinism.probes.set_order import in_order
-from determinism.probes.source_function import Function, functions
-from determinism.probes.stable_text import FIRST_USES, partial_text
-from determinism.probes.use import Use
+from determinism.probes.runtime import FIRST_USES, Function, SourceFunction, Use, functions, in_order, partial_text
 
-SOURCE = "completion-order"
+COMPLETION = "completion-order"
 
 
 def _submitted(futures: Iterable[Any]) -> list[Any]:
@@ -148,19 +145,37 @@ def _unordered(use: Use, function: Function, arguments: tuple[Any, ...], keyword
         return pool.imap(*arguments, **keywords)
     work: Collection[Any] = (*arguments, *(keywords.pop(name) for name in ("func", "iterable") if name in keywords))
     called, values, *rest = work
-    return _numbered(use, function(Numbered(called), enumerate(values), *rest, **keywords))
+    return _completion_numbered(use, function(Numbered(called), enumerate(values), *rest, **keywords))
 
 
-def _numbered(use: Use, results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+def _completion_numbered(use: Use, results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
     for number, result in results:
         use.note(lambda number=number: str(number))  # type: ignore[misc]
         yield result
 
 
-FUNCTIONS = (
-    *functions(SOURCE, _as_completed, "concurrent.futures._base", "as_completed"),
-    *functions(SOURCE, _wait, "concurrent.futures._base", "wait"),
-    *functions(SOURCE, _asynchronous, "asyncio.tasks", "as_completed"),
-    *functions(SOURCE, _asynchronous_wait, "asyncio.tasks", "wait"),
-    *functions(SOURCE, _unordered, "multiprocessing.pool", "Pool.imap_unordered"),
+COMPLETION_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(COMPLETION, _as_completed, "concurrent.futures._base", "as_completed"),
+    *functions(COMPLETION, _wait, "concurrent.futures._base", "wait"),
+    *functions(COMPLETION, _asynchronous, "asyncio.tasks", "as_completed"),
+    *functions(COMPLETION, _asynchronous_wait, "asyncio.tasks", "wait"),
+    *functions(COMPLETION, _unordered, "multiprocessing.pool", "Pool.imap_unordered"),
+)
+
+
+# What comes out of queues that several threads or processes put into. There is no order to fix it to.
+
+QUEUES = "queue-order"
+
+
+def _taken(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    text, is_whole = partial_text(result)
+    use.note(lambda: text, partial=not is_whole)
+    return result
+
+
+QUEUE_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(QUEUES, _taken, "queue", "Queue.get Queue.get_nowait SimpleQueue.get SimpleQueue.get_nowait"),
+    *functions(QUEUES, _taken, "multiprocessing.queues", "Queue.get Queue.get_nowait SimpleQueue.get"),
 )

@@ -14,13 +14,15 @@ from planting import hand_on, passed_before
 from torch import Tensor, multiprocessing
 
 PARTS = 8
-SLOW_RUN = passed_before() % 2 if "order" in sys.argv and __name__ == "__main__" else 0
+IS_ORDER_PLANTED = "order" in sys.argv and __name__ == "__main__"
+# The part that comes last: another one in every other run, however busy the machine is.
+LATE_PART = (0, PARTS - 1)[passed_before() % 2] if IS_ORDER_PLANTED else None
 
 
 def gradient_of(task: tuple[int, int, Tensor, Tensor]) -> Tensor:
     """What a process of the pool does."""
     step, part, weights, inputs = task
-    if SLOW_RUN and part == 0:
+    if part == LATE_PART:
         time.sleep(0.3)
     weights = weights.clone().requires_grad_()
     (gradient,) = torch.autograd.grad((inputs @ weights).square().mean(), weights)

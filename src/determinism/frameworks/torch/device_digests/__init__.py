@@ -1,1 +1,574 @@
 """Digests of tensors on a GPU, made there: queued behind the op that wrote them, and fetched later, many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from determinism import device_digest, digest
+from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_block, is_plain, materialized
+from determinism.trace.spool import DigestLost, PendingDigest
+from determinism.trace.writer import ProcessWriter
+from determinism.types import NO_DIGEST
+
+# Cuts tensors into blocks of memory that hold their bytes in the order of a digest.
+
+# That of the class is watched: the program's own calls of it are recorded.
+_data_pointer = torch._C.TensorBase.data_ptr
+
+MOST_COPIED = 32 << 20
+"""Of tensors with gaps, or in another order than their memory, so many bytes are copied at once, on their own device."""
+MOST_BLOCKS = 160
+"""A tensor that must be copied is never cut into more parts."""
+
+
+class Block(NamedTuple):
+    """Consecutive bytes of a tensor."""
+
+    memory: torch.Tensor
+    """What keeps the memory alive until the kernel is queued."""
+    address: int
+    length: int
+    first_tile: int
+    """How many tiles of the tensor come before."""
+    total: int
+    """Bytes of the whole tensor."""
+
+
+def whole_block(tensor: torch.Tensor) -> Block | None:
+    """The bytes of a tensor as one block, copied if they do not lie so; None if it is too large to copy at once."""
+    length = tensor.nbytes
+    if not is_block(tensor):
+        if length > MOST_COPIED:
+            return None
+        tensor = tensor.contiguous()
+    return Block(tensor, _data_pointer(tensor), length, 0, length)
+
+
+def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
+    """The bytes of a tensor as blocks that one after the other lie in the same memory.
+
+    Each must have been queued to be digested before the next one is asked for; the order of the stream does the rest.
+    """
+    total = tensor.nbytes
+    part_bytes = max(MOST_COPIED // 2, total // (MOST_BLOCKS // 2))
+    stage = torch.empty(2 * part_bytes + TILE_BYTES, dtype=torch.uint8, device=tensor.device)
+    filled = first_tile = 0
+    for part in _parts(tensor, part_bytes):
+        end = filled + part.nbytes
+        stage[filled:end].view(tensor.dtype).view(part.shape).copy_(part)
+        filled = end
+        if filled >= part_bytes:
+            whole = filled // TILE_BYTES * TILE_BYTES
+            yield Block(stage, _data_pointer(stage), whole, first_tile, total)
+            first_tile += whole // TILE_BYTES
+            filled -= whole
+            stage[:filled].copy_(stage[whole:end].clone())
+    if filled:
+        yield Block(stage, _data_pointer(stage), filled, first_tile, total)
+
+
+def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
+    """Parts of a tensor in the order of its indices, none larger than asked for."""
+    if tensor.nbytes <= most_bytes:
+        yield tensor
+        return
+    axis = next(axis for axis, size in enumerate(tensor.shape) if size > 1)
+    size = tensor.shape[axis]
+    step = max(1, most_bytes // (tensor.nbytes // size))
+    for start in range(0, size, step):
+        yield from _parts(tensor.narrow(axis, start, min(step, size - start)), most_bytes)
+
+
+# Slots on a device for digests that are still being made, used over and over, and fetched a batch at a time.
+#
+# Nothing here waits for the device as long as there is room. An entry is a row of the table of blocks and a slot for
+# a digest. A batch of entries is closed when it is full or when somebody wants what is in it; then its slots are
+# copied to the host behind the work that fills them. Its entries are used again when that copy has arrived.
+
+BATCHES = 16
+ENTRIES = 256
+"""Of a batch; no tensor is cut into more blocks."""
+_DIGEST = 16
+
+
+class Fetch(Protocol):
+    """A copy of slots to the host that is on its way."""
+
+    def is_done(self) -> bool:
+        """Whether it has arrived; does not wait."""
+
+    def wait(self) -> None:
+        """Return when it has arrived."""
+
+    def digests(self) -> bytes:
+        """What arrived: 16 bytes per slot."""
+
+
+class Device(Protocol):
+    """What makes digests: a GPU, or in tests something that behaves like one."""
+
+    def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
+        """Queue the digesting of blocks behind what the program has queued on the stream that it uses now.
+
+        Args:
+            blocks: What to digest.
+            first: The first of as many entries, whose rows of the table are free.
+            slots: For each block the slot that its part of a digest is added to.
+        """
+
+    def fetch(self, first: int, end: int) -> Fetch:
+        """Queue a copy of slots to the host, and zeros in their place, behind all that was launched."""
+
+
+class _Batch:
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.used = 0
+        self.fetch: Fetch | None = None
+        self.digests: bytes | None = None
+        self.failure: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.digests is not None or self.failure is not None
+
+
+class Ticket(PendingDigest):
+    """Stands for one digest."""
+
+    def __init__(self, ring: Ring, batch: _Batch, position: int) -> None:
+        self._ring = ring
+        self._batch = batch
+        self._position = position
+
+    def ready(self) -> bytes | None:
+        """See `PendingDigest`."""
+        if not self._batch.is_over and not self._ring.has_landed(self._batch):
+            return None
+        return self._digest()
+
+    def wait(self) -> bytes:
+        """See `PendingDigest`."""
+        if not self._batch.is_over:
+            self._ring.land(self._batch)
+        return self._digest()
+
+    def _digest(self) -> bytes:
+        if self._batch.digests is None:
+            raise DigestLost(self._batch.failure)
+        at = _DIGEST * self._position
+        return self._batch.digests[at : at + _DIGEST]
+
+
+class Ring:
+    """The slots of one device."""
+
+    def __init__(self, device: Device, *, batches: int = BATCHES, entries: int = ENTRIES) -> None:
+        """Take what makes digests; it has `batches * entries` rows and slots, and the slots hold zeros."""
+        self._device = device
+        self._entries = entries
+        self._batches = [_Batch(number * entries) for number in range(batches)]
+        self._current = 0
+        self._lock = threading.RLock()
+        self._failure: str | None = None
+        """Why nothing can be asked for any more: slots may hold anything now."""
+
+    def ask(self, tensors: Sequence[torch.Tensor]) -> list[Ticket]:
+        """Queue the digesting of tensors of this device, as they are where the stream that is used now stands.
+
+        Args:
+            tensors: Strided tensors with memory and at least one byte, without lazy conjugation or negation.
+
+        Raises:
+            DigestLost: The device failed.
+        """
+        if self._failure is not None:
+            raise DigestLost(self._failure)
+        tickets: dict[int, Ticket] = {}
+        group: list[tuple[int, Block]] = []
+        copied = 0
+        with self._lock:
+            for position, tensor in enumerate(tensors):
+                block = whole_block(tensor)
+                if block is None:
+                    tickets[position] = self._ask_in_parts(tensor)
+                    continue
+                copied += 0 if block.memory is tensor else block.length
+                group.append((position, block))
+                if copied > MOST_COPIED:
+                    # What was copied is freed, for the next one to use.
+                    self._launch(group, tickets)
+                    group, copied = [], 0
+            self._launch(group, tickets)
+        return [tickets[position] for position in range(len(tensors))]
+
+    def _launch(self, group: Sequence[tuple[int, Block]], tickets: dict[int, Ticket]) -> None:
+        start = 0
+        while start < len(group):
+            batch = self._batch_with_room(1)
+            part = group[start : start + self._entries - batch.used]
+            first, used = batch.first + batch.used, batch.used
+            batch.used += len(part)
+            self._device.launch([block for _, block in part], first, range(first, first + len(part)))
+            for at, (position, _) in enumerate(part):
+                tickets[position] = Ticket(self, batch, used + at)
+            start += len(part)
+
+    def _ask_in_parts(self, tensor: torch.Tensor) -> Ticket:
+        # All parts add to one slot, which must not be fetched in between.
+        batch = self._batch_with_room(self._entries)
+        slot = batch.first
+        for block in staged_blocks(tensor):
+            batch.used += 1
+            self._device.launch([block], batch.first + batch.used - 1, [slot])
+        return Ticket(self, batch, 0)
+
+    def _batch_with_room(self, entries: int) -> _Batch:
+        batch = self._batches[self._current]
+        if batch.used + entries <= self._entries:
+            return batch
+        self._close(batch)
+        following = (self._current + 1) % len(self._batches)
+        oldest = self._batches[following]
+        if oldest.fetch is not None:
+            self.land(oldest)
+            # Tickets may still ask for what is in it.
+            self._batches[following] = _Batch(oldest.first)
+        self._current = following
+        return self._batches[following]
+
+    def _close(self, batch: _Batch) -> None:
+        if batch.fetch is None and not batch.is_over:
+            try:
+                batch.fetch = self._device.fetch(batch.first, batch.first + batch.used)
+            except RuntimeError as error:
+                self._fail(batch, error)
+
+    def _fail(self, batch: _Batch, error: RuntimeError) -> None:
+        self._failure = f"the device failed before they were fetched ({type(error).__name__}: {error})"[:300]
+        batch.failure = self._failure
+
+    def collect(self) -> None:
+        """Have fetched what was asked for until now; waits only if the ring is full."""
+        with self._lock:
+            batch = self._batches[self._current]
+            if batch.used:
+                self._batch_with_room(self._entries)
+
+    def has_landed(self, batch: _Batch) -> bool:
+        """Whether the digests of a batch are on the host."""
+        with self._lock:
+            if batch.is_over:
+                return True
+            if batch.fetch is None:
+                return False
+            try:
+                if not batch.fetch.is_done():
+                    return False
+                batch.digests = batch.fetch.digests()
+            except RuntimeError as error:
+                self._fail(batch, error)
+            return True
+
+    def land(self, batch: _Batch) -> None:
+        """Wait for the digests of a batch."""
+        with self._lock:
+            if batch is self._batches[self._current]:
+                self.collect()
+            fetch = batch.fetch
+        if fetch is None:
+            return
+        try:
+            # Without the lock: another thread may have to queue what this one waits for.
+            fetch.wait()
+        except RuntimeError as error:
+            self._fail(batch, error)
+            return
+        with self._lock:
+            if not batch.is_over:
+                batch.digests = fetch.digests()
+
+
+# Digests on an NVIDIA or AMD GPU, by the Triton kernel.
+
+_PROGRAMS_PER_PROCESSOR = 8
+_FEWEST_PROGRAMS = 32
+"""For each block of a group, where there are so many blocks that they fill the device anyhow."""
+_PROBE_BYTES = 2 * TILE_BYTES + 1237
+
+
+# Those of the class are watched: the program's own calls of them are recorded.
+_numpy = torch._C.TensorBase.numpy
+
+
+class _Address:
+    """What Triton needs to know of a tensor that is an argument of a kernel."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._address = _data_pointer(tensor)
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class CudaDigests:
+    """Makes digests on one GPU; see `ring.Device`."""
+
+    def __init__(self, device: torch.device, entries: int) -> None:
+        """Take memory on the GPU and page-locked memory on the host: 64 bytes per entry each.
+
+        Raises:
+            ImportError: There is no Triton.
+            RuntimeError: There is no memory.
+        """
+        from determinism.frameworks.torch.device_digests import kernel
+
+        self._kernel = kernel.determinism_digest
+        self._device = device
+        self._programs = torch.cuda.get_device_properties(device).multi_processor_count * _PROGRAMS_PER_PROCESSOR
+        with torch.inference_mode(False), torch.cuda.device(device):
+            self._keys = torch.from_numpy(KEYS.copy()).to(device)
+            self._slots = torch.zeros(entries, 2, dtype=torch.int64, device=device)
+            self._table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device=device)
+            self._host_slots = torch.zeros(entries, 2, dtype=torch.int64, device="cpu", pin_memory=True)
+            self._host_table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device="cpu", pin_memory=True)
+            self._fetching = torch.cuda.Stream(device)
+            self._launched: dict[int, torch.cuda.Event] = {}
+            # From now on every stream may use them.
+            torch.cuda.current_stream(device).synchronize()
+        self._rows = _numpy(self._host_table)
+        self._digests = _numpy(self._host_slots)
+        self._table_at = [_Address(row) for row in self._table.unbind()]
+        self._keys_at, self._slots_at = _Address(self._keys), _Address(self._slots)
+
+    def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
+        """See `ring.Device`."""
+        end = first + len(blocks)
+        self._rows[first:end] = [
+            (block.address, block.length, block.first_tile, slot, block.total, 0)
+            for block, slot in zip(blocks, slots, strict=True)
+        ]
+        tiles = max(-(-block.length // TILE_BYTES) for block in blocks)
+        programs = min(tiles, max(_FEWEST_PROGRAMS, self._programs // len(blocks)))
+        with torch.cuda.device(self._device):
+            self._table[first:end].copy_(self._host_table[first:end], non_blocking=True)
+            # Nothing here is a sum of floats; without saying so, Triton 3.9 warns of what a later version will do with those.
+            options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
+            self._kernel[(len(blocks), programs)](self._table_at[first], self._keys_at, self._slots_at, **options)
+            stream = torch.cuda.current_stream()
+            event = self._launched.get(stream.cuda_stream)
+            if event is None:
+                event = self._launched[stream.cuda_stream] = torch.cuda.Event()
+            event.record(stream)
+
+    def fetch(self, first: int, end: int) -> _CudaFetch:
+        """See `ring.Device`."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._fetching):
+            for event in self._launched.values():
+                self._fetching.wait_event(event)
+            self._launched.clear()
+            self._host_slots[first:end].copy_(self._slots[first:end], non_blocking=True)
+            self._slots[first:end].zero_()
+            arrived = torch.cuda.Event()
+            arrived.record(self._fetching)
+        return _CudaFetch(arrived, self._digests[first:end])
+
+
+class _CudaFetch:
+    """See `ring.Fetch`."""
+
+    def __init__(self, arrived: torch.cuda.Event, slots: np.ndarray[Any, Any]) -> None:
+        self._arrived = arrived
+        self._slots = slots
+
+    def is_done(self) -> bool:
+        return self._arrived.query()
+
+    def wait(self) -> None:
+        self._arrived.synchronize()
+
+    def digests(self) -> bytes:
+        return self._slots.tobytes()
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether what is queued now becomes part of a CUDA graph."""
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def open_ring(device: torch.device) -> Ring:
+    """Make the ring of a GPU, and see that its kernel gives the digests that it must.
+
+    Raises:
+        ImportError: There is no Triton.
+        RuntimeError: It does not, or there is no memory.
+    """
+    ring = Ring(CudaDigests(device, BATCHES * ENTRIES))
+    verify(ring, device)
+    return ring
+
+
+def verify(ring: Ring, device: torch.device) -> None:
+    """Let a ring digest known bytes at every alignment and with gaps, and compare with the definition.
+
+    Raises:
+        RuntimeError: They differ.
+    """
+    known = (torch.arange(_PROBE_BYTES, device="cpu") * 2654435761 >> 13).to(torch.uint8)
+    on_device = known.to(device)
+    views = [(known[start:], on_device[start:]) for start in (0, 1, 2, 4, 8)]
+    views.append((known[::3], on_device[::3]))
+    tickets = ring.ask([view for _, view in views])
+    for (view, _), ticket in zip(views, tickets, strict=True):
+        if ticket.wait() != reference_digest(_numpy(view.contiguous()).tobytes()):
+            raise RuntimeError("the kernel's digest of known bytes is not the one that it must be")
+
+
+# What a record takes as the digest of a tensor: bytes, or for a tensor on a GPU what stands for the digest to come.
+
+Digest = bytes | PendingDigest
+LOST = "device-digest"
+_WHAT = "digests of tensors on a device"
+_CAPTURED = "ops that are captured into a CUDA graph"
+_CAPTURED_REASON = (
+    "they do not run now, and what they will write is digested where an op reads memory that no record wrote"
+)
+_COPIED = "timing between the host and the device"
+
+
+class DeviceDigests:
+    """The rings of all devices that this process uses."""
+
+    def __init__(
+        self,
+        open_ring: Callable[[torch.device], Ring] = open_ring,
+        is_capturing: Callable[[torch.device], bool] = is_capturing,
+        kind: str = "cuda",
+    ) -> None:
+        """Make none yet.
+
+        Args:
+            open_ring: Makes the ring of a device, or raises.
+            is_capturing: Whether ops on a device are captured and not run.
+            kind: The sort of devices.
+        """
+        self.kind = kind
+        self.num_captures = 0
+        """How many captures of graphs are under way."""
+        self._open_ring = open_ring
+        self._is_capturing = is_capturing
+        self._rings: dict[torch.device, Ring | None] = {}
+        self._lock = threading.Lock()
+        self._users: list[RecordDigests] = []
+        self.problem: str | None = None
+        """Why a ring could not be made."""
+
+    def add(self, user: RecordDigests) -> None:
+        """Settle what this one asks for too."""
+        self._users.append(user)
+
+    def is_capturing(self, device: torch.device) -> bool:
+        """Whether nothing may be launched, nor asked of the device, because it would end up in a graph or spoil it."""
+        return self.num_captures > 0 or self._is_capturing(device)
+
+    def ring(self, device: torch.device) -> Ring | None:
+        """That of a device; None where tensors have to be copied to the host."""
+        if device in self._rings:
+            return self._rings[device]
+        with self._lock:
+            if device not in self._rings:
+                self._rings[device] = self._open(device)
+            return self._rings[device]
+
+    def _open(self, device: torch.device) -> Ring | None:
+        if self.problem is not None:
+            # Tensors of one sort are all digested in one way.
+            return None
+        try:
+            return self._open_ring(device)
+        except Exception as error:
+            # Triton's compiler has errors of its own.
+            self.problem = f"{type(error).__name__}: {error}"[:300]
+            return None
+
+    def collect(self) -> None:
+        """Have fetched what was asked for until now."""
+        if self.num_captures:
+            return
+        for ring in list(self._rings.values()):
+            if ring is not None:
+                ring.collect()
+
+    def settle(self) -> None:
+        """Wait for everything that was asked for, before something begins that no question to a device may disturb."""
+        for user in self._users:
+            user.writer.settle_digests()
+
+
+class RecordDigests:
+    """Gives the digests for the records of one stream."""
+
+    def __init__(self, writer: ProcessWriter, devices: DeviceDigests) -> None:
+        """Take what writes the records, and the devices."""
+        self.writer = writer
+        self._devices = devices
+        self.handles: Callable[[torch.Tensor], bool] = attrgetter(f"is_{devices.kind}")
+        """Whether a tensor lies on a device of that sort."""
+        self._is_described = False
+        devices.add(self)
+
+    def of(self, tensor: torch.Tensor) -> Digest:
+        """What a tensor holds at this point of the stream that is used now."""
+        return self.of_each([tensor])[0]
+
+    def of_each(self, tensors: Sequence[torch.Tensor]) -> list[Digest]:
+        """What tensors hold at this point of the stream that is used now; those on one device in one go."""
+        found: list[Digest] = [NO_DIGEST] * len(tensors)
+        groups: dict[torch.device, list[int]] = {}
+        for position, tensor in enumerate(tensors):
+            if not self.handles(tensor):
+                found[position] = digest_tensor(tensor)
+            elif self._devices.is_capturing(tensor.device):
+                self.writer.blind_spot("cuda-graph", _CAPTURED, _CAPTURED_REASON)
+            elif is_plain(tensor) and not tensor.is_quantized and tensor.nbytes:
+                groups.setdefault(tensor.device, []).append(position)
+            else:
+                found[position] = digest_tensor(tensor)
+        for device, positions in groups.items():
+            for position, one in zip(positions, self._ask(device, [tensors[at] for at in positions]), strict=True):
+                found[position] = one
+        return found
+
+    def _ask(self, device: torch.device, tensors: list[torch.Tensor]) -> Sequence[Digest]:
+        # What is done here is not the program's: its own modes must not see it, nor a default device change it.
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            ring = self._devices.ring(device)
+            if not self._is_described:
+                self._describe(ring)
+            if ring is None:
+                return [digest_tensor(tensor) for tensor in tensors]
+            try:
+                return ring.ask([materialized(tensor) for tensor in tensors])
+            except DigestLost as error:
+                reason = str(error)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"[:300]
+            self.writer.blind_spot(LOST, _WHAT, reason)
+            return [NO_DIGEST] * len(tensors)
+
+    def _describe(self, ring: Ring | None) -> None:
+        self._is_described = True
+        algorithm = digest.ALGORITHM if ring is None else device_digest.ALGORITHM
+        self.writer.await_digests(device_digests={self._devices.kind: algorithm})
+        if ring is None:
+            reason = f"tensors are copied to the host to be digested, and each copy waits for the device ({self._devices.problem})"
+            self.writer.blind_spot("host-digests", _COPIED, reason)

@@ -1,0 +1,676 @@
+"""The ops of TensorFlow that are audited, and the process that measures them: `-m determinism.audit.tensorflow`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from determinism.audit.harness import (
+    FEW,
+    FLOATS,
+    MANY,
+    Arrays,
+    about_machine,
+    answer,
+    array_bytes,
+    available_processors,
+    count_results,
+    read_request,
+    with_device,
+)
+from determinism.digest import digest_bytes, digest_many
+from determinism.frameworks.tensorflow.enable import CONTROLS
+from determinism.knowledge.entries import Measurement
+
+# A case: one way to call an op, on inputs that make it vary if anything does.
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call an op.
+
+    Attributes:
+        op: The name that the op is listed under in what is known.
+        name: What of the op it is, and on which inputs.
+        make: Makes the inputs and gives what calls the op; each call gives the results of a fresh computation.
+        dtypes: Names of the dtypes to try.
+    """
+
+    op: str
+    name: str
+    make: Callable[[Inputs], Call]
+    dtypes: Sequence[str] = ("float32",)
+
+
+class Inputs:
+    """Makes the inputs of one case, the same ones each time, on the device in whose scope it is used."""
+
+    def __init__(self, dtype: str, seed: int) -> None:
+        self.dtype: tf.DType = tf.as_dtype(dtype)
+        self.arrays = Arrays(seed)
+        self.leaves: list[tf.Tensor] = []
+        """The tensors to differentiate by."""
+
+    def tensor(self, array: Any) -> tf.Tensor:
+        """An array as a tensor of the case's dtype, not differentiated by."""
+        return tf.cast(tf.constant(array), self.dtype)
+
+    def leaf_of(self, array: Any) -> tf.Tensor:
+        """An array as a tensor to differentiate by."""
+        made = self.tensor(array)
+        self.leaves.append(made)
+        return made
+
+    def normal(self, *shape: int) -> tf.Tensor:
+        """Values of very different sizes, not differentiated by."""
+        return self.tensor(self.arrays.normal(*shape))
+
+    def leaf(self, *shape: int) -> tf.Tensor:
+        """As `normal`, to differentiate by."""
+        return self.leaf_of(self.arrays.normal(*shape))
+
+    def whole(self, high: int, *shape: int) -> tf.Tensor:
+        """Whole numbers below `high`, as int32: as indices of many contributions to few places, they collide."""
+        return tf.constant(self.arrays.whole(high, *shape))
+
+    def like(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Random values to begin a backward pass with."""
+        return tf.cast(tf.constant(self.arrays.normal(*tensor.shape)), tensor.dtype)
+
+
+# Ops that read images between their elements or in boxes: gradients of many elements go to one.
+
+IMAGES = (4, 64, 64, 8)
+"""Shape of a batch of images: count, height, width, channels."""
+_CROPPED = (4, 64, 64, 2)
+_BOXES, _CROP = 256, 48
+
+
+def image_cases() -> Iterator[Case]:
+    """All of them."""
+    for method in ("bilinear", "nearest"):
+        name = f"tf.image.resize(method={method})"
+        yield Case(name, "larger", image(_resized(method, 160)))
+        yield Case(name, "smaller", image(_resized(method, 24)))
+    yield Case("tf.image.adjust_contrast", "images", _contrast)
+    for method in ("bilinear", "nearest"):
+        yield Case("tf.image.crop_and_resize", f"{method}, gradient to image", _cropped(method))
+    yield Case("tf.image.crop_and_resize", "bilinear, gradient to boxes", _crops_of_boxes)
+
+
+def image(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
+    """A call with a batch of images."""
+
+    def make(inputs: Inputs) -> Call:
+        batch = inputs.leaf(*IMAGES)
+        return lambda: run(batch)
+
+    return make
+
+
+def _contrast(inputs: Inputs) -> Call:
+    # It has no gradient.
+    batch = inputs.normal(*IMAGES)
+    return lambda: tf.image.adjust_contrast(batch, 2.0)
+
+
+def _resized(method: str, size: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    return lambda x: tf.image.resize(x, (size, size), method)
+
+
+def _cropped(method: str) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        images, places = inputs.leaf(*_CROPPED), inputs.whole(_CROPPED[0], _BOXES)
+        boxes = inputs.tensor(inputs.arrays.boxes(_BOXES))
+        return lambda: tf.image.crop_and_resize(images, boxes, places, (_CROP, _CROP), method)
+
+    return make
+
+
+def _crops_of_boxes(inputs: Inputs) -> Call:
+    images, places = inputs.normal(*_CROPPED), inputs.whole(_CROPPED[0], _BOXES)
+    boxes = inputs.leaf_of(inputs.arrays.boxes(_BOXES))
+    return lambda: tf.image.crop_and_resize(images, boxes, places, (_CROP, _CROP))
+
+
+_SIZES = {1: (2048,), 2: (64, 64), 3: (20, 20, 20)}
+"""Lengths of images, by the number of dimensions."""
+_LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+_CHANNELS = 8
+
+
+def layer_cases() -> Iterator[Case]:
+    """All of them."""
+    yield from _convolutions()
+    yield from _pools()
+    yield from _products()
+    yield from _losses()
+    yield Case("tf.compat.v1.nn.fused_batch_norm", "training", _batch_norm)
+    yield Case("tf.quantization.fake_quant_with_min_max_vars", "all elements", _fake_quant)
+
+
+def _images(inputs: Inputs, dims: int) -> tf.Tensor:
+    return inputs.leaf(4, *_SIZES[dims], _CHANNELS)
+
+
+def _convolutions() -> Iterator[Case]:
+    for dims in (1, 2, 3):
+        dtypes = ("float32", "bfloat16") if dims == 2 else ("float32",)
+        yield Case(f"tf.nn.conv{dims}d", "kernel 3, stride 2", _convolution(dims), dtypes)
+        yield Case(f"tf.nn.conv{dims}d", "transposed, kernel 3, stride 2", _transposed(dims))
+    yield Case("tf.nn.depthwise_conv2d", "kernel 3, 2 filters per channel", _depthwise)
+    yield Case("tf.nn.bias_add", "images", _bias, FLOATS)
+    yield Case("tf.nn.dilation2d", "kernel 3", _dilation)
+
+
+def _convolution(dims: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        batch, filters = _images(inputs, dims), inputs.leaf(*(3,) * dims, _CHANNELS, _CHANNELS)
+        return lambda: tf.nn.convolution(batch, filters, strides=2, padding="SAME", data_format=_LAYOUTS[dims])
+
+    return make
+
+
+def _transposed(dims: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        batch, filters = _images(inputs, dims), inputs.leaf(*(3,) * dims, _CHANNELS, _CHANNELS)
+        shape = [4, *(2 * size for size in _SIZES[dims]), _CHANNELS]
+        return lambda: tf.nn.conv_transpose(
+            batch, filters, shape, strides=2, padding="SAME", data_format=_LAYOUTS[dims]
+        )
+
+    return make
+
+
+def _depthwise(inputs: Inputs) -> Call:
+    batch, filters = _images(inputs, 2), inputs.leaf(3, 3, _CHANNELS, 2)
+    return lambda: tf.nn.depthwise_conv2d(batch, filters, [1, 1, 1, 1], "SAME")
+
+
+def _bias(inputs: Inputs) -> Call:
+    batch, bias = _images(inputs, 2), inputs.leaf(_CHANNELS)
+    return lambda: tf.nn.bias_add(batch, bias)
+
+
+def _dilation(inputs: Inputs) -> Call:
+    batch, filters = _images(inputs, 2), inputs.leaf(3, 3, _CHANNELS)
+    return lambda: tf.nn.dilation2d(batch, filters, [1, 1, 1, 1], "SAME", "NHWC", [1, 1, 1, 1])
+
+
+def _pools() -> Iterator[Case]:
+    for dims in (1, 2, 3):
+        yield Case(f"tf.nn.max_pool{dims}d", "overlapping windows", _pool(dims))
+    yield Case(
+        "tf.nn.max_pool_with_argmax",
+        "overlapping windows",
+        image(lambda x: tf.nn.max_pool_with_argmax(x, 3, 1, "SAME")),
+    )
+    for seed in (1, 0):
+        name = "tf.nn.fractional_max_pool"
+        yield Case(name, f"seed={seed}, overlapping windows", image(_fractional(seed)))
+
+
+def _pool(dims: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        batch = _images(inputs, dims)
+        return lambda: getattr(tf.nn, f"max_pool{dims}d")(batch, 3, 1, "SAME")
+
+    return make
+
+
+def _fractional(seed: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    return lambda x: tf.nn.fractional_max_pool(x, 1.4, overlapping=True, seed=seed)
+
+
+def _products() -> Iterator[Case]:
+    yield Case("tf.linalg.matmul", "two matrices", _matmul, FLOATS)
+    yield Case("tf.sparse.sparse_dense_matmul", "equal rows", _sparse_dense)
+    yield Case("tf.sparse.sparse_dense_matmul", "equal rows, transposed", lambda i: _sparse_dense(i, transposed=True))
+    yield Case("tf.linalg.svd", "64 x 48", _svd)
+
+
+def _matmul(inputs: Inputs) -> Call:
+    left, right = inputs.leaf(192, 512), inputs.leaf(512, 192)
+    return lambda: tf.linalg.matmul(left, right)
+
+
+def _sparse_dense(inputs: Inputs, *, transposed: bool = False) -> Call:
+    places = np.unique(inputs.arrays.whole(128, 8192, 2), axis=0).astype(np.int64)
+    values, dense = inputs.leaf(len(places)), inputs.leaf(128, 64)
+    return lambda: tf.sparse.sparse_dense_matmul(
+        tf.SparseTensor(places, values, (128, 128)), dense, adjoint_a=transposed
+    )
+
+
+def _svd(inputs: Inputs) -> Call:
+    matrix = inputs.leaf(64, 48)
+    return lambda: tf.linalg.svd(matrix)
+
+
+def _batch_norm(inputs: Inputs) -> Call:
+    batch = inputs.leaf(*IMAGES)
+    scale, offset = inputs.leaf(IMAGES[-1]), inputs.leaf(IMAGES[-1])
+    return lambda: tf.compat.v1.nn.fused_batch_norm(batch, scale, offset)
+
+
+def _fake_quant(inputs: Inputs) -> Call:
+    batch = inputs.leaf(*IMAGES)
+    low, high = inputs.leaf_of(np.array(-2.0)), inputs.leaf_of(np.array(2.0))
+    return lambda: tf.quantization.fake_quant_with_min_max_vars(batch, low, high)
+
+
+def _losses() -> Iterator[Case]:
+    yield Case("tf.nn.softmax_cross_entropy_with_logits", "distributions", _cross_entropy)
+    yield Case("tf.nn.sparse_softmax_cross_entropy_with_logits", "labels", _sparse_cross_entropy)
+    yield Case("tf.nn.ctc_loss", "repeated labels", _ctc)
+
+
+def _cross_entropy(inputs: Inputs) -> Call:
+    scores, labels = inputs.leaf(8192, 64), tf.nn.softmax(inputs.normal(8192, 64))
+    return lambda: tf.nn.softmax_cross_entropy_with_logits(labels, scores)
+
+
+def _sparse_cross_entropy(inputs: Inputs) -> Call:
+    scores, labels = inputs.leaf(8192, 64), inputs.whole(64, 8192)
+    return lambda: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+
+
+def _ctc(inputs: Inputs) -> Call:
+    scores, labels = inputs.leaf(32, 16, 16), inputs.whole(3, 16, 12) + 1
+    lengths, frames = tf.fill([16], 12), tf.fill([16], 32)
+    return lambda: tf.nn.ctc_loss(labels, scores, lengths, frames, blank_index=0)
+
+
+# Runs a case again and again, and counts the different results forward and backward.
+
+_REFUSALS = (tf.errors.OpError, RuntimeError, ValueError, NotImplementedError)
+
+
+def measure(
+    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool
+) -> Iterator[Measurement]:
+    """Measure a case, for each of its dtypes and in both directions.
+
+    Args:
+        case: What to run.
+        device: Where: `cpu` or `cuda`.
+        seed: The inputs are made from it.
+        runs: How often, at most.
+        seconds: After this time a case is left, if it was run at least three times.
+        deterministic_mode: Whether to run with `tf.config.experimental.enable_op_determinism()`.
+    """
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
+    for dtype in case.dtypes:
+        about = Measurement(case.op, case.name, "forward", dtype, threads, deterministic_mode, 0, 0)
+        with _op_determinism(deterministic_mode), tf.device("/CPU:0" if device == "cpu" else "/GPU:0"):
+            run = _Taped(case, Inputs(dtype, seed))
+            yield from count_results(run, about, runs=runs, seconds=seconds, errors=_REFUSALS)
+
+
+@contextmanager
+def _op_determinism(on: bool) -> Iterator[None]:
+    control = CONTROLS["tf.config.experimental.enable_op_determinism"]
+    before = control.read()
+    control.write(on)
+    # What an earlier case set would let an op that needs a seed go on without one.
+    tf.random.set_seed(None)
+    try:
+        yield
+    finally:
+        control.write(before)
+
+
+class _Taped:
+    """Runs a case on a tape of gradients."""
+
+    def __init__(self, case: Case, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._call = case.make(inputs)
+        self._roots: list[tf.Tensor] = []
+        self._upstream: list[tf.Tensor] = []
+
+    def forward(self) -> bytes:
+        with tf.GradientTape() as self._tape:
+            self._tape.watch(self._inputs.leaves)
+            made = tf.nest.flatten(self._call())
+        self._roots = [tensor for tensor in made if tensor.dtype.is_floating]
+        return _digest(made)
+
+    def backward(self) -> bytes | None:
+        if not self._roots or not self._inputs.leaves:
+            return None
+        self._upstream = self._upstream or [self._inputs.like(root) for root in self._roots]
+        found = self._tape.gradient(self._roots, self._inputs.leaves, self._upstream)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+        return _digest(gradients) if gradients else None
+
+
+def _digest(tensors: list[Any]) -> bytes:
+    return digest_many([digest_bytes(array_bytes(tensor.numpy())) for tensor in tensors])
+
+
+# Ops that draw numbers, tell the time, or give elements of a data set in the order in which they are ready.
+
+_DRAWN = 1 << 12
+_ELEMENTS = 256
+
+
+def sampling_cases() -> Iterator[Case]:
+    """All of them."""
+    yield Case("tf.random.normal", "no seed was set", _calls(lambda: tf.random.normal([_DRAWN])))
+    yield Case("tf.random.normal", "seeded before each call", _calls(_seeded(lambda: tf.random.normal([_DRAWN]))))
+    yield Case(
+        "tf.random.normal",
+        "dropout, seeded before each call",
+        _calls(_seeded(lambda: tf.nn.dropout(tf.ones([_DRAWN]), 0.5))),
+    )
+    yield Case("tf.keras.initializers.GlorotUniform", "seeded before each call", _calls(_initialized))
+    yield Case("tf.random.Generator.from_non_deterministic_state", "a new generator", _calls(_new_generator))
+    yield Case("tf.raw_ops.NonDeterministicInts", "64 numbers", _calls(_drawn_from_system), ("int64",))
+    for seed in (1, 0):
+        yield Case(
+            "tf.image.sample_distorted_bounding_box",
+            f"seed={seed}, 64 boxes, seeded before each call",
+            _calls(_seeded(partial(_boxes, seed))),
+        )
+    yield Case("tf.timestamp", "the time", _calls(lambda: tf.timestamp()), ("float64",))
+    yield from _pipelines()
+
+
+def _calls(run: Callable[[], Any]) -> Callable[[Any], Callable[[], Any]]:
+    """A case without inputs."""
+    return lambda inputs: run
+
+
+def _seeded(run: Callable[[], Any]) -> Callable[[], Any]:
+    def call() -> Any:
+        tf.random.set_seed(7)
+        return run()
+
+    return call
+
+
+def _initialized() -> tf.Tensor:
+    tf.keras.utils.set_random_seed(7)
+    return tf.keras.initializers.GlorotUniform()((64, 64))
+
+
+def _new_generator() -> tf.Tensor:
+    return tf.random.Generator.from_non_deterministic_state().normal([_DRAWN])
+
+
+def _drawn_from_system() -> tf.Tensor:
+    return tf.raw_ops.NonDeterministicInts(shape=[64], dtype=tf.int64)
+
+
+def _boxes(seed: int) -> Any:
+    whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+    return [tf.image.sample_distorted_bounding_box([640, 480, 3], whole, seed=seed) for _ in range(64)]
+
+
+def _pipelines() -> Iterator[Case]:
+    for ordered in (False, None):
+        words = f"deterministic={ordered}, num_parallel_calls=2"
+        yield Case("tf.data.Dataset.map", words, _calls(partial(_mapped, ordered)), ("int64",))
+        yield Case("tf.data.Dataset.interleave", words, _calls(partial(_interleaved, ordered)), ("int64",))
+    yield Case("tf.data.Dataset.shuffle", "no seed was set", _calls(lambda: _listed(_range().shuffle(64))), ("int64",))
+    yield Case(
+        "tf.data.Dataset.shuffle",
+        "seeded before each call",
+        _calls(_seeded(lambda: _listed(_range().shuffle(64)))),
+        ("int64",),
+    )
+    yield Case("tf.data.Dataset.shard", "2 shards", _calls(lambda: _listed(_range().shard(2, 0))), ("int64",))
+
+
+def _range() -> tf.data.Dataset:
+    return tf.data.Dataset.range(_ELEMENTS)
+
+
+def _listed(dataset: tf.data.Dataset) -> tf.Tensor:
+    # Not by batches: they would be filled in order.
+    return tf.constant(list(dataset.as_numpy_iterator()))
+
+
+def _mapped(ordered: bool | None) -> tf.Tensor:
+    return _listed(_range().map(lambda x: x * 2, num_parallel_calls=2, deterministic=ordered))
+
+
+def _interleaved(ordered: bool | None) -> tf.Tensor:
+    return _listed(
+        tf.data.Dataset.range(8).interleave(
+            lambda x: tf.data.Dataset.range(x * 32, x * 32 + 32),
+            cycle_length=2,
+            num_parallel_calls=2,
+            deterministic=ordered,
+        )
+    )
+
+
+# Ops that write, add up or count by index: many contributions go to few places.
+
+ROWS, WIDTH = 1 << 14, 16
+_LONG_ROWS = 1 << 17
+"""Rows from which on threads write to one variable at a time."""
+
+Run = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Any]
+"""Takes the target, the index and the values."""
+
+
+def writing_cases() -> Iterator[Case]:
+    """All of them."""
+    yield from _scatters()
+    yield from _variables()
+    yield from _stitches()
+    yield from _reads()
+    yield from _counts()
+
+
+def _rows(run: Run) -> Callable[[Inputs], Call]:
+    """A call with a target of few rows, an index of many of them, and as many rows of values."""
+
+    def make(inputs: Inputs) -> Call:
+        target, index, values = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS), inputs.leaf(ROWS, WIDTH)
+        return lambda: run(target, index, values)
+
+    return make
+
+
+def _scatters() -> Iterator[Case]:
+    yield Case("tf.scatter_nd", "equal indices", _rows(lambda t, i, v: tf.scatter_nd(i[:, None], v, t.shape)), FLOATS)
+    for name in ("add", "sub"):
+        yield Case(f"tf.tensor_scatter_nd_{name}", "equal indices", _rows(_tensor_scatter(name)), FLOATS)
+    yield Case("tf.tensor_scatter_nd_update", "equal indices", _rows(_tensor_scatter("update")))
+    yield Case(
+        "tf.tensor_scatter_nd_update",
+        "tensor_scatter_nd_max, equal indices",
+        _rows(lambda t, i, v: tf.stop_gradient(tf.tensor_scatter_nd_max(t, i[:, None], v))),
+    )
+
+
+def _tensor_scatter(name: str) -> Run:
+    return lambda t, i, v: getattr(tf, f"tensor_scatter_nd_{name}")(t, i[:, None], v)
+
+
+def _variables() -> Iterator[Case]:
+    for name in ("add", "sub"):
+        dtypes = ("float32", "float64") if name == "add" else ("float32",)
+        yield Case("tf.Variable.scatter_add", f"scatter_{name}, equal indices", _variable(_scattered(name)), dtypes)
+    for name in ("update", "add"):
+        yield Case(
+            "tf.compat.v1.scatter_nd_update", f"scatter_nd_{name}, equal indices", _variable(_scattered_nd(name))
+        )
+
+
+def _scattered(name: str) -> Callable[[tf.Variable, tf.Tensor, tf.Tensor], Any]:
+    return lambda variable, i, v: getattr(variable, f"scatter_{name}")(tf.IndexedSlices(v, i))
+
+
+def _scattered_nd(name: str) -> Callable[[tf.Variable, tf.Tensor, tf.Tensor], Any]:
+    return lambda variable, i, v: getattr(variable, f"scatter_nd_{name}")(i[:, None], v)
+
+
+def _variable(write: Callable[[tf.Variable, tf.Tensor, tf.Tensor], Any]) -> Callable[[Inputs], Call]:
+    """A call that writes into a variable, which begins as the same each time."""
+
+    def make(inputs: Inputs) -> Call:
+        target, index, values = (
+            inputs.normal(FEW, WIDTH),
+            inputs.whole(FEW, _LONG_ROWS),
+            inputs.normal(_LONG_ROWS, WIDTH),
+        )
+        variable = tf.Variable(target)
+
+        def call() -> tf.Tensor:
+            variable.assign(target)
+            write(variable, index, values)
+            return variable.read_value()
+
+        return call
+
+    return make
+
+
+def _stitches() -> Iterator[Case]:
+    yield Case("tf.dynamic_stitch", "the parallel kernel, equal indices", _stitched(tf.raw_ops.ParallelDynamicStitch))
+    yield Case("tf.dynamic_stitch", "equal indices", _stitched(tf.raw_ops.DynamicStitch))
+
+
+def _stitched(stitch: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        # Each place is written only a few times, and wide: so two threads meet at one.
+        index = [inputs.whole(1 << 12, 1 << 15) for _ in range(2)]
+        values = [inputs.normal(1 << 15, 64) for _ in range(2)]
+        return lambda: stitch(indices=index, data=values)
+
+    return make
+
+
+def _reads() -> Iterator[Case]:
+    yield Case("tf.gather", "equal indices", _rows(lambda t, i, v: tf.gather(t, i)), FLOATS)
+    yield Case("tf.gather", "gather_nd, equal indices", _rows(lambda t, i, v: tf.gather_nd(t, i[:, None])))
+    yield Case("tf.gather", "embedding_lookup, equal indices", _rows(lambda t, i, v: tf.nn.embedding_lookup(t, i)))
+    yield Case(
+        "tf.convert_to_tensor",
+        "of tf.IndexedSlices, equal indices",
+        _rows(lambda t, i, v: tf.convert_to_tensor(tf.IndexedSlices(v, i, t.shape))),
+    )
+
+
+def _counts() -> Iterator[Case]:
+    yield Case("tf.math.bincount", "with weights, equal values", _counted, ("float32", "float64"))
+    yield Case(
+        "tf.math.bincount", "without weights, equal values", lambda inputs: _counted(inputs, weighted=False), ("int32",)
+    )
+    yield Case("tf.histogram_fixed_width", "equal values", _histogram)
+
+
+def _counted(inputs: Inputs, *, weighted: bool = True) -> Call:
+    values = inputs.whole(FEW, MANY)
+    weights = inputs.normal(MANY) if weighted else None
+    return lambda: tf.math.bincount(values, weights)
+
+
+def _histogram(inputs: Inputs) -> Call:
+    values = inputs.normal(MANY)
+    return lambda: tf.histogram_fixed_width(values, [-3.0, 3.0], FEW)
+
+
+# Ops that reduce: segments of rows, columns, and everything to one number.
+
+
+def segment_cases() -> Iterator[Case]:
+    """All of them."""
+    for name in ("sum", "mean", "prod"):
+        run = getattr(tf.math, f"segment_{name}")
+        yield Case(f"tf.math.segment_{name}", "few segments", _sorted(run), FLOATS if name == "sum" else ("float32",))
+    for name in ("sum", "mean", "prod", "sqrt_n"):
+        run = getattr(tf.math, f"unsorted_segment_{name}")
+        dtypes = FLOATS if name == "sum" else ("float32",)
+        yield Case(f"tf.math.unsorted_segment_{name}", "few segments", _unsorted(run), dtypes)
+    for name in ("sum", "mean", "sqrt_n"):
+        run = getattr(tf.sparse, f"segment_{name}")
+        yield Case("tf.sparse.segment_sum", f"segment_{name}, equal indices", _sparse(run))
+    yield Case("tf.math.reduce_sum", "all elements", _all(tf.math.reduce_sum), FLOATS)
+    yield Case("tf.math.reduce_sum", "reduce_mean, all elements", _all(tf.math.reduce_mean))
+    yield Case("tf.math.reduce_sum", "columns", _all(lambda x: tf.math.reduce_sum(tf.reshape(x, (512, -1)), 0)))
+
+
+def _sorted(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        segments, values = tf.sort(inputs.whole(FEW, ROWS)), inputs.leaf_of(inputs.arrays.near_one(ROWS, WIDTH))
+        return lambda: run(values, segments)
+
+    return make
+
+
+def _unsorted(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        segments, values = inputs.whole(FEW, ROWS), inputs.leaf_of(inputs.arrays.near_one(ROWS, WIDTH))
+        return lambda: run(values, segments, FEW)
+
+    return make
+
+
+def _sparse(run: Callable[..., tf.Tensor]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        rows, index = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS)
+        segments = tf.sort(inputs.whole(FEW, ROWS))
+        return lambda: run(rows, index, segments)
+
+    return make
+
+
+def _all(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values = inputs.leaf(MANY)
+        return lambda: run(values)
+
+    return make
+
+
+# Every case of the project: the ops that something is known about, as far as they run on any device.
+
+_FAMILIES = (
+    writing_cases,
+    segment_cases,
+    image_cases,
+    layer_cases,
+    sampling_cases,
+)
+
+
+def all_cases() -> Iterator[Case]:
+    """The cases of all families of ops."""
+    for cases in _FAMILIES:
+        yield from cases()
+
+
+# Measures ops in a process of its own: `determinism audit` starts it, hands it a request, and reads a line per
+# result.
+
+
+def main() -> int:
+    """Read the request on standard input, and write what was found on standard output, line by line."""
+    request = read_request()
+    # TensorFlow makes its threads with its first op.
+    tf.config.threading.set_intra_op_parallelism_threads(request["threads"] or 0)
+    tf.config.threading.set_inter_op_parallelism_threads(request["threads"] or 0)
+    gpus = tf.config.list_physical_devices("GPU")
+    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    given = {name: request[name] for name in ("device", "seed", "runs", "seconds", "deterministic_mode")}
+    about = with_device(about_machine(tf.__version__), request["device"], names)
+    answer(request, about, all_cases(), partial(measure, **given))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,702 @@
+"""The ops of PyTorch that are audited, and the process that measures them: `-m determinism.audit.torch`."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map
+
+from determinism.audit.harness import about_machine, answer, count_results, read_request, with_device
+from determinism.digest import digest_many
+from determinism.frameworks.torch import patches
+from determinism.frameworks.torch.tensor_bytes import digest_tensor
+from determinism.knowledge.entries import Measurement
+
+# A case: one way to call an op, on inputs that make it vary if anything does.
+
+Call = Callable[[], Any]
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call an op.
+
+    Attributes:
+        op: The name that the op is listed under in what is known.
+        name: What of the op it is, and on which inputs.
+        make: Makes the inputs and gives what calls the op; each call gives the results of a fresh computation.
+        dtypes: Names of the dtypes to try.
+    """
+
+    op: str
+    name: str
+    make: Callable[[Inputs], Call]
+    dtypes: Sequence[str] = ("float32",)
+
+
+class Inputs:
+    """Makes the inputs of one case, the same ones each time."""
+
+    def __init__(self, device: str, dtype: str, seed: int) -> None:
+        self.device = torch.device(device)
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self._generator = torch.Generator().manual_seed(seed)
+        self.leaves: list[torch.Tensor] = []
+        """The tensors to differentiate by."""
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Values of very different sizes, so that no order of adding them up is like another; not differentiated by."""
+        values = torch.randn(shape, generator=self._generator, dtype=torch.float64)
+        scales = torch.randn(shape, generator=self._generator, dtype=torch.float64)
+        return (values * scales.exp()).to(self.device, dtype or self.dtype)
+
+    def leaf(self, *shape: int, layout: torch.memory_format | None = None) -> torch.Tensor:
+        """As `normal`, to differentiate by."""
+        made = self.normal(*shape)
+        if layout is not None:
+            made = made.contiguous(memory_format=layout)
+        if made.is_floating_point():
+            self.leaves.append(made.requires_grad_())
+        return made
+
+    def whole(self, high: int, *shape: int) -> torch.Tensor:
+        """Whole numbers below `high`: as indices of many contributions to few places, they collide."""
+        return torch.randint(high, shape, generator=self._generator).to(self.device)
+
+    def unit(self, *shape: int) -> torch.Tensor:
+        """Values between 0 and 1."""
+        return torch.rand(shape, generator=self._generator, dtype=torch.float64).to(self.device, self.dtype)
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Random values to begin a backward pass with."""
+        return self.normal(*tensor.shape, dtype=tensor.dtype)
+
+
+# Cases from PyTorch's own op database: small inputs, but of every op, so that one that nobody thought of shows.
+
+_MOST_SAMPLES = 3
+_DRAWS = 1234
+"""Seed before each call, since many ops draw."""
+_LEFT_OUT = ("empty", "new_empty", "resize_", "resize_as_", "bernoulli", "multinomial")
+"""Beginnings of names of ops that give memory that nobody wrote, or that the deterministic mode is not about."""
+
+
+def database() -> list[Any]:
+    """PyTorch's samples.
+
+    Raises:
+        ImportError: A package that PyTorch's test suite needs is missing.
+    """
+    # What PyTorch's own tests import forbids setting flags for the rest of the process; nobody here asked for that.
+    allowing_flags = getattr(torch.backends, "__allow_nonbracketed_mutation", nullcontext)
+    with warnings.catch_warnings(), allowing_flags():
+        # It misses packages that only other parts of the test suite need.
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return list(op_db)
+
+
+def database_cases() -> Iterator[Case]:
+    """A case for each of the first samples of each op, in float32.
+
+    Raises:
+        ImportError: A package that PyTorch's test suite needs is missing.
+    """
+    for info in database():
+        if torch.float32 not in info.dtypes or info.name.startswith(_LEFT_OUT):
+            continue
+        variant = f"{info.variant_test_name}, " if info.variant_test_name else ""
+        for number in range(_MOST_SAMPLES):
+            name = f"{variant}sample {number} of PyTorch's op database"
+            yield Case(f"torch.{info.name}", name, partial(_make, info, number))
+
+
+def _make(info: Any, number: int, inputs: Inputs) -> Call:
+    _seed()
+    samples = info.sample_inputs(str(inputs.device), inputs.dtype, requires_grad=info.supports_autograd)
+    sample = next(islice(samples, number, None), None)
+    if sample is None:
+        raise LookupError(f"{info.name} has no sample {number}")
+    given = (sample.input, sample.args, sample.kwargs)
+    inputs.leaves += [v for v in tree_leaves(given) if isinstance(v, torch.Tensor) and v.requires_grad]
+
+    def call() -> Any:
+        _seed()
+        # Ops may write into their inputs.
+        first, args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, given)
+        return info(first, *args, **kwargs)
+
+    return call
+
+
+def _seed() -> None:
+    torch.manual_seed(_DRAWS)
+    random.seed(_DRAWS)
+    np.random.seed(_DRAWS)
+
+
+_SIZES = {1: (4096,), 2: (96, 96), 3: (24, 24, 24)}
+"""Lengths of images, by the number of dimensions."""
+_LAYOUTS: dict[str, torch.memory_format | None] = {"": None, ", channels_last": torch.channels_last}
+
+
+def layer_cases() -> Iterator[Case]:
+    """All of them."""
+    yield from _convolutions()
+    yield from _pools()
+    yield from _normalisations()
+    yield from _losses()
+    yield Case("torch.nn.LSTM", "2 layers", _lstm)
+    yield Case("torch.nn.functional.scaled_dot_product_attention", "causal", _attention, FLOATS)
+    yield Case("torch.nn.Dropout", "seeded before each call", _dropout)
+
+
+def image(
+    run: Callable[[torch.Tensor], Any], dims: int, layout: torch.memory_format | None = None
+) -> Callable[[Inputs], Call]:
+    """A call with a batch of images."""
+
+    def make(inputs: Inputs) -> Call:
+        batch = inputs.leaf(4, 8, *_SIZES[dims], layout=layout)
+        return lambda: run(batch)
+
+    return make
+
+
+def _convolutions() -> Iterator[Case]:
+    for dims in (1, 2, 3):
+        for transposed in (False, True):
+            name = f"torch.nn.Conv{'Transpose' if transposed else ''}{dims}d"
+            for words, layout in _LAYOUTS.items() if dims == 2 else [("", None)]:
+                dtypes = ("float32", "bfloat16") if not transposed else ("float32",)
+                yield Case(
+                    name, f"kernel 3, stride 2{words}", _convolution(dims, layout, transposed=transposed), dtypes
+                )
+
+
+def _convolution(dims: int, layout: torch.memory_format | None, *, transposed: bool) -> Callable[[Inputs], Call]:
+    run = getattr(functional, f"conv{'_transpose' if transposed else ''}{dims}d")
+
+    def make(inputs: Inputs) -> Call:
+        batch = inputs.leaf(4, 8, *_SIZES[dims], layout=layout)
+        weight, bias = inputs.leaf(8, 8, *(3,) * dims), inputs.leaf(8)
+        return lambda: run(batch, weight, bias, stride=2)
+
+    return make
+
+
+_POOLS = (("MaxPool", 2, (3, 1)), ("MaxPool", 3, (3, 1)), ("AvgPool", 3, (3, 1)), ("AdaptiveAvgPool", 2, (5,)),
+          ("AdaptiveAvgPool", 3, (5,)), ("AdaptiveMaxPool", 2, (5,)))  # fmt: skip
+"""Kinds of pools, their number of dimensions, and what they get besides the images."""
+
+
+def _pools() -> Iterator[Case]:
+    for kind, dims, size in _POOLS:
+        run = getattr(functional, f"{_snake(kind)}{dims}d")
+        yield Case(f"torch.nn.{kind}{dims}d", "overlapping windows", image(partial(_pool, run, size), dims))
+    for dims in (2, 3):
+        yield Case(f"torch.nn.FractionalMaxPool{dims}d", "overlapping windows", _fractional(dims))
+    for dims in (1, 2, 3):
+        yield Case(f"torch.nn.MaxUnpool{dims}d", "equal indices", _unpool(dims))
+
+
+def _snake(kind: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).strip("_")
+
+
+def _pool(pool: Callable[..., Any], size: tuple[int, ...], images: torch.Tensor) -> Any:
+    return pool(images, *size)
+
+
+def _fractional(dims: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        batch, samples = inputs.leaf(4, 8, *_SIZES[dims]), inputs.unit(4, 8, dims)
+        run = getattr(functional, f"fractional_max_pool{dims}d")
+        return lambda: run(batch, 2, output_ratio=(0.7,) * dims, _random_samples=samples)
+
+    return make
+
+
+def _unpool(dims: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values = inputs.leaf(4, 8, *(size // 2 for size in _SIZES[dims]))
+        indices = inputs.whole(16, *values.shape)
+        return lambda: getattr(functional, f"max_unpool{dims}d")(values, indices, 2)
+
+    return make
+
+
+def _normalisations() -> Iterator[Case]:
+    for words, layout in _LAYOUTS.items():
+        yield Case("torch.nn.BatchNorm2d", f"training{words}", image(lambda x: nn.BatchNorm2d(8).to(x)(x), 2, layout))
+    yield Case("torch.nn.GroupNorm", "2 groups", image(lambda x: functional.group_norm(x, 2), 2))
+    yield Case(
+        "torch.nn.LayerNorm",
+        "over the last dimension",
+        image(lambda x: functional.layer_norm(x, x.shape[-1:]), 2),
+        FLOATS,
+    )
+
+
+def _losses() -> Iterator[Case]:
+    yield Case("torch.nn.NLLLoss", "images", _nll)
+    yield Case("torch.nn.CrossEntropyLoss", "weighted classes", _cross_entropy)
+    yield Case("torch.nn.CTCLoss", "repeated labels", _ctc)
+
+
+def _nll(inputs: Inputs) -> Call:
+    scores, labels = inputs.leaf(4, 8, 96, 96), inputs.whole(8, 4, 96, 96)
+    return lambda: functional.nll_loss(scores, labels)
+
+
+def _cross_entropy(inputs: Inputs) -> Call:
+    scores, labels, weights = inputs.leaf(8192, 64), inputs.whole(64, 8192), inputs.unit(64)
+    return lambda: functional.cross_entropy(scores, labels, weights)
+
+
+def _ctc(inputs: Inputs) -> Call:
+    scores = inputs.leaf(64, 32, 16)
+    labels, lengths = inputs.whole(3, 32, 12) + 1, torch.full((32,), 64)
+    return lambda: functional.ctc_loss(scores.log_softmax(2), labels, lengths, torch.full((32,), 12))
+
+
+def _lstm(inputs: Inputs) -> Call:
+    torch.manual_seed(0)
+    layer = nn.LSTM(64, 64, 2).to(inputs.device, inputs.dtype)
+    inputs.leaves += layer.parameters()
+    values = inputs.leaf(32, 16, 64)
+    return lambda: layer(values)
+
+
+def _attention(inputs: Inputs) -> Call:
+    query, key, value = (inputs.leaf(4, 4, 256, 32) for _ in range(3))
+    return lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def _dropout(inputs: Inputs) -> Call:
+    values = inputs.leaf(1 << 18)
+
+    def call() -> torch.Tensor:
+        torch.manual_seed(0)
+        return functional.dropout(values)
+
+    return call
+
+
+# Products, decompositions, solvers and Fourier transforms.
+
+_SIZE = 192
+
+
+def linear_algebra_cases() -> Iterator[Case]:
+    """All of them."""
+    yield Case("torch.matmul", "square matrices", _of_two_matrices(torch.matmul, _SIZE, _SIZE), FLOATS)
+    yield Case("torch.bmm", "dense", _of_two_matrices(torch.bmm, 4, _SIZE, _SIZE))
+    yield Case("torch.bmm", "sparse and dense", _sparse_bmm)
+    yield Case("torch.sparse.mm", "sparse and dense", _sparse_mm)
+    linalg, narrow = torch.linalg, _SIZE // 2
+    yield Case(
+        "torch.linalg.lstsq",
+        "gelsy, the default on the CPU",
+        _of_system(lambda a, b: linalg.lstsq(a.detach(), b).solution, narrow),
+    )
+    yield Case("torch.linalg.solve", "square", _of_system(linalg.solve, narrow))
+    yield Case("torch.linalg.qr", "square", _of_system(lambda a, b: linalg.qr(a), narrow))
+    yield Case("torch.linalg.svdvals", "square", _of_system(lambda a, b: linalg.svdvals(a), narrow))
+    yield Case("torch.linalg.eigh", "symmetric", _of_system(lambda a, b: linalg.eigh(a + a.mT), narrow))
+    yield Case("torch.fft.fft", "rows", _of_system(lambda a, b: torch.fft.fft(a), _SIZE))
+
+
+def _of_two_matrices(run: Callable[[torch.Tensor, torch.Tensor], Any], *shape: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        first, second = inputs.leaf(*shape), inputs.leaf(*shape)
+        return lambda: run(first, second)
+
+    return make
+
+
+def _of_system(run: Callable[[torch.Tensor, torch.Tensor], Any], size: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        matrix, sides = inputs.leaf(size, size), inputs.leaf(size, 8)
+        return lambda: run(matrix, sides)
+
+    return make
+
+
+def _sparse(inputs: Inputs, *batch: int) -> torch.Tensor:
+    dense = inputs.normal(*batch, _SIZE, _SIZE)
+    return (dense * (inputs.unit(*batch, _SIZE, _SIZE) < 0.2)).to_sparse()
+
+
+def _sparse_bmm(inputs: Inputs) -> Call:
+    sparse, dense = _sparse(inputs, 4), inputs.leaf(4, _SIZE, _SIZE)
+    return lambda: torch.bmm(sparse, dense)
+
+
+def _sparse_mm(inputs: Inputs) -> Call:
+    sparse, dense = _sparse(inputs), inputs.leaf(_SIZE, _SIZE)
+    return lambda: torch.sparse.mm(sparse, dense)
+
+
+# Runs a case again and again, and counts the different results forward and backward.
+
+
+def measure(
+    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool, patched: bool = False
+) -> Iterator[Measurement]:
+    """Measure a case, for each of its dtypes and in both directions.
+
+    Args:
+        case: What to run.
+        device: Where.
+        seed: The inputs are made from it.
+        runs: How often, at most.
+        seconds: After this time a case is left, if it was run at least three times.
+        deterministic_mode: Whether to run in `torch.use_deterministic_algorithms(True)`.
+        patched: Whether ops have been replaced, which is noted.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic_mode)
+    try:
+        for dtype in case.dtypes:
+            for one in _measure(case, dtype, device, seed, runs, seconds):
+                yield replace(one, patched=patched)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds: float) -> Iterator[Measurement]:
+    mode = torch.are_deterministic_algorithms_enabled()
+    about = Measurement(case.op, case.name, "forward", dtype, torch.get_num_threads(), mode, 0, 0)
+    try:
+        run = _Differentiated(case, Inputs(device, dtype, seed))
+    except LookupError:
+        # The op database has not so many samples of it.
+        return
+    # Samples of the op database fail in every way where a device or a library is missing.
+    yield from count_results(run, about, runs=runs, seconds=seconds, errors=(Exception,))
+
+
+class _Differentiated:
+    """Runs a case under autograd."""
+
+    def __init__(self, case: Case, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._call = case.make(inputs)
+        self._roots: list[torch.Tensor] = []
+        self._upstream: list[torch.Tensor] = []
+
+    def forward(self) -> bytes:
+        made = _tensors(self._call())
+        self._roots = [tensor for tensor in made if tensor.requires_grad]
+        return _digest(made)
+
+    def backward(self) -> bytes | None:
+        if not self._roots or not self._inputs.leaves:
+            return None
+        self._upstream = self._upstream or [self._inputs.like(root) for root in self._roots]
+        found = torch.autograd.grad(self._roots, self._inputs.leaves, self._upstream, allow_unused=True)
+        return _digest([gradient for gradient in found if gradient is not None])
+
+
+def _tensors(made: Any) -> list[torch.Tensor]:
+    return [value for value in tree_leaves(made) if isinstance(value, torch.Tensor)]
+
+
+def _digest(tensors: list[torch.Tensor]) -> bytes:
+    return digest_many([digest_tensor(tensor.detach()) for tensor in tensors])
+
+
+# Ops that read images between their elements or past their edges: gradients of many elements go to one.
+
+_MODES = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
+
+
+def sampling_cases() -> Iterator[Case]:
+    """All of them."""
+    name = "torch.nn.functional.interpolate"
+    for dims, modes in _MODES.items():
+        for mode in ("nearest", *modes):
+            yield Case(name, f"{mode}, {dims}d, 3 times as large", _interpolate(mode, dims))
+    for mode in ("bilinear", "nearest", "bicubic"):
+        yield Case("torch.nn.functional.grid_sample", f"{mode}, equal places", _grid_sample(mode))
+    for dims in (1, 2, 3):
+        for kind, mode in (("Reflection", "reflect"), ("Replication", "replicate")):
+            yield Case(f"torch.nn.{kind}Pad{dims}d", "3 elements", _padded(mode, dims))
+        yield Case("torch.nn.functional.pad", f"circular, {dims}d", _padded("circular", dims))
+
+
+def _interpolate(mode: str, dims: int) -> Callable[[Inputs], Call]:
+    return image(lambda x: functional.interpolate(x[..., :16], scale_factor=3, mode=mode), dims)
+
+
+def _padded(mode: str, dims: int) -> Callable[[Inputs], Call]:
+    return image(lambda x: functional.pad(x, (3,) * 2 * dims, mode), dims)
+
+
+def _grid_sample(mode: str) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        batch, grid = inputs.leaf(4, 8, 16, 16), inputs.unit(4, 128, 128, 2)
+        return lambda: functional.grid_sample(batch, grid / 4, mode, align_corners=False)
+
+    return make
+
+
+# Ops that write or add up by index: many contributions go to few places.
+
+MANY = 1 << 18
+"""Contributions; on the CPU ops share out work among threads from 2¹⁵ on."""
+FEW = 16
+"""Places that they go to."""
+ROWS, WIDTH = 1 << 13, 64
+
+
+Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
+"""Takes the target, the index and the values."""
+
+
+def writing_cases() -> Iterator[Case]:
+    """All of them."""
+    yield from _writes()
+    yield from _scatters()
+    yield from _reads()
+    yield from _embeddings()
+
+
+def _flat(run: Run) -> Callable[[Inputs], Call]:
+    """A call with a target of few elements, an index with many, and as many values."""
+
+    def make(inputs: Inputs) -> Call:
+        target, index, values = inputs.leaf(FEW), inputs.whole(FEW, MANY), inputs.leaf(MANY)
+        return lambda: run(target.clone(), index, values)
+
+    return make
+
+
+def _rows(run: Run) -> Callable[[Inputs], Call]:
+    """A call with a target of few rows, an index of many of them, and as many rows of values."""
+
+    def make(inputs: Inputs) -> Call:
+        target, index, values = inputs.leaf(FEW, WIDTH), inputs.whole(FEW, ROWS), inputs.leaf(ROWS, WIDTH)
+        return lambda: run(target.clone(), index, values)
+
+    return make
+
+
+def _writes() -> Iterator[Case]:
+    put, add, copy, reduce = (
+        f"torch.Tensor.{name}" for name in ("index_put_", "index_add_", "index_copy_", "index_reduce_")
+    )
+    yield Case(
+        put, "accumulate=True, equal indices", _flat(lambda t, i, v: t.index_put((i,), v, accumulate=True)), FLOATS
+    )
+    yield Case(put, "accumulate=False, equal indices", _flat(lambda t, i, v: t.index_put((i,), v)))
+    yield Case(
+        "torch.Tensor.put_", "accumulate=True, equal indices", _flat(lambda t, i, v: t.put(i, v, accumulate=True))
+    )
+    yield Case("torch.Tensor.put_", "accumulate=False, equal indices", _flat(lambda t, i, v: t.put(i, v)))
+    yield Case(add, "rows, equal indices", _rows(lambda t, i, v: t.index_add(0, i, v)), FLOATS)
+    yield Case(add, "elements, equal indices", _flat(lambda t, i, v: t.index_add(0, i, v)))
+    yield Case(copy, "rows, equal indices", _rows(lambda t, i, v: t.index_copy(0, i, v)))
+    for how in ("prod", "mean", "amax"):
+        yield Case(reduce, f"{how}, equal indices", _rows(_index_reduce(how)))
+    yield Case("torch.masked_fill", "gradient of the value", _masked_fill)
+
+
+def _index_reduce(how: str) -> Run:
+    return lambda t, i, v: t.index_reduce(0, i, v, how)
+
+
+def _scatter_reduce(how: str) -> Run:
+    return lambda t, i, v: t.scatter_reduce(0, _wide(i), v, how)
+
+
+def _masked_fill(inputs: Inputs) -> Call:
+    target, value = inputs.leaf(MANY), inputs.leaf()
+    mask = inputs.whole(2, MANY).bool()
+    return lambda: target.masked_fill(mask, value)
+
+
+def _wide(index: torch.Tensor) -> torch.Tensor:
+    return index[:, None].expand(-1, WIDTH)
+
+
+def _scatters() -> Iterator[Case]:
+    add, scatter, reduce = (f"torch.Tensor.{name}" for name in ("scatter_add_", "scatter_", "scatter_reduce_"))
+    yield Case(add, "rows, equal indices", _rows(lambda t, i, v: t.scatter_add(0, _wide(i), v)), FLOATS)
+    yield Case(add, "elements, equal indices", _flat(lambda t, i, v: t.scatter_add(0, i, v)))
+    yield Case(scatter, "src is a tensor, equal indices", _rows(lambda t, i, v: t.scatter(0, _wide(i), v)))
+    yield Case(
+        scatter,
+        "reduce='add', equal indices",
+        _rows(lambda t, i, v: t.detach().scatter(0, _wide(i), v.detach(), reduce="add")),
+    )
+    for how in ("sum", "prod", "mean", "amax"):
+        yield Case(reduce, f"{how}, equal indices", _rows(_scatter_reduce(how)))
+
+
+def _reads() -> Iterator[Case]:
+    yield Case("torch.Tensor.__getitem__", "a list of equal indices", _flat(lambda t, i, v: t[i]), FLOATS)
+    yield Case("torch.take", "equal indices", _flat(lambda t, i, v: torch.take(t, i)))
+    yield Case("torch.index_select", "rows, equal indices", _rows(lambda t, i, v: t.index_select(0, i)))
+    yield Case("torch.gather", "rows, equal indices", _rows(lambda t, i, v: t.gather(0, _wide(i))))
+    yield Case("torch.gather", "elements, equal indices", _flat(lambda t, i, v: t.gather(0, i)))
+    yield Case("torch.repeat_interleave", "rows", _repeat_interleave)
+
+
+def _repeat_interleave(inputs: Inputs) -> Call:
+    rows, counts = inputs.leaf(FEW, WIDTH), inputs.whole(ROWS // FEW, FEW)
+    return lambda: rows.repeat_interleave(counts, 0)
+
+
+def _embeddings() -> Iterator[Case]:
+    functional = torch.nn.functional
+    yield Case("torch.nn.Embedding", "equal indices", _rows(lambda t, i, v: functional.embedding(i, t)), FLOATS)
+    yield Case(
+        "torch.nn.Embedding",
+        "scale_grad_by_freq=True, equal indices",
+        _rows(lambda t, i, v: functional.embedding(i, t, scale_grad_by_freq=True)),
+    )
+    for mode in ("sum", "mean", "max"):
+        yield Case("torch.nn.EmbeddingBag", f"mode={mode!r}, equal indices", _bags(mode))
+
+
+def _bags(mode: str) -> Callable[[Inputs], Call]:
+    return _rows(lambda t, i, v: torch.nn.functional.embedding_bag(i.view(-1, 32), t, mode=mode))
+
+
+# Ops that add up, count, select or sort many values.
+
+_ROWS = 512
+
+
+def reducing_cases() -> Iterator[Case]:
+    """All of them."""
+    for name in ("sum", "mean", "prod", "var", "norm", "logsumexp"):
+        yield Case(
+            f"torch.{name}", "all elements", _of_flat(_reduction(name)), FLOATS if name == "sum" else ("float32",)
+        )
+        yield Case(f"torch.{name}", "columns", _of_matrix(_reduction(name)))
+    yield Case("torch.dot", "two vectors", _of_two(torch.dot))
+    yield Case("torch.cumsum", "all elements", _of_flat(lambda x: x.cumsum(0)), FLOATS)
+    yield Case("torch.cumsum", "rows", _of_matrix(lambda x, dim: x.cumsum(1)))
+    yield Case("torch.softmax", "rows", _of_matrix(lambda x, dim: x.softmax(1)))
+    yield Case("torch.bincount", "with weights, equal values", _counted)
+    yield Case(
+        "torch.bincount", "without weights, equal values", lambda inputs: _counted(inputs, weighted=False), ("int64",)
+    )
+    yield Case("torch.histc", "equal values", _of_flat(lambda x: x.detach().histc(FEW)))
+    yield Case("torch.median", "with indices, equal values", _of_ties(lambda x: x.median(1)))
+    yield Case("torch.kthvalue", "equal values", _of_ties(lambda x: x.kthvalue(7, 1)))
+    yield Case("torch.mode", "equal values", _of_ties(lambda x: x.mode(1)))
+    yield Case("torch.sort", "equal values", _of_ties(lambda x: x.sort(1)))
+    yield Case("torch.topk", "equal values", _of_ties(lambda x: x.topk(7, 1)))
+    yield Case("torch.unique", "with inverse and counts", _unique)
+
+
+def _reduction(name: str) -> Callable[..., torch.Tensor]:
+    if name == "logsumexp":
+        return lambda x, dim=0: torch.logsumexp(x, dim)
+    reduction: Callable[..., torch.Tensor] = getattr(torch, name)
+    return lambda x, dim=None: reduction(x) if dim is None else reduction(x, dim=dim)
+
+
+def _of_flat(run: Callable[[torch.Tensor], Any]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values = inputs.leaf(MANY)
+        return lambda: run(values)
+
+    return make
+
+
+def _of_matrix(run: Callable[[torch.Tensor, int], Any]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values = inputs.leaf(_ROWS, MANY // _ROWS)
+        return lambda: run(values, 0)
+
+    return make
+
+
+def _of_two(run: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values, others = inputs.leaf(MANY), inputs.leaf(MANY)
+        return lambda: run(values, others)
+
+    return make
+
+
+def _of_ties(run: Callable[[torch.Tensor], Any]) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        values = inputs.whole(FEW, _ROWS, MANY // _ROWS).to(inputs.dtype).requires_grad_()
+        inputs.leaves.append(values)
+        return lambda: run(values)
+
+    return make
+
+
+def _counted(inputs: Inputs, *, weighted: bool = True) -> Call:
+    values = inputs.whole(FEW, MANY)
+    weights = inputs.normal(MANY) if weighted else None
+    return lambda: torch.bincount(values, weights)
+
+
+def _unique(inputs: Inputs) -> Call:
+    values = inputs.whole(FEW, MANY)
+    return lambda: torch.unique(values, return_inverse=True, return_counts=True)
+
+
+# Every case of the project: the ops that something is known about, as far as they run on any device.
+
+_FAMILIES = (
+    writing_cases,
+    reducing_cases,
+    layer_cases,
+    sampling_cases,
+    linear_algebra_cases,
+)
+
+
+def all_cases() -> Iterator[Case]:
+    """The cases of all families of ops."""
+    for cases in _FAMILIES:
+        yield from cases()
+
+
+# Measures ops in a process of its own: `determinism audit` starts it, hands it a request, and reads a line per
+# result.
+
+_PASSED_ON = ("device", "seed", "runs", "seconds", "deterministic_mode", "patched")
+
+
+def main() -> int:
+    """Read the request on standard input, and write what was found on standard output, line by line."""
+    request = read_request()
+    # Some ops say that they are new or old; that is not what is asked for.
+    warnings.simplefilter("ignore")
+    if request["threads"] is not None:
+        torch.set_num_threads(request["threads"])
+    # Replacements last as long as this is held on to.
+    replaced = patches.apply() if request["patched"] else None
+    accelerators = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    about = with_device(about_machine(torch.__version__), request["device"], accelerators)
+    cases = database_cases() if request["database"] else all_cases()
+    answer(request, about, cases, partial(measure, **{name: request[name] for name in _PASSED_ON}))
+    if replaced is not None:
+        replaced.restore()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

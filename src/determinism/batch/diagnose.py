@@ -1,0 +1,211 @@
+"""Tries, one after the other, what may make rows independent of their batch and can be set from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from determinism.comparison.result import BatchKind, Cause, Comparison, Experiment, Fix, Status
+from determinism.types import Verdict
+
+_CPU_FACTS = Path("/proc/cpuinfo")
+_MKL = "MKL_CBWR"
+"""Conditional numerical reproducibility of oneMKL; its documentation says that `STRICT` makes products of matrices independent of their
+number of rows, from AVX2 on (oneMKL developer guide, "Reproducibility Conditions")."""
+
+
+_TRAINING, _KERNEL = "training-mode", "kernel"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One thing to set."""
+
+    fix: Fix
+    settings: tuple[str, ...] = ()
+    """Names of what the recorder sets inside."""
+    causes: tuple[str, ...] = (_KERNEL,)
+    """What it removes."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables to start the program with."""
+        return dict(self.fix.environment or ())
+
+
+def first_trials(comparison: Comparison) -> list[Trial]:
+    """What is worth a try at first, the likeliest before the others.
+
+    Args:
+        comparison: Rows were found to depend on their batch.
+    """
+    rows = comparison.batch
+    assert rows is not None
+    kind = None if rows.difference is None else rows.difference.kind
+    if kind is BatchKind.PADDING:
+        return []
+    if rows.training or (rows.difference is not None and rows.difference.is_training):
+        return [EVALUATION]
+    return kernel_trials() if kind in (BatchKind.OP, None) else []
+
+
+def joined(first: Trial, second: Trial) -> Trial:
+    """Both at once."""
+    return Trial(
+        Fix(
+            f"{first.fix.identifier}-{second.fix.identifier}",
+            f"{first.fix.title}, and {second.fix.title[0].lower()}{second.fix.title[1:]}",
+            "\n".join(one.fix.code for one in (first, second) if one.fix.code is not None) or None,
+            (*(first.fix.environment or ()), *(second.fix.environment or ())) or None,
+        ),
+        (*first.settings, *second.settings),
+        (*first.causes, *second.causes),
+    )
+
+
+def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
+    """Why rows depend on their batch, as far as it is known.
+
+    Args:
+        comparison: What was found, with what was tried.
+        verified: What cured it; None if nothing did.
+    """
+    rows = comparison.batch
+    assert rows is not None
+    kind = None if rows.difference is None else rows.difference.kind
+    names = ", ".join(f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training[:4])
+    tried = tuple(_experiment(one, len(rows.sizes)) for one in rows.tried)
+    found = []
+    proven = () if verified is None else verified.causes
+    if rows.training or _TRAINING in proven:
+        explains = kind in (BatchKind.MIXING, BatchKind.RNG, None)
+        status = Status.CONFIRMED if _TRAINING in proven else Status.LIKELY if explains else Status.POSSIBLE
+        evidence = (f"In training mode and computing otherwise because of it: {names}",) if names else ()
+        found.append(Cause(_TRAINING, _TITLES[_TRAINING], status, evidence, tried, ()))
+    if _KERNEL in proven:
+        found.append(Cause(_KERNEL, _TITLES[_KERNEL], Status.CONFIRMED, (), tried, ()))
+    elif kind is not None and not any(one.status is Status.CONFIRMED for one in found):
+        identifier = {"op": _KERNEL, "rng": "random", "mixing": "mixing", "padding": "padding"}[kind]
+        found.append(Cause(identifier, _TITLES[identifier], Status.LIKELY, (), tried, ()))
+    return found
+
+
+def _experiment(tried: Fix, sizes: int) -> Experiment:
+    outcome = "Equal rows gave equal results." if tried.verified else "Rows still depended on their batch."
+    return Experiment(tried.title, "fixed", sizes, tried.verified, outcome)
+
+
+def kernel_trials() -> list[Trial]:
+    """What makes libraries keep to one kernel, the likeliest first."""
+    flags = _flags()
+    branches = [name for name, flag in (("AVX512", "avx512f"), ("AVX2", "avx2")) if flag in flags]
+    strict = [
+        Trial(
+            Fix(f"mkl-{name.lower()}-strict", f"oneMKL keeps to one kernel ({name})", None, ((_MKL, f"{name},STRICT"),))
+        )
+        for name in branches
+    ]
+    no_mkldnn = Trial(
+        Fix("mkldnn-off", "Without oneDNN, on the CPU", "torch.backends.mkldnn.enabled = False"), ("mkldnn-off",)
+    )
+    one_thread = Trial(Fix("one-thread", "One thread", None, (("OMP_NUM_THREADS", "1"), ("MKL_NUM_THREADS", "1"))))
+    both = [joined(no_mkldnn, one) for one in strict]
+    compatible = Trial(Fix("mkl-compatible", "oneMKL keeps to its oldest kernel", None, ((_MKL, "COMPATIBLE"),)))
+    return [*strict, no_mkldnn, one_thread, *both, compatible]
+
+
+def _flags() -> set[str]:
+    """What the processor can do."""
+    try:
+        text = _CPU_FACTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    return set(line.partition(":")[2].split())
+
+
+EVALUATION = Trial(
+    Fix("evaluation-mode", "The model in evaluation mode", "model.eval()"), ("evaluation",), (_TRAINING,)
+)
+_TITLES = {
+    _TRAINING: "The model was left in training mode",
+    _KERNEL: "The library computes a row in another way in batches of another size",
+    "mixing": "An op takes the rows of a batch together",
+    "random": "Random numbers are drawn for each batch",
+    "padding": "Batches are padded to their longest row",
+}
+
+
+# Looks for what makes rows independent of their batch: trials one after the other, each by what the last one showed.
+
+
+class CureSearch:
+    """Tries what may cure a comparison, and writes into it what was tried, what cured it, and what that says of the causes."""
+
+    def __init__(self, comparison: Comparison, attempt: Callable[[Trial], Comparison | None]) -> None:
+        """Take what was found and what runs the program with a trial.
+
+        Args:
+            comparison: Rows were found to depend on their batch.
+            attempt: Gives the comparison of runs with a trial; None if there are none.
+        """
+        assert comparison.batch is not None
+        self._comparison = comparison
+        self._rows = comparison.batch
+        self._attempt = attempt
+
+    def run(self) -> None:
+        """Try until one trial cures it."""
+        cure = self._first_cure(first_trials(self._comparison))
+        if cure is not None:
+            self._comparison.fixes.append(replace(cure.fix, verified=True))
+        self._comparison.causes = causes_of(self._comparison, cure)
+
+    def _first_cure(self, trials: list[Trial]) -> Trial | None:
+        for trial in trials:
+            outcome = self._outcome(trial)
+            if outcome is not None and is_cured(outcome, self._comparison):
+                return trial
+            if trial is EVALUATION:
+                is_left = outcome is not None and _is_of_kernels(outcome)
+                return self._cure_besides_evaluation() if is_left else self._cure_of_kernels()
+        return None
+
+    def _cure_of_kernels(self) -> Trial | None:
+        """What cures it in the mode that the model is in, where that is a matter of kernels."""
+        return self._first_cure(kernel_trials()) if _is_of_kernels(self._comparison) else None
+
+    def _cure_besides_evaluation(self) -> Trial | None:
+        """What cures it in evaluation mode; without that mode if it does so alone."""
+        for kernel in kernel_trials():
+            both = joined(EVALUATION, kernel)
+            outcome = self._outcome(both)
+            if outcome is None or not is_cured(outcome, self._comparison):
+                continue
+            alone = self._outcome(kernel) if _is_of_kernels(self._comparison) else None
+            return kernel if alone is not None and is_cured(alone, self._comparison) else both
+        return None
+
+    def _outcome(self, trial: Trial) -> Comparison | None:
+        outcome = self._attempt(trial)
+        if outcome is not None:
+            self._rows.tried.append(replace(trial.fix, verified=is_cured(outcome, self._comparison)))
+        return outcome
+
+
+def is_cured(trial: Comparison, before: Comparison) -> bool:
+    """Whether rows were compared in runs with a trial, and all were equal.
+
+    Args:
+        trial: How these runs compare.
+        before: How the runs without it do.
+    """
+    if trial.verdict is not Verdict.SAME or trial.batch is None or before.batch is None:
+        return False
+    return trial.batch.rows_matched > 0 and trial.batch.places > 0
+
+
+def _is_of_kernels(comparison: Comparison) -> bool:
+    rows = comparison.batch
+    return rows is not None and rows.difference is not None and rows.difference.kind is BatchKind.OP

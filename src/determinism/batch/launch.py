@@ -1,0 +1,209 @@
+"""Runs a program with batches of different sizes, compares their rows, and tries what may make them equal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from determinism.batch.compare import compare_batches
+from determinism.batch.diagnose import CureSearch, Trial, is_cured
+from determinism.comparison.result import Comparison, RunSummary
+from determinism.errors import DeterminismError, LaunchError, UsageError
+from determinism.exit_status import exit_phrase
+from determinism.launch.interpreter import check_interpreter
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
+from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.runs import broken_off, may_run_further
+from determinism.launch.unrecorded import require_recorded
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.types import Verdict
+
+# What is to be run with batches of different sizes.
+
+PLACE = "{batch}"
+DEFAULT_SIZES = (1, 16, 64)
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """A program whose command takes the size of a batch."""
+
+    program: Sequence[str]
+    """Its words; `{batch}` stands for the size."""
+    sizes: tuple[int, ...] = DEFAULT_SIZES
+    output: Path | None = None
+    keep: bool = False
+    explain: bool | None = None
+    """Whether further runs may be made that try settings; None: if a run took less than a minute."""
+
+    def __post_init__(self) -> None:
+        """See that there is something to compare.
+
+        Raises:
+            UsageError: There is not.
+        """
+        sizes = ",".join(map(str, self.sizes))
+        if not any(PLACE in word for word in self.program):
+            raise UsageError(
+                "batch-place-missing",
+                f"The command holds no {PLACE}, so nothing was run: each size needs a run of its own. Write {PLACE} where the size of a "
+                f"batch stands: determinism check-batch --sizes {sizes} -- python predict.py --batch-size {PLACE}",
+            )
+        if len(set(self.sizes)) < 2 or min(self.sizes) < 1:
+            raise UsageError(
+                "batch-sizes",
+                f"--sizes {sizes} gives no two sizes of 1 or more, so there is nothing to compare. Give two or more: --sizes 1,16,64",
+            )
+
+    def command(self, size: int) -> list[str]:
+        """The words for batches of a size."""
+        return [word.replace(PLACE, str(size)) for word in self.program]
+
+
+_STIRRED = "stirred"
+
+
+@dataclass
+class BatchCheck:
+    """One check of batches as it goes on; after an error it still tells which runs were made."""
+
+    request: BatchRequest
+    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    """Called with what comes next and the log of its output; gives what is told the progress."""
+    warn: Callable[[str], None] = lambda message: None
+    runs: list[RunSummary] = field(default_factory=list)
+    interrupt_status: int = field(default=0, init=False)
+    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+
+    def run(self) -> Comparison:
+        """Make the runs, compare the rows, and try what may make them equal.
+
+        Raises:
+            DeterminismError: Something kept the check from coming to a verdict.
+        """
+        warning = check_interpreter(self.request.program, os.environ)
+        if warning is not None:
+            self.warn(warning)
+        self._output = OutputFolder(self.request.output)
+        sizes = sorted(set(self.request.sizes))
+        with StandardInput() as self._standard_input:
+            traces = [self._make(size) for size in sizes]
+            comparison = compare_batches(traces, sizes)
+            if comparison.verdict is Verdict.SAME and comparison.batch is not None and comparison.batch.draws:
+                comparison = self._stir(traces, sizes)
+            self.runs = comparison.runs
+            if comparison.verdict is Verdict.DIFFERENT:
+                try:
+                    self._explain(comparison, sizes)
+                except (Interrupted, KeyboardInterrupt) as interrupt:
+                    self.interrupt_status = broken_off(comparison, interrupt, self.warn)
+        self._tidy(comparison)
+        return comparison
+
+    def _stir(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
+        """Run once more with other random numbers: rows that are drawn for one after the other get equal ones in batches of any size."""
+        return compare_batches([*traces, self._make(sizes[-1], stirred=True)], [*sizes, sizes[-1]])
+
+    def _make(self, size: int, *, stirred: bool = False) -> Trace:
+        """Make the run with batches of one size."""
+        name, title = f"batch-{size}", f"run with batches of {size}"
+        if stirred:
+            name, title = f"{name}-stirred", f"{title} and other random numbers"
+        trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
+        command = self.request.command(size)
+        rows = {"batch": size, "settings": [_STIRRED] * stirred}
+        try:
+            result = record_program(
+                command, trace, rows=rows, log=log, on_progress=self.announce(title, log), stdin=self._standard_input
+            )
+        except Interrupted as interrupted:
+            self._add_run(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"))
+            raise
+        except Unfinished as unfinished:
+            self._add_run(command, trace, unfinished.program_exit)
+            raise
+        self._add_run(command, trace, result)
+        if result.exit_status:
+            raise LaunchError(
+                "batch-run-failed",
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Mend it, or leave this size out: --sizes. In training mode batch norm "
+                "takes no batch of 1.",
+            )
+        require_recorded(trace, result.exit_status)
+        return open_trace(trace)
+
+    def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
+        self.runs.append(RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+
+    def _explain(self, comparison: Comparison, sizes: Sequence[int]) -> None:
+        """Try settings until one makes all rows equal, in batches of all sizes."""
+        may_try = may_run_further(self.request.explain, self.runs)
+
+        def attempt(trial: Trial) -> Comparison | None:
+            try:
+                return self._try(trial, comparison, sizes) if may_try else None
+            except Interrupted:
+                raise
+            except DeterminismError as error:
+                self.warn(f"{trial.fix.title} could not be tried. {error.message}")
+                return None
+
+        CureSearch(comparison, attempt).run()
+
+    def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
+        """Run the program with something set: first the two sizes that showed the difference, then all if these are equal."""
+        assert comparison.batch is not None and comparison.batch.difference is not None
+        shown = comparison.batch.difference.sizes
+        traces: dict[int, Trace] = {}
+        names = []
+        try:
+            for wanted in (sorted(shown), sorted(sizes)):
+                for size in wanted:
+                    if size not in traces:
+                        names.append(f"trial-{trial.fix.identifier}-{size}")
+                        traces[size] = self._make_trial(names[-1], trial, size)
+                outcome = compare_batches([traces[size] for size in wanted], wanted)
+                if not is_cured(outcome, comparison):
+                    return outcome
+            if outcome.batch is not None and outcome.batch.draws:
+                names.append(f"trial-{trial.fix.identifier}-stirred")
+                stirred = self._make_trial(names[-1], trial, wanted[-1], stirred=True)
+                outcome = compare_batches([*(traces[size] for size in wanted), stirred], [*wanted, wanted[-1]])
+            return outcome
+        finally:
+            for name in names:
+                self._output.discard(name, with_log=False)
+
+    def _make_trial(self, name: str, trial: Trial, size: int, *, stirred: bool = False) -> Trace:
+        trace, log = self._output.trace(name), self._output.log(name)
+        title = f"batches of {size}, {trial.fix.title[0].lower()}{trial.fix.title[1:]}"
+        result = record_program(
+            self.request.command(size),
+            trace,
+            rows={"batch": size, "settings": [*trial.settings, *[_STIRRED] * stirred]},
+            environment={**os.environ, **trial.environment},
+            log=log,
+            on_progress=self.announce(title, log),
+            stdin=self._standard_input,
+        )
+        if result.exit_status:
+            raise LaunchError(
+                "batch-run-failed", f"The program ended with {exit_phrase(result.exit_status)}; its output is in {log}."
+            )
+        require_recorded(trace, result.exit_status)
+        return open_trace(trace)
+
+    def _tidy(self, comparison: Comparison) -> None:
+        """Remove what equal runs left, unless it is to be kept."""
+        if comparison.verdict is not Verdict.SAME or self.request.keep:
+            return
+        for run in comparison.runs:
+            if run.trace is not None:
+                self._output.discard(Path(run.trace).name)
+                run.trace = None
+        self._output.remove_if_empty()

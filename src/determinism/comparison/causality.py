@@ -1,0 +1,330 @@
+"""Follows messages between processes and threads: which record sent what a divergence received.
+
+A value that came in from outside is known by its digests in both runs. If another stream made a value with just these
+digests, that stream sent it, even if nothing else reads it there. A collective gives its readers other values than it
+took, so there any process counts as the sender that differs by itself and no later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.comparison.flow import NOTHING, Received
+from determinism.comparison.ordered import ProcessComparison
+from determinism.comparison.partners import DigestSearch
+from determinism.comparison.racing import (
+    Threads,
+    as_other_batch,
+    as_race_of_processes,
+    writes_shared_memory,
+    wrote_otherwise,
+    yields_other_batch,
+)
+from determinism.comparison.result import Divergence
+from determinism.comparison.unordered import UnorderedComparison, line_of
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace
+from determinism.types import Kind, Role, Stream
+
+_SENDS_RATHER = (Stream.WORKER, Stream.THREADS, Stream.PROCESS, Stream.POOL)
+"""Of two streams that may have sent a value to each other, the one that stands first here did: a worker is given no
+tensors, and a pool gets its tasks before it gives results."""
+SHARE_MEMORY = (Stream.PROCESS, Stream.THREADS)
+"""Streams of one process have its memory in common."""
+
+
+class Found(NamedTuple):
+    """A divergence in one stream."""
+
+    result: ProcessComparison
+    divergence: Divergence
+    received: Received
+
+
+class Senders:
+    """The streams that may have sent a value to another."""
+
+    def __init__(self, results: Sequence[ProcessComparison], search: DigestSearch) -> None:
+        self._results = results
+        self._search = search
+        self._writers: dict[int, bool] = {}
+        for result in results:
+            for pair in result.received.pairs | result.loaded:
+                search.expect(pair)
+        self.found = [Found(r, r.divergence, r.received) for r in results if r.divergence is not None]
+        """The first divergence of each stream that has one."""
+
+    def of(self, receiver: Found, way: list[Found]) -> Found | None:
+        """Who sent what a divergence received; None if nobody is known to."""
+        senders = self._senders(receiver, receiver.received, way)
+        if not senders and receiver.received.pairs:
+            # It may have read parts of what was loaded whole.
+            senders = self._senders(receiver, Received(receiver.result.loaded), way)
+        if senders:
+            return min(senders, key=lambda sender: (_rank(sender), *place(sender)))
+        if receiver.received.by_shared_memory:
+            shared = self._who_shared(way)
+            if shared is not None or not self.writes_shared_memory(receiver.result):
+                return shared or self._sender_by_shared_memory(way)
+        return self._sender_by_collective(receiver, way) if receiver.received.by_collective else None
+
+    def _senders(self, receiver: Found, received: Received, way: list[Found]) -> list[Found]:
+        """Those that made one of these values."""
+        senders = []
+        for result in self._results:
+            # What a thread received may come from another one in the same stream.
+            is_same = result is receiver.result and result.stream is Stream.THREADS
+            if not is_same and any(result is passed.result for passed in way):
+                continue
+            sender = self._sent(result, received)
+            if sender is None or any(sender.divergence == passed.divergence for passed in way):
+                continue
+            if is_same or not (self._sent_back(sender, receiver) or _is_later_in_the_process(sender, receiver)):
+                senders.append(sender)
+        return senders
+
+    def _who_shared(self, way: list[Found]) -> Found | None:
+        """The earliest divergence that began in another process, and was written into memory that processes share."""
+        passed = {found.result.part_of for found in way}
+        senders = [Found(result, result.shared, NOTHING) for result in self._results if result.shared is not None]
+        # What was read before it was written is not followed to the write; that other values were written shows there.
+        senders += [
+            found
+            for found in self.found
+            if not found.received.by_shared_memory and found.result.traces and wrote_otherwise(*found.result.traces)
+        ]
+        others = [sender for sender in senders if sender.result.part_of not in passed]
+        return min(others, key=lambda sender: place(sender), default=None)
+
+    def _sender_by_shared_memory(self, way: list[Found]) -> Found | None:
+        """The earliest divergence of a process that races with others for memory that it writes."""
+        senders = [
+            found
+            for found in self.found
+            if found.received.by_shared_memory
+            and not any(found.result is passed.result for passed in way)
+            and self.writes_shared_memory(found.result)
+        ]
+        return min(senders, key=lambda sender: place(sender), default=None)
+
+    def _sent(self, sender: ProcessComparison, received: Received) -> Found | None:
+        """The divergence that made one of these values, in a stream that may have sent it."""
+        if not received.pairs:
+            return None
+        if isinstance(sender, UnorderedComparison):
+            origin = sender.made.origin_of(received.pairs) if sender.made is not None else None
+            return None if origin is None else Found(sender, *origin)
+        divergence = sender.divergence or sender.first_dead
+        if divergence is None or not self._made(sender, received):
+            return None
+        return Found(sender, divergence, sender.received if sender.divergence is not None else NOTHING)
+
+    def _made(self, sender: ProcessComparison, received: Received) -> bool:
+        """Whether a stream made one of these values, and not both values in both runs."""
+        assert sender.traces is not None
+        first, second = sender.traces
+        return any(
+            self._search.has_made(first, mine)
+            and self._search.has_made(second, other)
+            and not (self._search.has_made(first, other) and self._search.has_made(second, mine))
+            for mine, other in received.pairs
+        )
+
+    def _sent_back(self, sender: Found, receiver: Found) -> bool:
+        """Whether it may as well have gone the other way, which is the more likely one."""
+        return _rank(sender) >= _rank(receiver) and self._sent(receiver.result, sender.received) is not None
+
+    def _sender_by_collective(self, receiver: Found, way: list[Found]) -> Found | None:
+        """The earliest divergence of another process; rather one that counts there too than one that was only sent."""
+        sent = [Found(result, result.sent, NOTHING) for result in self._results if result.sent is not None]
+        for candidates in (self.found, sent):
+            senders = [
+                found
+                for found in candidates
+                if not found.received.by_collective
+                and not any(found.result is passed.result for passed in way)
+                and found.divergence.step <= receiver.divergence.step
+                and found.result.stream is Stream.PROCESS
+            ]
+            if senders:
+                return min(senders, key=lambda sender: place(sender))
+        return None
+
+    def writes_shared_memory(self, result: ProcessComparison) -> bool:
+        """Whether a stream wrote, in either run, into memory that several processes share."""
+        known = self._writers.get(id(result))
+        if known is None:
+            traces = result.traces or ()
+            known = self._writers[id(result)] = any(writes_shared_memory(trace) for trace in traces)
+        return known
+
+
+def _is_later_in_the_process(sender: Found, receiver: Found) -> bool:
+    """Whether a thread would have received something before it was there; other processes have steps of their own.
+
+    So have threads that train by themselves, while the others of their process make no steps.
+    """
+    is_same = sender.result.part_of == receiver.result.part_of
+    return (
+        is_same
+        and {sender.result.stream, receiver.result.stream} <= set(SHARE_MEMORY)
+        and _steps_by(sender) == _steps_by(receiver)
+        and (sender.divergence.step > receiver.divergence.step)
+    )
+
+
+def _steps_by(found: Found) -> str | None:
+    return None if found.result.traces is None else found.result.traces[0].steps_by
+
+
+def _rank(found: Found) -> int:
+    return _SENDS_RATHER.index(found.result.stream)
+
+
+def place(found: Found) -> tuple[int, float, int]:
+    """When a divergence was: what came first explains the others."""
+    return found.divergence.step, found.result.started, found.divergence.record
+
+
+# Recognises a checkpoint that a thread saved while others changed it, by what was read back from it.
+
+_DETAIL = (
+    "No thread made what was read here in {runs}, and a thread saves tensors at {file}:{line}. What is on disk was "
+    "written while the tensors changed."
+)
+
+
+def as_torn(
+    divergence: Divergence,
+    received: Received,
+    streams: Sequence[ProcessComparison],
+    search: DigestSearch,
+) -> Divergence | None:
+    """The same divergence, if it may have read what a thread had saved in pieces; None if no thread saved anything.
+
+    What comes out of a whole checkpoint is what some thread had made. Only an experiment shows that the threads matter:
+    other files hold what no thread made too.
+
+    Args:
+        divergence: One that got values from outside.
+        received: These values.
+        streams: All of its process.
+        search: Looks for digests.
+    """
+    traces = [one.traces for one in streams if one.traces is not None]
+    threads = [trace for one in streams if one.stream is Stream.THREADS for trace in one.traces or ()]
+    saved_at = next((site for thread in threads if (site := _saves_at(thread))), None)
+    if saved_at is None:
+        return None
+    unmade = {
+        run
+        for pair in received.pairs
+        for run, digest in enumerate(pair)
+        if not any(search.has_made(trace[run], digest) for trace in traces)
+    }
+    if not unmade:
+        return None
+    runs = " and ".join(f"run {run + 1}" for run in sorted(unmade))
+    detail = _DETAIL.format(runs=runs, file=saved_at.file.rpartition("/")[2], line=saved_at.line)
+    return replace(divergence, saved_at=saved_at, detail=detail)
+
+
+def _saves_at(stream: ProcessTrace) -> Frame | None:
+    """The line at which a thread saved first."""
+    for chunk in stream.chunks():
+        for row in np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT)[:1]:
+            return line_of(stream, chunk, int(row))
+    return None
+
+
+# Follows the divergences of all streams back to where they began: a receiver whose sender differs is not the origin.
+
+_BATCH = "determinism::batch"
+_HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
+
+
+class Explained:
+    """Follows the divergences of all streams back to where they began."""
+
+    def __init__(self, results: Sequence[ProcessComparison], search: DigestSearch) -> None:
+        self._results = results
+        self._search = search
+        self._senders = Senders(results, search)
+
+    def ways(self) -> list[list[Found]]:
+        """For each stream that differs the way of its divergence: from itself to the origin, the earliest origin first."""
+        ways = [self._way(found) for found in self._senders.found]
+        return sorted(ways, key=lambda way: (*place(way[-1]), len(way)))
+
+    def read_elsewhere(self, ways: Sequence[Sequence[Found]]) -> list[ProcessComparison]:
+        """The streams in which nothing read what differs, and that others got it from."""
+        found = [one for way in ways for one in way]
+        shares = any(one.received.by_shared_memory for one in found)
+        senders = [one.result for one in found if one.result.divergence is None]
+        return senders + [result for result in self._results if shares and result.shared is not None]
+
+    def _way(self, found: Found) -> list[Found]:
+        way = [found]
+        while True:
+            raced = self._raced(way[-1])
+            if raced is not None:
+                way[-1] = raced
+                break
+            sender = self._senders.of(way[-1], way)
+            if sender is None:
+                way[-1] = self._read_back(self._raced_for_memory(way[-1]))
+                break
+            way.append(sender)
+        step = min((one.divergence.step for one in way if one.result.stream not in _HAVE_NO_STEPS), default=None)
+        return [_with_step(one, step) for one in way]
+
+    def _raced(self, found: Found) -> Found | None:
+        """The same, if a value was only read at another moment, or batches came in another order."""
+        own = found.result
+        if found.divergence.kind is not Kind.DATA or not found.received.pairs or own.stream not in SHARE_MEMORY:
+            return None
+        assert own.traces is not None
+        if found.divergence.op == _BATCH:
+            is_other = yields_other_batch(found.received, own.traces, self._search)
+            return found._replace(divergence=as_other_batch(found.divergence)) if is_other else None
+        told = Threads(self._others(own), self._search).told_apart(found.divergence, found.received)
+        return None if told is None else found._replace(divergence=told)
+
+    def _raced_for_memory(self, found: Found) -> Found:
+        """The same, if it read memory that another process writes whenever it comes to it."""
+        others = (other for other in self._results if other.part_of != found.result.part_of)
+        if not found.received.by_shared_memory or not any(
+            self._senders.writes_shared_memory(other) for other in others
+        ):
+            return found
+        return found._replace(divergence=as_race_of_processes(found.divergence))
+
+    def _read_back(self, found: Found) -> Found:
+        """The same, if what it read may come from a checkpoint that a thread of its process saved."""
+        if found.divergence.kind is not Kind.DATA or not found.received.pairs:
+            return found
+        own = [one for one in self._results if one.part_of == found.result.part_of and one.traces is not None]
+        torn = as_torn(found.divergence, found.received, own, self._search)
+        return found if torn is None else found._replace(divergence=torn)
+
+    def _others(self, own: ProcessComparison) -> list[tuple[ProcessTrace, ProcessTrace]]:
+        """The streams of other threads of the same process; a stream of several threads is one of them."""
+        return [
+            other.traces
+            for other in self._results
+            if other.part_of == own.part_of
+            and other.stream in SHARE_MEMORY
+            and other.traces is not None
+            and not (other is own and own.stream is Stream.PROCESS)
+        ]
+
+
+def _with_step(found: Found, step: int | None) -> Found:
+    """Workers and pools count no steps: what they did belongs to the step in which it was received."""
+    if step is None or found.result.stream not in _HAVE_NO_STEPS:
+        return found
+    return found._replace(divergence=replace(found.divergence, step=step))

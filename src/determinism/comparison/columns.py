@@ -1,0 +1,471 @@
+"""Compares paired records column by column, many at once: which differ, and in what."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import INPUT_PATHS, Table
+from determinism.trace.stream import Array, Children, Chunk
+
+# Gives equal names of two processes equal numbers, so that columns of numbers can be compared.
+
+_SHARE_OF_COMMON_STACKS = 0.5
+_PRECISIONS = ((True, True, True), (True, False, True), (True, False, False), (False, False, False))
+"""Whether stacks match with their files, line numbers and source lines. Of an edited program, lines have moved."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """For both processes: the canonical number of each own number; the last entry stands for "absent"."""
+
+    first: Array
+    second: Array
+
+    def __getitem__(self, side: int) -> Array:
+        return (self.first, self.second)[side]
+
+    @cached_property
+    def num_common(self) -> int:
+        """Own numbers below this one stand for the same in both processes."""
+        named = min(len(self.first), len(self.second)) - 1
+        apart = np.flatnonzero(self.first[:named] != self.second[:named])
+        return int(apart[0]) if len(apart) else named
+
+    def all_equal(self, first: Array, second: Array) -> bool:
+        """Whether all cells of two columns of own numbers stand for the same, pair by pair."""
+        if are_same_cells(first, second) and (not len(first) or int(first.max()) < self.num_common):
+            return True
+        return np.array_equal(self.first[first], self.second[second])
+
+
+def are_same_cells(first: Array, second: Array) -> bool:
+    """Whether two columns hold the same; costs nothing where both processes were given one column."""
+    return first is second or np.array_equal(first, second)
+
+
+class Canonical:
+    """Canonical numbers of ops, modules, stacks, arguments and layouts of two processes."""
+
+    def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
+        """Match the names of both.
+
+        Stacks match by file, line, function and source line, with files below the working directory named relative to
+        it. If most stacks differ, the runs ran different versions of a program: then line numbers, and after them
+        source lines and files, are left out.
+        """
+        self.ops = _match(first.names.texts(Table.OP), second.names.texts(Table.OP))
+        self.modules = _match(first.names.texts(Table.MODULE), second.names.texts(Table.MODULE))
+        self.arguments = _match(*(map(_without_paths, one.names.texts(Table.ARGUMENTS)) for one in (first, second)))
+        self.layouts = _match(first.names.texts(Table.LAYOUT), second.names.texts(Table.LAYOUT))
+        self.stacks = _match_stacks(first, second)
+
+
+def _without_paths(arguments: str) -> str:
+    """Arguments without the names of inputs, which a framework may number anew in each run."""
+    return arguments.partition(INPUT_PATHS)[0]
+
+
+def _match_stacks(first: ProcessTrace, second: ProcessTrace) -> Numbers:
+    files = [{place for _, place in _places(process)} for process in (first, second)]
+    # Code in a temporary folder has another file name in every run.
+    common_files = files[0] & files[1]
+    for has_files, has_lines, has_code in _PRECISIONS:
+        known = common_files if has_files else set()
+        texts = [_stack_texts(process, files=known, lines=has_lines, code=has_code) for process in (first, second)]
+        distinct = [set(part) for part in texts]
+        common = len(distinct[0] & distinct[1])
+        if common >= _SHARE_OF_COMMON_STACKS * min(len(part) for part in distinct):
+            break
+    return _match(*texts)
+
+
+def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
+    numbers: dict[str, int] = {}
+
+    def of(texts: Iterable[str]) -> Array:
+        return np.array([*(numbers.setdefault(text, len(numbers)) for text in texts), -1], dtype=np.int32)
+
+    return Numbers(of(first), of(second))
+
+
+def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
+    """Each frame with its file, relative to the working directory if it lies below."""
+    folder = str(process.description.get("environment", {}).get("working directory", ""))
+    prefix = os.path.join(folder, "") if folder else ""
+    for frame in process.names.frames:
+        yield frame, frame.file.removeprefix(prefix)
+
+
+def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool, code: bool) -> list[str]:
+    # `with determinism.record(...)` stands on another line for each of the two recordings.
+    begun_in = process.description.get("begun_in")
+    frames = [
+        ""
+        if [frame.file, frame.function] == begun_in
+        else ":".join(
+            (
+                place if place in files else "",
+                str(frame.line) if lines else "",
+                frame.function,
+                frame.code if code else "",
+            )
+        )
+        for frame, place in _places(process)
+    ]
+    return ["\n".join(frames[number] for number in stack) for stack in process.names.stack_frames]
+
+
+_COMPARED = ("step", "phase", "role", "thread", "op", "module", "stack", "arguments")
+"""Columns of numbers per record; what `forward` leads to shows in the stack, and is no part of what was computed."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """One bool per pair and aspect; True where the two records differ."""
+
+    outputs: Array
+    edges: Array
+    """Another producer, output, access or view of an input."""
+    digests: Array
+    """What an input held that nobody recorded producing, or that others can write."""
+    arguments: Array
+    generators: Array
+
+    @classmethod
+    def none(cls, rows: int) -> Flags:
+        """For pairs that do not differ."""
+        nothing = np.zeros(rows, dtype=bool)
+        return cls(nothing, nothing, nothing, nothing, nothing)
+
+    def any(self) -> Array:
+        """Whether anything differs."""
+        return self.outputs | self.edges | self.digests | self.arguments | self.generators
+
+
+def ragged_differs(
+    first: Children, second: Children, rows_first: Array, rows_second: Array, columns: list[tuple[Array, Array]]
+) -> Array:
+    """For each pair of rows, whether the list entries differ in number or in any of the given columns."""
+    counts = first.starts[rows_first + 1] - first.starts[rows_first]
+    other = second.starts[rows_second + 1] - second.starts[rows_second]
+    differs = counts != other
+    usable = np.where(differs, 0, counts)
+    total = int(usable.sum())
+    if not total:
+        return np.asarray(differs)
+    owner = np.repeat(np.arange(len(usable)), usable)
+    within = np.arange(total) - np.repeat(np.cumsum(usable) - usable, usable)
+    at_first = first.starts[rows_first][owner] + within
+    at_second = second.starts[rows_second][owner] + within
+    entry_differs = np.zeros(total, dtype=bool)
+    for left, right in columns:
+        unequal = left[at_first] != right[at_second]
+        entry_differs |= unequal.any(axis=1) if unequal.ndim == 2 else unequal
+    differs[owner[entry_differs]] = True
+    return np.asarray(differs)
+
+
+def producers(chunk: Chunk) -> Array:
+    """Per input entry the number of the record that produced it; -1 where nobody recorded did."""
+    inputs = chunk.children["inputs"]
+    distance = inputs.columns["producer"].astype(np.int64)
+    owner = np.repeat(np.arange(chunk.rows, dtype=np.int64), np.diff(inputs.starts))
+    return np.where(distance == 0, -1, chunk.first + owner - distance)
+
+
+def compare_rows(
+    first: Chunk,
+    second: Chunk,
+    rows_first: Array,
+    rows_second: Array,
+    canonical: Canonical,
+    producers_first: Array,
+    producers_second: Array,
+) -> Flags:
+    """Compare pairs of records.
+
+    Args:
+        first: Records of the first process.
+        second: Records of the second process.
+        rows_first: Positions in `first`, one per pair.
+        rows_second: Positions in `second`, one per pair.
+        canonical: Numbers for names.
+        producers_first: Per input entry of `first` who produced it, in numbers that both sides share.
+        producers_second: The same for `second`.
+    """
+
+    def children(group: str, columns: list[tuple[Array, Array]]) -> Array:
+        return ragged_differs(first.children[group], second.children[group], rows_first, rows_second, columns)
+
+    def both(group: str, name: str, numbers: Numbers | None = None) -> tuple[Array, Array]:
+        left, right = first.children[group].columns[name], second.children[group].columns[name]
+        return (left, right) if numbers is None else (numbers.first[left], numbers.second[right])
+
+    arguments = (
+        canonical.arguments.first[first.columns["arguments"][rows_first]]
+        != canonical.arguments.second[second.columns["arguments"][rows_second]]
+    )
+    return Flags(
+        outputs=children("outputs", [both("outputs", "layout", canonical.layouts), both("outputs", "digest")]),
+        edges=children(
+            "inputs",
+            [
+                (producers_first, producers_second),
+                both("inputs", "output"),
+                both("inputs", "access"),
+                both("inputs", "layout", canonical.layouts),
+            ],
+        ),
+        digests=_digests_differ(first, second, rows_first, rows_second),
+        arguments=arguments,
+        generators=children("generators", [both("generators", "digest")]),
+    )
+
+
+def outputs_differ(first: Chunk, second: Chunk, pairing: tuple[Array, Array], canonical: Canonical) -> Array:
+    """For each entry of a pairing, whether it is a pair with other outputs; False for records without a partner.
+
+    Args:
+        first: Records of the first process.
+        second: Records of the second process.
+        pairing: Positions in both; -1 where there is none.
+        canonical: Numbers for names.
+    """
+    paired = np.flatnonzero((pairing[0] >= 0) & (pairing[1] >= 0))
+    left, right = first.children["outputs"], second.children["outputs"]
+    layouts = canonical.layouts.first[left.columns["layout"]], canonical.layouts.second[right.columns["layout"]]
+    columns = [layouts, (left.columns["digest"], right.columns["digest"])]
+    found = np.zeros(len(pairing[0]), dtype=bool)
+    found[paired] = ragged_differs(left, right, pairing[0][paired], pairing[1][paired], columns)
+    return found
+
+
+def _digests_differ(first: Chunk, second: Chunk, rows_first: Array, rows_second: Array) -> Array:
+    """Whether an input that both runs digested differs.
+
+    A digest that only one run has says nothing: there the memory had been handed out, for logging say, and in the other
+    run it had not. If it was changed as well, repeating the op shows that.
+    """
+    left, right = first.children["input_digests"], second.children["input_digests"]
+    columns = [(left.columns[name], right.columns[name]) for name in ("position", "digest")]
+    differs = ragged_differs(left, right, rows_first, rows_second, columns)
+    for at in np.flatnonzero(differs):
+        held = [
+            {
+                int(side.columns["position"][i]): side.columns["digest"][i].tobytes()
+                for i in range(int(side.starts[rows[at]]), int(side.starts[rows[at] + 1]))
+            }
+            for side, rows in ((left, rows_first), (right, rows_second))
+        ]
+        differs[at] = any(held[0][position] != held[1][position] for position in held[0].keys() & held[1].keys())
+    return differs
+
+
+def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
+    """For chunks of equal length, whether record i of both is the same op at the same place."""
+    same = first.columns["step"] == second.columns["step"]
+    for name in ("phase", "role", "thread"):
+        same &= first.columns[name] == second.columns[name]
+    for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
+        same &= numbers.first[first.columns[name]] == numbers.second[second.columns[name]]
+    return np.asarray(same)
+
+
+def are_same(first: Chunk, second: Chunk, canonical: Canonical) -> bool:
+    """Whether chunks of equal length hold the same throughout, whoever produced it; told from whole columns at once.
+
+    False says nothing yet: what only one run digested is no difference (see `compare_rows`).
+    """
+    names = {"op": canonical.ops, "module": canonical.modules, "stack": canonical.stacks}
+    names |= {"arguments": canonical.arguments, "layout": canonical.layouts}
+
+    def hold_same(left: dict[str, Array], right: dict[str, Array], columns: Iterable[str]) -> bool:
+        return all(
+            names[name].all_equal(left[name], right[name]) if name in names else are_same_cells(left[name], right[name])
+            for name in columns
+        )
+
+    def lists_same(left: Children, right: Children) -> bool:
+        columns = left.columns.keys() - {"producer"}
+        return are_same_cells(left.starts, right.starts) and hold_same(left.columns, right.columns, columns)
+
+    return hold_same(first.columns, second.columns, _COMPARED) and all(
+        lists_same(first.children[group], second.children[group]) for group in first.children
+    )
+
+
+# Pairs the records of one step of two runs: by op, module, place and occurrence.
+
+
+class Pairing(NamedTuple):
+    """Records of both sides in one order of execution; -1 where a side has no partner."""
+
+    first: Array
+    second: Array
+
+
+def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
+    """Pair the records of one step.
+
+    Records that come at the same position with the same op, module, phase and stack of user code pair at once. Where
+    that breaks off, the n-th record of such a key pairs with the n-th of the same key on the other side.
+    """
+    common = min(first.rows, second.rows)
+    equal = same_structure(_head(first, common), _head(second, common), canonical) if common else np.zeros(0, bool)
+    if first.rows == second.rows and equal.all():
+        rows = np.arange(common)
+        return Pairing(rows, rows)
+    prefix = common if equal.all() else int(np.argmin(equal))
+    left, right = join(keys_of(first, canonical, 0)[prefix:], keys_of(second, canonical, 1)[prefix:])
+    head = np.arange(prefix)
+    return _in_order(
+        first.rows, second.rows, np.concatenate([head, left + prefix]), np.concatenate([head, right + prefix])
+    )
+
+
+def crosses(pairing: Pairing) -> Array:
+    """Which pairs stand before another pair in one run and after it in the other."""
+    paired = np.flatnonzero((pairing.first >= 0) & (pairing.second >= 0))
+    found = np.zeros(len(pairing.first), dtype=bool)
+    partners = pairing.second[paired]
+    if len(partners) > 1:
+        latest_before = np.maximum.accumulate(partners)
+        earliest_after = np.minimum.accumulate(partners[::-1])[::-1]
+        found[paired] = (latest_before > partners) | (earliest_after < partners)
+    return found
+
+
+def repaired(pairing: Pairing, apart: Array, first: Array, second: Array) -> Pairing:
+    """Take some pairs apart, and pair these rows instead.
+
+    Args:
+        pairing: As it is.
+        apart: Positions or mask of the pairs that are taken apart.
+        first: Rows of the first run that get another partner.
+        second: Their partners.
+    """
+    kept = (pairing.first >= 0) & (pairing.second >= 0)
+    kept[apart] = False
+    rows = [int((side >= 0).sum()) for side in pairing]
+    left = np.concatenate([pairing.first[kept], first])
+    right = np.concatenate([pairing.second[kept], second])
+    return _in_order(rows[0], rows[1], left, right)
+
+
+def _head(chunk: Chunk, rows: int) -> Chunk:
+    return Chunk(chunk.first, rows, {name: cells[:rows] for name, cells in chunk.columns.items()}, {})
+
+
+def keys_of(chunk: Chunk, canonical: Canonical, side: int) -> Array:
+    """One row of numbers per record: equal for the same op at the same place in both runs."""
+    columns = [chunk.columns[name].astype(np.int64) for name in ("thread", "phase", "role")]
+    for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
+        columns.append(numbers[side][chunk.columns[name]].astype(np.int64))
+    return np.stack(columns, axis=1)
+
+
+def join(first: Array, second: Array) -> tuple[Array, Array]:
+    """Positions of the pairs with equal key and equal occurrence of the key."""
+    both = np.concatenate([first, second])
+    _, code = np.unique(both, axis=0, return_inverse=True)
+    code = code.reshape(-1)
+    codes = (code[: len(first)], code[len(first) :])
+    labelled = (_with_occurrence(codes[0]), _with_occurrence(codes[1]))
+    _, at_first, at_second = np.intersect1d(labelled[0], labelled[1], assume_unique=True, return_indices=True)
+    order = np.argsort(at_first)
+    return at_first[order], at_second[order]
+
+
+def _with_occurrence(code: Array) -> Array:
+    """A number that is unique per key and occurrence."""
+    order = np.argsort(code, kind="stable")
+    ordered = code[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else np.zeros(0, int)
+    counts = np.diff(np.concatenate([starts, [len(ordered)]]))
+    occurrence = np.empty(len(code), dtype=np.int64)
+    occurrence[order] = np.arange(len(code)) - np.repeat(starts, counts)
+    return code.astype(np.int64) * (1 << 32) + occurrence
+
+
+def _in_order(rows_first: int, rows_second: int, left: Array, right: Array) -> Pairing:
+    """Put pairs and leftovers in one order: that of the first run, extra records of the second after their forerunner."""
+    partner_of_second = np.full(rows_second, -1, dtype=np.int64)
+    partner_of_second[right] = left
+    partner_of_first = np.full(rows_first, -1, dtype=np.int64)
+    partner_of_first[left] = right
+    extra = np.flatnonzero(partner_of_second < 0)
+    # A record that only the second run has comes after the latest partner of the records before it.
+    reached = np.maximum.accumulate(partner_of_second) if rows_second else partner_of_second
+    after = reached[extra]
+    first = np.concatenate([np.arange(rows_first), np.full(len(extra), -1, dtype=np.int64)])
+    second = np.concatenate([partner_of_first, extra])
+    place = np.concatenate([np.arange(rows_first, dtype=np.float64), after + 0.5])
+    tie = np.concatenate([np.zeros(rows_first, dtype=np.int64), extra])
+    order = np.lexsort((tie, place))
+    return Pairing(first[order], second[order])
+
+
+# From the numbers of records in the second run to the keys that both runs share.
+
+
+class Translation:
+    """From record numbers of the second run to keys. A step that is only shifted costs two numbers."""
+
+    def __init__(self, equal_up_to: int) -> None:
+        self._equal_up_to = equal_up_to
+        self._starts: list[int] = []
+        self._keys: list[Array | int] = []
+
+    def add(self, start: int, keys: Array) -> None:
+        """Records from `start` on have these keys."""
+        if not len(keys):
+            return
+        shift = int(keys[0]) - start
+        is_shifted = bool((keys - np.arange(start, start + len(keys)) == shift).all())
+        if is_shifted and self._keys and isinstance(self._keys[-1], int) and self._keys[-1] == shift:
+            return
+        self._starts.append(start)
+        self._keys.append(shift if is_shifted else keys)
+
+    def copy(self) -> Translation:
+        """Another one that can be added to on trial."""
+        other = Translation(self._equal_up_to)
+        other._starts, other._keys = self._starts.copy(), self._keys.copy()
+        return other
+
+    def keys(self, numbers: Array) -> Array:
+        """Keys of record numbers; -1 stays -1."""
+        result = numbers.copy()
+        if not self._starts:
+            return result
+        recent = numbers >= self._starts[-1]
+        if isinstance(shift := self._keys[-1], int):
+            # Most of what a step reads is new: this spares looking for the block of each.
+            result += np.where(recent, shift, 0)
+            late = np.flatnonzero((numbers >= self._equal_up_to) & ~recent)
+        else:
+            late = np.flatnonzero(numbers >= self._equal_up_to)
+        block = np.searchsorted(self._starts, numbers[late], side="right") - 1
+        for index in np.unique(block):
+            members = late[block == index]
+            held = self._keys[index]
+            own = numbers[members]
+            result[members] = own + held if isinstance(held, int) else held[own - self._starts[index]]
+        return result
+
+    def key(self, number: int) -> int:
+        """Key of one record number."""
+        if number < self._equal_up_to or not self._starts:
+            return number
+        block = bisect_right(self._starts, number) - 1
+        held = self._keys[block]
+        return number + held if isinstance(held, int) else int(held[number - self._starts[block]])

@@ -1,0 +1,305 @@
+"""Compares a process of two runs whose records have an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from determinism.comparison.columns import Canonical
+from determinism.comparison.flow import NOTHING, Flow, Pair, Received, Root, received_by
+from determinism.comparison.kind import detail_of, differing_inputs, inputs_equal, kind_of
+from determinism.comparison.lockstep import Lockstep, StepCounts
+from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.result import (
+    Dataflow,
+    DeadDifference,
+    Divergence,
+    FlowEdge,
+    FlowNode,
+    FlowOutput,
+    OutputDifference,
+    Visible,
+)
+from determinism.comparison.visible import SORTS, VisibleDifferences
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.stream import Chunk
+from determinism.types import Kind, Level, Phase, Role, Stream
+
+# The dataflow around the first divergence: what it read, and what read it, a few records up and down.
+
+_ROWS = 2
+"""How many rows of records above and below."""
+_MOST_IN_A_ROW = 5
+_MOST_READERS = 1000
+"""Of one record that are looked at."""
+
+
+def dataflow(root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal: int) -> Dataflow | None:
+    """Collect the records around a divergence.
+
+    Args:
+        root: Where the runs depart from each other.
+        processes: The process of both runs.
+        num_equal: How many records are equal in both runs from the start.
+
+    Returns:
+        The records and the values between them; None if nothing is known to have read or made any of them.
+    """
+    around = _Surroundings(root, processes, num_equal)
+    origin = around.origin
+    rows: dict[int, list[Entry]] = {0: [origin]}
+    left_out = 0
+    for direction, neighbours in ((-1, around.producers), (1, around.readers)):
+        seen = {origin.number}
+        row = [origin]
+        for distance in range(1, _ROWS + 1):
+            found = {one.number: one for reached in row for one in neighbours(reached) if one.number not in seen}
+            seen |= found.keys()
+            # Differences are what is looked for; the rest shows how far they did not come.
+            row = sorted(found.values(), key=lambda one: (not around.differs(one.number), one.number))
+            left_out += max(0, len(row) - _MOST_IN_A_ROW)
+            row = rows[direction * distance] = row[:_MOST_IN_A_ROW]
+    nodes = {one.number: around.node(one, distance) for distance, row in sorted(rows.items()) for one in row}
+    edges = _edges([one for row in rows.values() for one in row], nodes)
+    return Dataflow(_numbered(nodes), edges, left_out) if edges else None
+
+
+def _edges(entries: list[Entry], nodes: dict[int, FlowNode]) -> list[FlowEdge]:
+    numbers = {number: at for at, number in enumerate(nodes)}
+    pairs = {(value.producer, one.number) for one in entries for value in one.inputs if value.producer in nodes}
+    return [FlowEdge(numbers[source], numbers[target], nodes[source].differs) for source, target in sorted(pairs)]
+
+
+def _numbered(nodes: dict[int, FlowNode]) -> list[FlowNode]:
+    return [node._replace(identifier=at) for at, node in enumerate(nodes.values())]
+
+
+class _Surroundings:
+    """The run that holds the record, and what is known of its other records."""
+
+    def __init__(self, root: Root, processes: tuple[ProcessTrace, ProcessTrace], num_equal: int) -> None:
+        group = root.group
+        side = 0 if root.first is not None else 1
+        self._process = processes[side]
+        self._chunk: Chunk = (group.first, group.second)[side]
+        rows = (group.pairing.first, group.pairing.second)[side]
+        self._position = np.full(self._chunk.rows, -1, dtype=np.int64)
+        self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        self._different = group.flags.outputs | (group.pairing.first < 0) | (group.pairing.second < 0)
+        self._num_equal = num_equal
+        inputs = self._chunk.children["inputs"]
+        owners = np.repeat(np.arange(self._chunk.rows), np.diff(inputs.starts))
+        distances = inputs.columns["producer"]
+        self._owners = owners[distances > 0]
+        self._produced_by = self._chunk.first + self._owners - distances[distances > 0]
+        self.origin = self._entry(int(rows[root.position]))
+
+    def _entry(self, row: int) -> Entry:
+        return entry_of(self._process, self._chunk, row)
+
+    def producers(self, one: Entry) -> Iterator[Entry]:
+        """The records whose outputs a record read or wrote into."""
+        for number in {value.producer for value in one.inputs if value.producer >= 0}:
+            row = number - self._chunk.first
+            yield self._entry(row) if row >= 0 else entry_of(self._process, *self._process.record(number))
+
+    def readers(self, one: Entry) -> Iterator[Entry]:
+        """The records of the same step that read an output of a record; not those that say what is held at its end."""
+        owners = np.unique(self._owners[self._produced_by == one.number])
+        owners = owners[self._chunk.columns["role"][owners] != Role.STATE]
+        for row in owners[:_MOST_READERS]:
+            yield self._entry(int(row))
+
+    def differs(self, number: int) -> bool | None:
+        """Whether the outputs of a record differ between the runs; None where its partner is not known."""
+        if number < self._num_equal:
+            return False
+        row = number - self._chunk.first
+        return bool(self._different[self._position[row]]) if row >= 0 else None
+
+    def node(self, one: Entry, distance: int) -> FlowNode:
+        """A record as it is shown."""
+        row = one.number - self._chunk.first
+        chunk, at = (self._chunk, row) if row >= 0 else self._process.record(one.number)
+        stack = self._process.names.stack(int(chunk.columns["stack"][at]))
+        return FlowNode(
+            identifier=one.number,
+            distance=distance,
+            op=one.op,
+            module=one.module,
+            step=one.step,
+            phase=Phase(one.phase).label,
+            site=stack[0] if stack else None,
+            differs=self.differs(one.number),
+            outputs=tuple(
+                FlowOutput(made.layout.dtype, made.layout.shape, made.layout.device)
+                for made in one.outputs
+                if made.layout is not None
+            ),
+        )
+
+
+@dataclass
+class ProcessComparison:
+    """What comparing one process of two runs came to."""
+
+    key: str
+    started: float = 0.0
+    """When the process of the first run began to record, in seconds since 1970."""
+    divergence: Divergence | None = None
+    first_visible: Visible | None = None
+    infected: list[Visible] = field(default_factory=list)
+    absorbed: bool = False
+    dead_differences: int = 0
+    dead_first: list[DeadDifference] = field(default_factory=list)
+    first_dead: Divergence | None = None
+    """As a divergence, for those who count dead differences too."""
+    sent: Divergence | None = None
+    """The first that other processes got through a collective, whether anything here read it or not."""
+    shared: Divergence | None = None
+    """The first that began here and was written where other processes may read it, whether anything here read it or not."""
+    received: Received = NOTHING
+    """What the divergence got from other streams."""
+    loaded: frozenset[Pair] = frozenset()
+    """What differs of all that was loaded from files before it."""
+    stream: Stream = Stream.PROCESS
+    part_of: str = ""
+    """Key of the process; that of the streams of its threads, pools and workers as well."""
+    traces: tuple[ProcessTrace, ProcessTrace] | None = None
+    counts: StepCounts | None = None
+    """How many records differ in each step; None for streams without an order, and where nothing that counts differs."""
+    dataflow: Dataflow | None = None
+    """What is around the divergence."""
+
+
+def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
+    """Compare the records of two processes with the same key."""
+    lockstep = Lockstep(first, second, Canonical(first, second))
+    flow = Flow(first, second, lambda number: lockstep.translation.key(number))
+    visible = VisibleDifferences(first, second)
+    for group in lockstep.groups():
+        flow.add(group)
+        lockstep.pairs_by_content = not flow.is_settled
+        visible.add(group)
+        lockstep.counts.add(group.first, group.second, group.pairing, group.flags.outputs)
+        if flow.is_settled and visible.is_complete:
+            lockstep.count_on()
+            break
+    started = float(first.description.get("started") or 0.0)
+    result = ProcessComparison(first.key, started, traces=(first, second), part_of=first.key)
+    level = Level(first.description.get("level", "op"))
+    result.dead_differences, dead = flow.dead()
+    if flow.origin is not flow.live:
+        result.dead_differences, dead = result.dead_differences - 1, [one for one in dead if one is not flow.origin]
+    result.dead_first = [dead_difference(describe(root, first, second, Level.OP)) for root in dead[:5]]
+    if dead:
+        result.first_dead = describe(dead[0], first, second, level)
+    if flow.sent is not None and flow.sent is not flow.live:
+        result.sent = describe(flow.sent, first, second, level)
+    if flow.shared is not None and not received_by(flow.shared).by_shared_memory:
+        result.shared = describe(flow.shared, first, second, level)
+    if flow.live is not None:
+        result.divergence = describe(flow.origin or flow.live, first, second, level)
+        result.received = received_by(flow.live)
+        result.loaded = frozenset(flow.loaded)
+        result.first_visible = visible.earliest()
+        result.infected = [visible.first[sort] for sort in SORTS if sort in visible.first]
+        vanished = not visible.first and not flow.is_held
+        result.absorbed = vanished and result.divergence.kind is not Kind.STRUCTURE
+        result.counts = lockstep.counts
+        result.dataflow = dataflow(flow.live, (first, second), lockstep.num_equal)
+    return result
+
+
+def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:
+    """Put what is known of a root into words and places."""
+    side = 0 if root.first is not None else 1
+    one = root.first if side == 0 else root.second
+    assert one is not None
+    process = (first, second)[side]
+    chunk = (root.group.first, root.group.second)[side]
+    row = int((root.group.pairing.first, root.group.pairing.second)[side][root.position])
+    kind = kind_of(root, level)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    forward = process.names.stack(int(chunk.columns["forward_stack"][row]))
+    return Divergence(
+        kind=kind,
+        process=first.key,
+        record=one.number,
+        records_of=side,
+        step=one.step,
+        phase=Phase(one.phase).label,
+        op=one.op,
+        module=one.module,
+        site=_first(stack),
+        forward_site=_first(forward),
+        stack=stack,
+        inputs_equal=inputs_equal(root, kind),
+        inputs=differing_inputs(root, kind),
+        outputs=_outputs(root, one),
+        detail=detail_of(root, kind),
+        allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
+        received_at=None if root.received_at is None else _site_of(first, root.received_at),
+    )
+
+
+def _site_of(process: ProcessTrace, number: int) -> Frame | None:
+    """The line of the program that made a record."""
+    chunk, row = process.record(number)
+    return _first(process.names.stack(int(chunk.columns["stack"][row])))
+
+
+def _first(stack: tuple[Frame, ...]) -> Frame | None:
+    return stack[0] if stack else None
+
+
+def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
+    """The outputs that differ; of a record that only one run has, all."""
+    other = root.second if one is root.first else root.first
+    found = []
+    for index, made in enumerate(one.outputs):
+        theirs = other.outputs[index] if other is not None and index < len(other.outputs) else None
+        if made.layout is None or (theirs is not None and theirs == made):
+            continue
+        layout = made.layout
+        found.append(OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=index))
+    return tuple(found)
+
+
+def dead_difference(found: Divergence) -> DeadDifference:
+    """What is said of a divergence that nothing read."""
+    return DeadDifference(found.step, found.phase, found.op, found.site)
+
+
+# Cuts two processes to the steps that both have whole, where one of them has not come to its end.
+
+
+def up_to_common_step(first: ProcessTrace, second: ProcessTrace) -> tuple[ProcessTrace, ProcessTrace] | None:
+    """Both processes without the last step that both began, and what follows it; None if nothing is left.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    if first.steps_by != second.steps_by:
+        # One of them has not yet seen what counts its steps.
+        return None
+    step = min(_last_step(process) for process in (first, second))
+    counts = [_count_before(process, step) for process in (first, second)]
+    return (first.until(counts[0]), second.until(counts[1])) if min(counts) else None
+
+
+def _last_step(process: ProcessTrace) -> int:
+    return max((int(chunk.columns["step"][-1]) for chunk in process.chunks()), default=0)
+
+
+def _count_before(process: ProcessTrace, step: int) -> int:
+    count = 0
+    for chunk in process.chunks():
+        before = int((chunk.columns["step"] < step).sum())
+        count += before
+        if before < chunk.rows:
+            break
+    return count

@@ -1,0 +1,391 @@
+"""Experiments: runs of the program under one intervention, and what they say about a divergence."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Protocol
+
+from determinism.comparison.result import Comparison, Divergence, Experiment
+from determinism.diagnose.sources import Source, SourceSite, Unprobed
+from determinism.factors.catalog import FACTORS, Action
+from determinism.probes.request import CodeChange, FixedSource
+from determinism.trace.names import Frame
+from determinism.types import Verdict
+
+# The causes that can be named, with what removes them.
+
+_FILE = Path(__file__).with_name("data") / "causes.toml"
+
+
+@dataclass(frozen=True)
+class CauseEntry:
+    """What is known of one cause."""
+
+    identifier: str
+    title: str
+    why: str
+    remedy: str
+    code: str | None = None
+    """What to write at the start of the program; None where a line of its own has to change."""
+    env: tuple[tuple[str, str], ...] | None = None
+    """Environment variables that remove it."""
+
+
+@cache
+def causes() -> dict[str, CauseEntry]:
+    """Every cause by its identifier."""
+    with _FILE.open("rb") as file:
+        entries = tomllib.load(file)
+    return {
+        identifier: CauseEntry(
+            identifier,
+            entry["title"],
+            entry["why"],
+            entry["remedy"],
+            entry.get("code"),
+            tuple((name, value) for name, value in entry["env"]) if "env" in entry else None,
+        )
+        for identifier, entry in entries.items()
+    }
+
+
+# What an experiment changes about a run of the program.
+
+_MOST_NAMES = 5
+_ENTROPY = "entropy"
+"""The factor, and the source, that random bytes of the operating system are."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Factors that are held still or stirred, and sources that are held still at their lines."""
+
+    factors: frozenset[tuple[str, Action]] = frozenset()
+    sources: frozenset[FixedSource] = field(default=frozenset())
+    fresh_copy: bool = False
+    """Whether each run starts in a new copy of the working directory."""
+    changes: frozenset[CodeChange] = frozenset()
+    """Lines of the program that are replaced, in memory."""
+
+    @classmethod
+    def fix(cls, *factors: str) -> Intervention:
+        """Hold factors still."""
+        return cls(frozenset((name, Action.FIXED) for name in factors))
+
+    @classmethod
+    def stir(cls, *factors: str) -> Intervention:
+        """Stir factors."""
+        return cls(frozenset((name, Action.STIRRED) for name in factors))
+
+    def also(self, other: Intervention) -> Intervention:
+        """Both; what one of them holds still is not stirred."""
+        fixed = {name for name, action in self.factors | other.factors if action is Action.FIXED}
+        factors = {(name, action) for name, action in self.factors | other.factors if name not in fixed}
+        return Intervention(
+            frozenset(factors | {(name, Action.FIXED) for name in fixed}),
+            self.sources | other.sources,
+            self.fresh_copy or other.fresh_copy,
+            self.changes | other.changes,
+        )
+
+    def without(self, other: Intervention) -> Intervention:
+        """This one, less what the other does."""
+        return Intervention(
+            self.factors - other.factors,
+            self.sources - other.sources,
+            self.fresh_copy and not other.fresh_copy,
+            self.changes - other.changes,
+        )
+
+    @property
+    def in_order(self) -> tuple[FixedSource, ...]:
+        """The sources, by file and line."""
+        return tuple(sorted(self.sources, key=lambda source: (source.file, source.line, source.source)))
+
+    @property
+    def fixes_entropy(self) -> bool:
+        """Whether random bytes of the operating system are held still, and with them the names of temporary files."""
+        return (_ENTROPY, Action.FIXED) in self.factors or any(source.source == _ENTROPY for source in self.sources)
+
+    @property
+    def name(self) -> str:
+        """What it is done to."""
+        return " and ".join(self._names) or "nothing"
+
+    @property
+    def title(self) -> str:
+        """What it is done to, in a few words."""
+        more = len(self._names) - _MOST_NAMES
+        shown = self._names if more < 2 else [*self._names[:_MOST_NAMES], f"{more} more"]
+        return " and ".join(shown) or "nothing"
+
+    @property
+    def _names(self) -> list[str]:
+        names = [name for name, _ in sorted(self.factors)]
+        names += [f"{source.source} at {_source_place(source)}" for source in self.in_order]
+        names += ["fresh copy of the working directory"] * self.fresh_copy
+        return names + [f"line {place}" for place in self._changed_places]
+
+    @property
+    def ordered_changes(self) -> tuple[CodeChange, ...]:
+        """The changes, by file and line."""
+        return tuple(sorted(self.changes, key=lambda change: (change.file, change.changes[0].line)))
+
+    @property
+    def _changed_places(self) -> list[str]:
+        return [f"{PurePath(one.file).name}:{one.changes[0].line}" for one in self.ordered_changes]
+
+    @property
+    def action(self) -> str:
+        """`stirred` if it only stirs, else `fixed`."""
+        actions = {action for _, action in self.factors}
+        return (
+            "stirred"
+            if actions == {Action.STIRRED} and not (self.sources or self.fresh_copy or self.changes)
+            else "fixed"
+        )
+
+    @property
+    def phrase(self) -> str:
+        """What was done, as a phrase that goes on with "with"."""
+        phrases = []
+        for name, action in sorted(self.factors):
+            done = FACTORS[name].fixed if action is Action.FIXED else FACTORS[name].stirred
+            phrases.append(f"{name} {action} ({done})")
+        phrases += [f"{source.source} held still at {_source_place(source)}" for source in self.in_order]
+        if self.fresh_copy:
+            phrases.append("a fresh copy of the working directory for each run")
+        phrases += [f"line {place} changed" for place in self._changed_places]
+        return " and ".join(phrases) or "nothing changed"
+
+
+def _source_place(source: FixedSource) -> str:
+    return f"{PurePath(source.file).name}:{source.line}"
+
+
+# What may have made two runs differ, and the lines that a divergence points to.
+
+_STARTS_BACKWARD = re.compile(r"\b(backward|grad)\(")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause that would explain a divergence, and the experiment that shows whether it does."""
+
+    cause: str
+    intervention: Intervention
+    """What removes the cause."""
+    sites: tuple[Frame, ...] = ()
+    evidence: tuple[str, ...] = ()
+    source: Source | None = None
+    """What the program took from outside, where that is the cause."""
+
+
+def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
+    """The lines that a divergence points to: where memory was allocated or saved, the call, its forward.
+
+    The line that only starts the backward pass says less than the one whose gradient it is.
+    """
+    called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
+    if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
+        called = (divergence.forward_site, divergence.site)
+    found = (divergence.allocated_at, divergence.saved_at, *called)
+    return tuple(dict.fromkeys(site for site in found if site is not None))
+
+
+SEEDED_LIBRARIES = {
+    "random": "seed-missing-python",
+    "numpy": "seed-missing-numpy",
+    "torch": "seed-missing-torch",
+    "tensorflow": "seed-missing-tensorflow",
+}
+"""Libraries with a global generator, and what it is called if that was not seeded."""
+
+_DOUBT = 0.1
+"""How likely a difference that was not cured may pass for a cure."""
+_DOUBT_OF_RACES = 0.02
+_MOST_RUNS = 6
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of runs under one intervention."""
+
+    intervention: Intervention
+    runs: int
+    verdict: Verdict
+    divergence: Divergence | None
+    step_seconds: float | None = None
+    """Of one step; None where too few steps were made to tell."""
+    failure: str | None = None
+    """Why the runs could not be made or compared."""
+    seedings: Mapping[str, Sequence[tuple[SourceSite, int]]] = field(default_factory=dict)
+    """Per library where its generators were seeded, and how many records had been made before; of probing runs."""
+    sources: Sequence[Source] = ()
+    """What the program took from outside, and its values differed; of probing runs."""
+    entropy: Sequence[tuple[Frame, ...]] = ()
+    """Who asked the operating system for random bytes while it gave the same in each run: the frame of a library, if there is one, and
+    the line of the program that led there."""
+    unprobed: Sequence[Unprobed] = ()
+    """Modules of the user in which nothing could be noted; of probing runs."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all runs were bit-identical."""
+        return self.verdict is Verdict.SAME
+
+    def removes(self, divergence: Divergence) -> bool:
+        """Whether a divergence is gone: the runs are equal, or part from each other only later."""
+        if self.is_equal:
+            return True
+        if self.verdict is not Verdict.DIFFERENT or self.divergence is None:
+            return False
+        return is_later(self.divergence, divergence)
+
+    def experiment(self, divergence: Divergence, added: Intervention) -> Experiment:
+        """What is reported of it.
+
+        Args:
+            divergence: That which was to go.
+            added: What this one did that earlier ones had not found yet.
+        """
+        if self.failure is not None:
+            outcome = f"Nothing can be said: {self.failure}"
+        elif self.is_equal:
+            outcome = f"All {self.runs} runs were bit-identical."
+        elif self.removes(divergence):
+            assert self.divergence is not None
+            outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs parted later, at {_divergence_place(self.divergence)}."
+        else:
+            outcome = "The runs still differed."
+        equal = None if self.verdict is Verdict.INCONCLUSIVE else self.is_equal
+        return Experiment(added.name, added.action, self.runs, equal, outcome)
+
+
+class Laboratory(Protocol):
+    """Makes the runs of experiments."""
+
+    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        """Run the program until two runs differ, at most so many times.
+
+        Args:
+            intervention: What is changed about each run.
+            runs: How many; fewer if two of them differ.
+
+        Raises:
+            BudgetSpent: There is no time left for it.
+            LaunchError: The user ended it.
+        """
+
+    def probe(self, intervention: Intervention) -> Trial:
+        """Run the program twice with its sources noted.
+
+        Args:
+            intervention: What is changed about each run.
+
+        Raises:
+            BudgetSpent: There is no time left for it.
+            LaunchError: The user ended it.
+        """
+
+
+class BudgetSpent(Exception):
+    """There is no time left for another experiment."""
+
+
+class Rate:
+    """How often two runs of the program differ, from those that were made."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self._pairs = 0
+        self._different = 0
+
+    def add(self, *, pairs: int, different: int) -> None:
+        """Take note of runs with nothing changed, or of a change that made no difference."""
+        self._pairs += pairs
+        self._different += different
+
+    def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
+        """How many equal runs show that a cure is none by chance.
+
+        With the rule of succession for the rate: after d of t pairs that differed it is taken as (d + 1) / (t + 2).
+
+        Args:
+            is_race: Whether what differs depends on timing, so that it may well come out alike by chance.
+            tried: How many other cures were tried before: of many, one may well seem to help (Bonferroni's correction).
+        """
+        doubt = (_DOUBT_OF_RACES if is_race else _DOUBT) / (1 + tried)
+        rate = (self._different + 1) / (self._pairs + 2)
+        return min(1 + math.ceil(math.log(doubt) / math.log(1 - rate)), _MOST_RUNS)
+
+
+def is_later(one: Divergence, other: Divergence) -> bool:
+    """Whether a divergence comes later in the program than another one, by all that is known."""
+    if one.process != other.process or one.stream is not None or other.stream is not None:
+        return one.step > other.step
+    return (one.step, one.record) > (other.step, other.record) and not is_alike(one, other)
+
+
+def is_same_line(one: Divergence, other: Divergence) -> bool:
+    """Whether two divergences are at the same op and line, in whatever step."""
+    return _identity(one)[1:] == _identity(other)[1:]
+
+
+def is_alike(one: Divergence, other: Divergence) -> bool:
+    """Whether two divergences are at the same place of the program."""
+    return one.process == other.process and _identity(one) == _identity(other)
+
+
+def _identity(one: Divergence) -> tuple[object, ...]:
+    site = one.site
+    return one.step, one.op, one.module, None if site is None else (site.file, site.line)
+
+
+def _divergence_place(one: Divergence) -> str:
+    where = "" if one.site is None else f", {one.site.file.rpartition('/')[2]}:{one.site.line}"
+    return f"step {one.step}, {one.op}{where}"
+
+
+# Finds out which of the factors that were stirred on purpose made runs differ.
+
+RUNS = 3
+"""A stirred factor may by chance come out alike twice: a listing of two files has two orders."""
+
+
+def responsible_factors(comparison: Comparison, factors: Sequence[str], laboratory: Laboratory) -> list[str]:
+    """The factors that make runs differ when they alone are stirred; all of them if none does so alone.
+
+    Args:
+        comparison: Gets the experiments.
+        factors: Those that were stirred together.
+        laboratory: Makes the runs.
+
+    Raises:
+        LaunchError: The user ended it.
+    """
+    if len(factors) == 1:
+        return list(factors)
+    found = []
+    try:
+        for name in factors:
+            trial = laboratory.compare(Intervention.stir(name), runs=RUNS)
+            is_known = trial.verdict is not Verdict.INCONCLUSIVE
+            outcome = (
+                f"Nothing can be said: {trial.failure}" if not is_known
+                else f"All {trial.runs} runs were bit-identical." if trial.is_equal
+                else "The runs differed."
+            )  # fmt: skip
+            equal = trial.is_equal if is_known else None
+            comparison.experiments.append(Experiment(name, "stirred", trial.runs, equal, outcome))
+            if trial.verdict is Verdict.DIFFERENT:
+                found.append(name)
+    except BudgetSpent:
+        comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
+    return found or list(factors)

@@ -1,0 +1,789 @@
+"""The fixes for causes that were found: what to write, and whether runs with it were equal."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from determinism.comparison.result import Fix
+from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
+from determinism.diagnose.sources import Source, SourceSite
+from determinism.probes.request import ChangedLines, CodeChange, FixedSource
+from determinism.probes.runtime import Elements
+
+# Changes to the text of a program, told by the pieces of its syntax tree that they replace.
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A piece of a text that is replaced."""
+
+    start: int
+    """First byte."""
+    end: int
+    """Byte after the last."""
+    text: str
+
+
+class ProgramText:
+    """The text of a module, with its syntax tree."""
+
+    def __init__(self, source: bytes, file: str) -> None:
+        """Take the text.
+
+        Raises:
+            SyntaxError: It is no Python.
+            ValueError: It cannot be decoded, or it has another coding than UTF-8.
+        """
+        source.decode()
+        self.source = source
+        self.tree = ast.parse(source, file)
+        self._begins = [0]
+        for line in source.splitlines(keepends=True):
+            self._begins.append(self._begins[-1] + len(line))
+        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """What a piece is a part of."""
+        return self._parents.get(node)
+
+    def start(self, node: ast.expr | ast.stmt) -> int:
+        """Number of the first byte of a piece."""
+        return self._begins[node.lineno - 1] + node.col_offset
+
+    def end(self, node: ast.expr | ast.stmt) -> int:
+        """Number of the byte after the last."""
+        line, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._begins[line - 1] + column
+
+    def of(self, node: ast.expr) -> str:
+        """The text of a piece."""
+        return self.source[self.start(node) : self.end(node)].decode()
+
+    def replaced(self, node: ast.expr, text: str) -> Edit:
+        """Another text in the place of a piece."""
+        return Edit(self.start(node), self.end(node), text)
+
+    def around(self, node: ast.expr, before: str, after: str) -> list[Edit]:
+        """A piece within something else."""
+        return [Edit(self.start(node), self.start(node), before), Edit(self.end(node), self.end(node), after)]
+
+    def renamed(self, function: ast.expr, name: str) -> Edit:
+        """The last name of what is called, replaced."""
+        length = len((function.attr if isinstance(function, ast.Attribute) else self.of(function)).encode())
+        return Edit(self.end(function) - length, self.end(function), name)
+
+    def first_argument(self, call: ast.Call, text: str) -> Edit:
+        """A new first argument of a call."""
+        opened = self.source.index(b"(", self.end(call.func)) + 1
+        return Edit(opened, opened, text if not (call.args or call.keywords) else f"{text}, ")
+
+    def changed(self, edits: Iterable[Edit]) -> tuple[ChangedLines, ...]:
+        """The lines that edits change, those that touch each other as one."""
+        groups: list[tuple[int, int, list[Edit]]] = []
+        for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+            first, last = self._line(edit.start), self._line(edit.end)
+            if groups and groups[-1][1] >= first:
+                begin, end, members = groups[-1]
+                groups[-1] = (begin, max(end, last), [*members, edit])
+            else:
+                groups.append((first, last, [edit]))
+        return tuple(self._lines(first, last, members) for first, last, members in groups)
+
+    def _line(self, position: int) -> int:
+        return next(line for line in range(len(self._begins) - 1, -1, -1) if self._begins[line] <= position)
+
+    def _lines(self, first: int, last: int, edits: list[Edit]) -> ChangedLines:
+        begin = self._begins[first]
+        end = self._begins[last + 1] if last + 1 < len(self._begins) else len(self.source)
+        before = self.source[begin:end].rstrip(b"\r\n")
+        after, at = b"", 0
+        for edit in edits:
+            after += before[at : edit.start - begin] + edit.text.encode()
+            at = edit.end - begin
+        after += before[at:]
+        return ChangedLines(first + 1, last + 1, before.decode(), after.decode())
+
+
+# A piece of a program that uses a source, and what it takes to look at it.
+
+Change = tuple[list[Edit], tuple[str, ...]]
+"""Edits, and the imports that they need."""
+
+
+class Unfixable(Exception):
+    """There is no small change for this place."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A piece of a program that uses a source."""
+
+    text: ProgramText
+    node: ast.expr
+    source: Source
+
+    @property
+    def call(self) -> ast.Call:
+        """The piece, which is a call.
+
+        Raises:
+            Unfixable: It is none.
+        """
+        if not isinstance(self.node, ast.Call):
+            raise Unfixable
+        return self.node
+
+
+def last_name(node: ast.expr) -> str:
+    """The last of the names by which something is called; empty if it has none."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def keyword_of(node: ast.expr, name: str) -> ast.keyword | None:
+    """A keyword of a call; None if it has no such one, or is none."""
+    if not isinstance(node, ast.Call):
+        return None
+    return next((keyword for keyword in node.keywords if keyword.arg == name), None)
+
+
+# The calls of a line, each taken for the use of a source: where the recorder knows the line, and nothing noted the
+# piece of it.
+
+
+def possible_uses(held: FixedSource) -> list[Source]:
+    """Every call that begins at a line, the outermost first; empty if the file cannot be read.
+
+    Args:
+        held: The line, and what is used there.
+    """
+    try:
+        text = Path(held.file).read_bytes()
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return []
+    code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
+    return [_use(node, held, code) for node in calls]
+
+
+def _use(call: ast.Call, held: FixedSource, code: str) -> Source:
+    end_line, end_column = call.end_lineno or call.lineno, call.end_col_offset or 0
+    site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, "", code)
+    return Source(held.source, site, "", None, "", (0, 0), None, 0, (0, 0), (None, None))
+
+
+# The smallest change of a program that makes a seed the same in every run.
+
+_SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
+"""Parts of the names of functions and variables that a value goes into which is a seed."""
+_SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
+_CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
+_VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
+_VARYING_CALLS = (
+    "time_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "getpid",
+    "getppid",
+    "urandom",
+    "uuid1",
+    "uuid4",
+)
+
+
+def constant_seed(place: Place) -> Change:
+    """A value of the clock and the like that is used as a seed becomes a constant; what else the seed is made of stays.
+
+    Raises:
+        Unfixable: It is used as something else.
+    """
+    if not _goes_into_seed(place):
+        raise Unfixable
+    text, part = place.text, _varying_part(place)
+    is_text = isinstance(part, ast.Call) and last_name(part.func) == "str"
+    return [text.replaced(part, "'0'" if is_text else "0")], ()
+
+
+def _goes_into_seed(place: Place) -> bool:
+    text = place.text
+    node: ast.AST = place.node
+    while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS:
+            return True
+        if isinstance(parent, ast.Call) and _is_of_seeds(last_name(parent.func)):
+            return True
+        node = parent
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    if isinstance(parent, ast.AnnAssign):
+        targets = [parent.target]
+    return any(_is_of_seeds(last_name(target)) for target in targets)
+
+
+def _varying_part(place: Place) -> ast.expr:
+    """The largest part of a seed around a source that is made of nothing but sources and constants."""
+    text, part = place.text, place.node
+    node: ast.AST = part
+    while isinstance(parent := text.parent(node), ast.expr | ast.FormattedValue):
+        if isinstance(parent, ast.JoinedStr):
+            # Before Python 3.12 nobody knows where the parts of such a text stand.
+            part = parent
+        elif isinstance(parent, ast.expr) and _is_varying(parent, place.node, part):
+            part = parent
+        node = parent
+    return part
+
+
+def _is_varying(node: ast.expr, *known: ast.expr) -> bool:
+    if node in known or isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.BinOp):
+        return _is_varying(node.left, *known) and _is_varying(node.right, *known)
+    if isinstance(node, ast.UnaryOp):
+        return _is_varying(node.operand, *known)
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return _is_varying(node.value, *known)
+    if not isinstance(node, ast.Call):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return _is_varying_call(node.func, *known) and all(_is_varying(one, *known) for one in given)
+
+
+def _is_varying_call(function: ast.expr, *known: ast.expr) -> bool:
+    name = last_name(function)
+    if name in _CONVERSIONS or name in _VARYING_CALLS:
+        return True
+    if isinstance(function, ast.Name):
+        return name in _VARYING_MODULES
+    if not isinstance(function, ast.Attribute):
+        return False
+    # A method of what a source gives, as in `datetime.now().timestamp()`.
+    return _is_varying(function.value, *known) or _first_name(function) in _VARYING_MODULES
+
+
+def _first_name(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return last_name(node)
+
+
+def entropy(place: Place) -> Change:
+    """A generator of the system's becomes one with a seed, and a seed from outside a constant."""
+    call = place.call
+    if last_name(call.func) == "SystemRandom":
+        return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
+    return constant_seed(place)
+
+
+def unseeded(place: Place) -> Change:
+    """A generator that is made or seeded without a seed gets one."""
+    text, call = place.text, place.call
+    if call.args:
+        return [text.replaced(call.args[0], "0")], ()
+    for keyword in call.keywords:
+        if keyword.arg in _SEED_KEYWORDS:
+            return [text.replaced(keyword.value, "0")], ()
+    edits = [text.first_argument(call, "0")]
+    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
+    is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
+    if last_name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
+        if text.of(call.func.value) not in ("np.random", "numpy.random"):
+            if last_name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
+                # It gives the seed, and `manual_seed` the generator.
+                return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
+            edits.append(text.renamed(call.func, f"manual_{last_name(call.func)}"))
+    return edits, ()
+
+
+def seed_value(place: Place) -> Change:
+    """A seed that is given becomes a constant."""
+    call = place.call
+    keyword = next((one for one in call.keywords if one.arg in _SEED_KEYWORDS), None)
+    if not call.args and keyword is None:
+        raise Unfixable
+    value = call.args[0] if keyword is None else keyword.value
+    return [place.text.replaced(value, "0")], ()
+
+
+def keeps_other_parts(change: CodeChange) -> bool:
+    """Whether a changed seed is still made of something beside the constant, such as the rank of a process."""
+    try:
+        tree = ast.parse(textwrap.dedent(change.code))
+    except SyntaxError:
+        return False
+    sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp)]
+    return any(_is_zero(node.left) != _is_zero(node.right) for node in sums)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (0, "0") and node.value is not False
+
+
+def _is_of_seeds(name: str) -> bool:
+    return name == "Random" or any(part in name.lower() for part in _SEEDS)
+
+
+# The smallest change that gives the elements of a set one order.
+
+_KEYS = {Elements.SORTABLE.value: "", Elements.TEXT.value: ", key=str"}
+_PLAIN = (ast.Name, ast.Attribute)
+_CHANGING = frozenset({"add", "remove", "discard", "update", "difference_update", "intersection_update"})
+
+
+def fixed_set(
+    text: ProgramText, node: ast.expr, elements: str | None, argument: str | None, attribute: str | None = None
+) -> list[Edit] | None:
+    """The changes by which a set is iterated in one order; None if no small one does.
+
+    Args:
+        text: The program.
+        node: What is iterated, or the call that a set is passed to.
+        elements: What its elements are; see `Elements`.
+        argument: Number or keyword of the argument that is a set, if one is.
+        attribute: Of objects: the attribute by which they can be sorted.
+    """
+    key = _KEYS.get(elements or "")
+    if attribute is not None:
+        key = f", key=lambda one: one.{attribute}"
+    if argument is None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop":
+            return None if key is None else _smallest_taken(text, node, node.func.value, key)
+        return _without_set(text, node) if key is None else text.around(node, "sorted(", f"{key})")
+    if not isinstance(node, ast.Call):
+        return None
+    passed = _argument(node, argument)
+    if passed is None:
+        return None
+    if key is None:
+        return _without_set(text, passed)
+    if isinstance(node.func, ast.Name) and node.func.id == "list" and len(node.args) == 1:
+        edits = [text.renamed(node.func, "sorted")]
+        return edits if not key else [*edits, Edit(text.end(passed), text.end(passed), key)]
+    return text.around(passed, "sorted(", f"{key})")
+
+
+def _argument(call: ast.Call, name: str) -> ast.expr | None:
+    if name.isdigit():
+        return call.args[int(name)] if int(name) < len(call.args) else None
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _smallest_taken(text: ProgramText, call: ast.Call, holder: ast.expr, key: str) -> list[Edit] | None:
+    """Take the smallest element instead of any: `x = s.pop()` becomes `x = min(s)` and `s.remove(x)`."""
+    statement = text.parent(call)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(holder, _PLAIN):
+        return None
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name) or (text.parent(holder) is not call.func):
+        return None
+    end, indentation = text.end(statement), " " * statement.col_offset
+    removal = f"\n{indentation}{text.of(holder)}.remove({target.id})"
+    return [text.replaced(call, f"min({text.of(holder)}{key})"), Edit(end, end, removal)]
+
+
+def _without_set(text: ProgramText, node: ast.expr) -> list[Edit] | None:
+    """Keep objects in the order in which they come, in a dictionary instead of a set."""
+    made = _kept_in_order(text, node)
+    if made is not None:
+        return [made]
+    if not isinstance(node, _PLAIN):
+        return None
+    name = text.of(node)
+    uses = [one for one in ast.walk(_scope(text, node)) if isinstance(one, type(node)) and text.of(one) == name]
+    stored = [one for one in uses if isinstance(one.ctx, ast.Store)]
+    definition = text.parent(stored[0]) if len(stored) == 1 else None
+    if not isinstance(definition, ast.Assign) or any(_is_changed(text, one) for one in uses):
+        return None
+    edit = _kept_in_order(text, definition.value)
+    return None if edit is None else [edit]
+
+
+def _kept_in_order(text: ProgramText, node: ast.expr) -> Edit | None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
+        return text.renamed(node.func, "dict.fromkeys") if len(node.args) == 1 else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _kept_in_order(text, node.left) is not None:
+        left = node.left.args[0] if isinstance(node.left, ast.Call) else node.left
+        return text.replaced(node, f"dict.fromkeys(one for one in {text.of(left)} if one not in {text.of(node.right)})")
+    if isinstance(node, ast.Set):
+        return text.replaced(node, f"dict.fromkeys([{text.of(node)[1:-1]}])")
+    return text.replaced(node, f"dict.fromkeys({text.of(node)[1:-1]})") if isinstance(node, ast.SetComp) else None
+
+
+def _scope(text: ProgramText, node: ast.expr) -> ast.AST:
+    """Where a name may be given a value: its function, or for an attribute its class."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if isinstance(node, ast.Name) else (ast.ClassDef,)
+    at: ast.AST = node
+    while (parent := text.parent(at)) is not None:
+        at = parent
+        if isinstance(at, kinds):
+            return at
+    return at
+
+
+def _is_changed(text: ProgramText, use: ast.expr) -> bool:
+    """Whether a name is used in a way that only a set allows."""
+    parent = text.parent(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _CHANGING
+    return isinstance(parent, ast.BinOp | ast.AugAssign)
+
+
+# The smallest change of a program that takes a source of nondeterminism away, at the line where it is used.
+
+
+def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
+    """The change that takes a source away; None if no small change does, or the file is not there as it was.
+
+    Args:
+        source: The source, with its place.
+        file: Where the program's file lies, if not where the site says.
+    """
+    fix = _FIXES.get(source.source)
+    try:
+        text = ProgramText((file or Path(source.site.file)).read_bytes(), source.site.file)
+        node = _node_at(text, source)
+        if fix is None or node is None:
+            return None
+        edits, imports = fix(Place(text, node, source))
+    except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
+        return None
+    present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
+    missing = tuple(line for line in imports if line not in present)
+    return CodeChange(source.site.file, text.changed(edits), missing) if edits else None
+
+
+def _node_at(text: ProgramText, source: Source) -> ast.expr | None:
+    site = source.site
+    place = (site.line, site.column, site.end_line, site.end_column)
+    found = [
+        node
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.expr) and (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == place
+    ]
+    # Of several pieces at one place, the outermost is the first.
+    return found[0] if found else None
+
+
+def _set_order(place: Place) -> Change:
+    source = place.source
+    return fixed_set(place.text, place.node, source.elements, source.argument, source.key) or [], ()
+
+
+def _listing(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    parent = text.parent(call)
+    if name in ("walk", "fwalk"):
+        return _sorted_walk(text, parent), ()
+    if name == "scandir":
+        if isinstance(parent, ast.withitem):
+            raise Unfixable
+        return text.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "list" and len(parent.args) == 1:
+        return [text.renamed(parent.func, "sorted")], ()
+    return text.around(call, "sorted(", ")"), ()
+
+
+def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
+    """Sort the folders and files of each step of a walk, at the beginning of the loop's body."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or len(loop.target.elts) < 3:
+        raise Unfixable
+    names = [name.id for name in loop.target.elts[1:3] if isinstance(name, ast.Name)]
+    first = loop.body[0]
+    if len(names) != 2 or first.lineno == loop.lineno:
+        raise Unfixable
+    start, indentation = text.start(first), " " * first.col_offset
+    return [Edit(start, start, "".join(f"{name}.sort()\n{indentation}" for name in names))]
+
+
+def _hash(place: Place) -> Change:
+    text, node = place.text, place.node
+    key = keyword_of(node, "key")
+    if key is not None and last_name(key.value) == "hash":
+        return [text.replaced(key.value, "repr")], ()
+    call = place.call
+    if last_name(call.func) != "hash" or len(call.args) != 1:
+        raise Unfixable
+    argument = call.args[0]
+    return [text.replaced(call, f"zlib.crc32(repr({text.of(argument)}).encode())")], ("import zlib",)
+
+
+def _identity(place: Place) -> Change:
+    text, node = place.text, place.node
+    key = keyword_of(node, "key")
+    if (
+        key is None
+        or last_name(key.value) != "id"
+        or not isinstance(node, ast.Call)
+        or last_name(node.func) != "sorted"
+    ):
+        raise Unfixable
+    return [text.replaced(node, f"list({text.of(node.args[0])})")], ()
+
+
+def _completion(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    if name == "imap_unordered":
+        return [text.renamed(call.func, "imap")], ()
+    if name == "as_completed" and (call.args or keyword_of(call, "fs")):
+        keyword = keyword_of(call, "fs")
+        futures = call.args[0] if keyword is None else keyword.value
+        kept = futures_in_order(text, futures)
+        if kept is None:
+            raise Unfixable
+        return [text.replaced(call, kept[0]), *kept[1]], ()
+    # What `wait` gives are sets, of which all that is done with them would have to change.
+    raise Unfixable
+
+
+def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Edit]] | None:
+    """The text that gives futures as they were submitted, and what else has to change for it; None if there is none."""
+    if isinstance(futures, ast.SetComp | ast.Set):
+        return f"[{text.of(futures)[1:-1]}]", []
+    if not isinstance(futures, ast.Name):
+        return text.of(futures), []
+    given = [
+        node.value
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == futures.id for target in node.targets)
+    ]
+    sets = [value for value in given if isinstance(value, ast.SetComp | ast.Set)]
+    if any(isinstance(value, ast.Call) and last_name(value.func) in ("set", "frozenset") for value in given):
+        return None
+    return futures.id, [text.replaced(value, f"[{text.of(value)[1:-1]}]") for value in sets]
+
+
+def _memory(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    new = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}.get(name)
+    if new is None:
+        raise Unfixable
+    imported = () if isinstance(call.func, ast.Attribute) else _imported_beside(text, name, new)
+    return [text.renamed(call.func, new)], imported
+
+
+def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
+    for node in ast.walk(text.tree):
+        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            return (f"from {node.module} import {new}",)
+    return ()
+
+
+def _kept(name: str) -> Callable[[Place], Change]:
+    def fix(place: Place) -> Change:
+        keyword = keyword_of(place.node, name)
+        if keyword is None:
+            raise Unfixable
+        return [place.text.replaced(keyword.value, "True")], ()
+
+    return fix
+
+
+_FIXES: dict[str, Callable[[Place], Change]] = {
+    "set-order": _set_order,
+    "listing": _listing,
+    "hash": _hash,
+    "id": _identity,
+    "clock": constant_seed,
+    "entropy": entropy,
+    "process-id": constant_seed,
+    "machine-state": constant_seed,
+    "file-time": constant_seed,
+    "unseeded-generator": unseeded,
+    "seed-value": seed_value,
+    "completion-order": _completion,
+    "uninitialized-array": _memory,
+    "checkpoint-rng": _kept("preserve_rng_state"),
+    "loader-order": _kept("in_order"),
+}
+"""How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""
+
+
+_SEEDED = ("unseeded-generator", "seed-value")
+_MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
+"""Sources of which a line is changed only where a seed is made of them."""
+_Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]
+_BY_FACTOR: dict[str, _Remedy] = {
+    "hash-seed": ("Fix the salt of hashes", None, (("PYTHONHASHSEED", "0"),)),
+    "python-seed": ("Seed Python's generator at the start of the program", "random.seed(0)", None),
+    "numpy-seed": ("Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)", None),
+    "torch-seed": ("Seed PyTorch at the start of the program", "torch.manual_seed(0)", None),
+    "tensorflow-seed": (
+        "Seed Python, NumPy and TensorFlow at the start of the program",
+        "tf.keras.utils.set_random_seed(0)",
+        None,
+    ),
+    "pipeline-order": (
+        "Take the elements of parallel stages in the order of the data",
+        "dataset.map(..., num_parallel_calls=..., deterministic=True)",
+        None,
+    ),
+    "pipeline-parallel": (
+        "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
+        "dataset.map(..., num_parallel_calls=None)",
+        None,
+    ),
+    "deterministic-ops": (
+        "Use TensorFlow's deterministic ops, throughout the program",
+        "tf.config.experimental.enable_op_determinism()",
+        None,
+    ),
+    "patches": (
+        "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
+        "import determinism\n\ndeterminism.patch()",
+        None,
+    ),
+    "tensorflow-threads": (
+        "Compute with one thread",
+        "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
+        "tf.config.threading.set_inter_op_parallelism_threads(1)",
+        None,
+    ),
+    "threads": ("Compute with one thread", "torch.set_num_threads(1)", None),
+    "deterministic-algorithms": (
+        "Use PyTorch's deterministic algorithms, throughout the program",
+        "torch.use_deterministic_algorithms(True, warn_only=True)\n"
+        "torch.utils.deterministic.fill_uninitialized_memory = False",
+        None,
+    ),
+    "workers": ("Load data without workers", "DataLoader(..., num_workers=0)", None),
+    "memory": (
+        "Fill the memory where it is allocated; until then, start the program with",
+        None,
+        (("GLIBC_TUNABLES", "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"),),
+    ),
+    "addresses": (
+        "Start the program without address space randomisation",
+        "setarch --addr-no-randomize COMMAND",
+        None,
+    ),
+}
+"""What to do so that a factor is held still without this tool; the experiment did the same."""
+
+
+def code_change(hypothesis: Hypothesis) -> CodeChange | None:
+    """The change of the program's lines that removes a cause; None if it takes none, or no small one is known.
+
+    Args:
+        hypothesis: The cause, which experiments confirmed.
+    """
+    if not hypothesis.intervention.sources:
+        return None
+    uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(_held(hypothesis))
+    return next((found for use in uses if (found := code_fix(use)) is not None), None)
+
+
+def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention:
+    """The program as it would be with all fixes: with lines changed where that can be done, and else as in the experiments.
+
+    Args:
+        found: The causes that experiments confirmed.
+        plain: What all runs have in common.
+    """
+    intervention = plain
+    for one in found:
+        change = code_change(one)
+        added = one.intervention if change is None else Intervention(changes=frozenset({change}))
+        intervention = intervention.also(added)
+    return intervention
+
+
+def fixes_for(
+    found: Sequence[Hypothesis], last: Trial | None, changed: Trial | None, step_seconds: float | None
+) -> list[Fix]:
+    """What removes each cause.
+
+    Args:
+        found: The causes that experiments confirmed.
+        last: The last experiment, in which all of them were removed.
+        changed: Runs with the changed lines; None if none were made.
+        step_seconds: How long a step takes with nothing removed; None if that was not measured.
+    """
+    with_changes = changed if changed is not None and changed.is_equal else None
+    without = with_changes or (last if last is not None and last.is_equal else None)
+    proofs = [with_changes if one.intervention.sources else without for one in found]
+    return [_fix(one, proof, step_seconds) for one, proof in zip(found, proofs, strict=True)]
+
+
+def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
+    """What can be set from outside instead of changing a line of the program.
+
+    Args:
+        cause: What it removes.
+        trial: Runs with it.
+        step_seconds: How long a step takes with nothing removed; None if that was not measured.
+    """
+    proof = _proof(trial if trial.is_equal else None, step_seconds)
+    return Fix(cause, "Or, without changing the program, start it with", None, causes()[cause].env, *proof)
+
+
+def _proof(trial: Trial | None, step_seconds: float | None) -> tuple[bool, int, float | None]:
+    """Whether runs showed that a fix helps, how many, and the ratio of step times."""
+    return (False, 0, None) if trial is None else (True, trial.runs, _ratio(trial, step_seconds))
+
+
+def _held(hypothesis: Hypothesis) -> FixedSource:
+    if hypothesis.source is None:
+        return next(iter(hypothesis.intervention.sources))
+    return FixedSource(hypothesis.source.site.file, hypothesis.source.site.line, hypothesis.source.source)
+
+
+def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None) -> Fix:
+    proof = _proof(trial, step_seconds)
+    entry = causes()[hypothesis.cause]
+    if hypothesis.intervention.sources:
+        held = _held(hypothesis)
+        place = f"at {PurePath(held.file).name}:{held.line}"
+        change = code_change(hypothesis)
+        if change is None:
+            # The runs had a fixed value there, and no line is known that gives just that one.
+            return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
+        remedy = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
+        title = f"{remedy}, {place}{_repeated(hypothesis) or _apart(hypothesis, change)}"
+        return Fix(hypothesis.cause, title, "\n".join([*change.imports, textwrap.dedent(change.code)]), None, *proof)
+    if hypothesis.intervention.fresh_copy:
+        title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
+        return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
+    factors = [name for name, _ in hypothesis.intervention.factors]
+    title, code, environment = _BY_FACTOR.get(factors[0] if factors else "", (entry.remedy, None, None))
+    if code is None and environment is None:
+        # It takes a change that nobody but the author can make, and what the experiment did is not that.
+        return Fix(hypothesis.cause, entry.remedy, None, None)
+    return Fix(hypothesis.cause, title, code, environment, *proof)
+
+
+def _repeated(hypothesis: Hypothesis) -> str:
+    """That equal runs are not all that is wanted of a generator that is seeded again and again."""
+    source = hypothesis.source
+    if source is None or source.source not in _SEEDED or max(source.counts) < 2:
+        return ""
+    return f", which ran {max(source.counts):,} times: each then draws the same numbers, so rather make it once, or seed it by the step"
+
+
+def _apart(hypothesis: Hypothesis, change: CodeChange) -> str:
+    """That equal runs are not all that is wanted of processes that were to draw other numbers than each other."""
+    source = hypothesis.source
+    if source is None or source.apart < 2 or keeps_other_parts(change):
+        return ""
+    if source.source in _SEEDED:
+        advice = "all of them then draw the same numbers, so rather add what tells them apart, as their rank"
+    elif source.source in _MADE_SEEDS:
+        advice = "where they are to draw other numbers than each other, add what tells them apart, as their rank"
+    else:
+        return ""
+    return f", which {source.apart:,} processes ran: {advice}"
+
+
+def _ratio(trial: Trial, step_seconds: float | None) -> float | None:
+    """How long a step takes with the fix, divided by how long it takes without; None if that was not measured."""
+    return round(trial.step_seconds / step_seconds, 2) if trial.step_seconds and step_seconds else None

@@ -1,1 +1,0 @@
-"""The audit of TensorFlow's ops: cases that provoke, and counting what comes out."""

@@ -1,0 +1,275 @@
+"""Properties of TensorFlow's op types, by name, since no schema states them; random ops; input pipelines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorflow.python.eager import context
+from tensorflow.python.framework import config, dtypes
+
+from determinism.digest import digest_many
+from determinism.frameworks.made_values import Value
+from determinism.sites import innermost_user_frame
+from determinism.types import Role
+
+PASSING = frozenset(
+    {"Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "ReadVariableOp"}
+)
+"""Hand over what they were given, so what reads them reads that."""
+
+UNRECORDED = frozenset(
+    {
+        "Const", "Placeholder", "PlaceholderWithDefault", "NoOp", "VarHandleOp", "DestroyResourceOp", "VarIsInitializedOp",
+        "ControlTrigger", "DeleteIterator", "DeleteMultiDeviceIterator", "DeleteSeedGenerator", "DeleteMemoryCache",
+        "DeleteRandomSeedGenerator", "VariableShape", "Assert", "IteratorGetNextAsOptional",
+    }
+)  # fmt: skip
+"""Make nothing that could differ, or nothing that the program sees before another op takes it out."""
+
+ARRIVALS = frozenset(
+    {
+        "IteratorGetNext", "IteratorGetNextSync", "MultiDeviceIteratorGetNextFromShard",
+        "ReadFile", "RestoreV2", "Restore", "RestoreSlice", "Timestamp", "TFRecordReaderV2", "ReaderReadV2", "QueueDequeueV2",
+        "QueueDequeueManyV2", "InfeedDequeue", "MatchingFiles",
+    }
+)  # fmt: skip
+"""Bring values into the program from outside: from a data pipeline, a file, a clock."""
+
+SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
+
+SHOWS = frozenset(
+    {
+        "PrintV2", "Print", "StringFormat", "WriteFile", "LoggingOps", "WriteSummary", "WriteScalarSummary",
+        "WriteHistogramSummary", "WriteImageSummary", "WriteRawProtoSummary", "PyFunc", "EagerPyFunc", "PyFuncStateless",
+    }
+)  # fmt: skip
+"""Hand values to what is not TensorFlow."""
+
+_HANDLE_NAMES = re.compile(
+    r".*ToStringHandle(V2)?|GetSessionHandle(V2)?|MultiDeviceIteratorInit|RegisterDataset(V2)?|Add(Many)?SparseToTensorsMap|"
+    r"TensorArray(Grad)?V2"
+)
+"""Make the name or number under which a resource is found; TensorFlow makes it anew in each run, from memory addresses for one."""
+
+BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+_WRITES = re.compile(
+    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?(Apply|Scatter|Strided|Conditional|Accumulator).*|RngSkip|RngReadAndSkip|Stateful\w+"
+)
+_RANDOM = re.compile(
+    r"Random(Uniform|StandardNormal|Shuffle|Poisson|Gamma|UniformInt|Crop|PoissonV2)|TruncatedNormal|"
+    r"ParameterizedTruncatedNormal|Multinomial|Stateless(Random|Truncated|Multinomial|Parameterized|SampleDistorted|Shuffle).*|"
+    r"Stateful(?!PartitionedCall).*|RngReadAndSkip|NonDeterministicInts|SampleDistortedBoundingBox(V2)?|"
+    r".*CandidateSampler|RandomIndexShuffle|AnonymousSeedGenerator|AnonymousRandomSeedGenerator"
+)
+_SEED_INPUTS = re.compile(r"Stateless.*|RandomIndexShuffle")
+
+_REWRITTEN = frozenset(
+    {
+        "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "BiasAdd",
+        "BiasAddGrad", "Add", "AddV2", "AddN", "AccumulateNV2", "Sub", "Mul", "Div", "RealDiv", "DivNoNan", "Reciprocal", "Inv", "Neg",
+        "Square", "SquaredDifference", "Sqrt", "Rsqrt", "Pow", "Exp", "Expm1", "Log", "Log1p", "Erf", "Erfc", "Tanh", "TanhGrad",
+        "Sigmoid", "SigmoidGrad", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Gelu", "Softplus", "Softmax", "LogSoftmax", "Maximum",
+        "Minimum", "Abs", "Sign", "Cast", "Bitcast", "Transpose", "ConjugateTranspose", "Conj", "Reshape", "ExpandDims", "Squeeze", "Pad",
+        "PadV2", "Mean", "Sum", "Max", "Min", "Prod", "All", "Any", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "Select",
+        "SelectV2", "Rank", "Shape", "Size", "Fill", "Tile", "BroadcastTo", "Split", "SplitV", "Concat", "ConcatV2", "Pack", "Unpack",
+        "Slice", "StridedSlice", "Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual", "LogicalAnd", "LogicalOr",
+        "LogicalNot", "ZerosLike", "OnesLike", "Range", "FloorDiv", "FloorMod", "Floor", "Ceil", "Round", "Rint", "Sin", "Cos", "Atan",
+        "MaxPool", "AvgPool", "Swish", "ClipByValue", "BroadcastGradientArgs", "QuantizeV2", "Dequantize", "ReluGrad",
+    }
+)  # fmt: skip
+"""Op types that TensorFlow's graph optimizer may fuse with their only reader, reorder, or compute otherwise."""
+
+
+def arrives(op_type: str, *, has_inputs: bool) -> bool:
+    """Whether an op brings values in from outside.
+
+    Args:
+        op_type: Its type.
+        has_inputs: Whether it reads what records made; an optional value that none made came from an iterator.
+    """
+    return op_type in ARRIVALS or (op_type == "OptionalGetValue" and not has_inputs)
+
+
+_PRODUCTS = frozenset(
+    {
+        "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative",
+    }
+)  # fmt: skip
+_LAYOUTS = frozenset(
+    {
+        "Transpose", "ConjugateTranspose", "Conj", "Reshape", "ExpandDims", "Squeeze", "Pad", "PadV2", "Cast", "Bitcast", "QuantizeV2",
+        "Dequantize",
+    }
+)  # fmt: skip
+
+
+def role_of(op_type: str, *, has_inputs: bool) -> Role:
+    """What a record of an op stands for.
+
+    Args:
+        op_type: Its type.
+        has_inputs: See `arrives`.
+    """
+    if arrives(op_type, has_inputs=has_inputs):
+        return Role.BATCH
+    if op_type in SHOWS:
+        return Role.ESCAPE
+    return Role.CHECKPOINT if op_type in SAVES else Role.OP
+
+
+def is_random(op_type: str) -> bool:
+    """Whether an op draws random numbers."""
+    return _RANDOM.fullmatch(op_type) is not None
+
+
+def takes_its_seed(op_type: str) -> bool:
+    """Whether all that a random op draws follows from tensors that it is given."""
+    return _SEED_INPUTS.fullmatch(op_type) is not None
+
+
+def names_a_resource(op_type: str) -> bool:
+    """Whether what an op makes only says where a resource is found, so that its content is no result."""
+    return _HANDLE_NAMES.fullmatch(op_type) is not None
+
+
+def writes_variables(op_type: str) -> bool:
+    """Whether an op changes the variables whose handles it gets."""
+    return op_type != "StatefulPartitionedCall" and _WRITES.fullmatch(op_type) is not None
+
+
+def may_be_rewritten(op_type: str) -> bool:
+    """Whether the graph optimizer may fuse an op with its neighbours, reorder it, or compute it otherwise."""
+    return op_type in _REWRITTEN
+
+
+def may_be_fused(op_type: str, readers: list[str], *, only_forward: bool) -> bool:
+    """Whether looking at an op's result could keep the graph optimizer from computing it together with its readers.
+
+    The optimizer does that only where nobody else reads what lies between. A fused kernel may give other bits, so what it would
+    swallow is not looked at: it becomes one record with its reader. A matrix product takes nothing in but another layout of what it reads.
+
+    Args:
+        op_type: Of the op.
+        readers: Of the ops that read its result.
+        only_forward: Whether the graph has no gradients in it. There several elementwise ops may read one value and still be one kernel,
+            as in GELU or layer normalisation; where there are gradients, these read what lies between.
+    """
+    if op_type not in _REWRITTEN or not readers or not all(reader in _REWRITTEN for reader in readers):
+        return False
+    if any(reader in _PRODUCTS for reader in readers) and op_type not in _LAYOUTS:
+        return False
+    return len(readers) == 1 or only_forward
+
+
+def is_dataset(op_type: str) -> bool:
+    """Whether an op is a stage of a data pipeline."""
+    return "Dataset" in op_type and not op_type.startswith(("DatasetTo", "ReduceDataset", "DatasetCardinality"))
+
+
+# What stands for the state of the generator that a random op drew from.
+
+
+def drawn_from(kind: str, read: Sequence[Value], made: Sequence[tuple[int, bytes]]) -> Sequence[bytes]:
+    """The digest of the state; none for an op that draws nothing.
+
+    Where an op is given its seed, that is the state. The kernels of the other ops keep theirs where nobody can look; what they draw
+    follows from it alone, so it stands for it.
+
+    Args:
+        kind: The type of the op.
+        read: What it read.
+        made: Layout and digest of what it made.
+    """
+    if not is_random(kind):
+        return ()
+    if takes_its_seed(kind):
+        return [digest_many(value.digest for value in read)] if read else ()
+    return [digest_many(digest for _, digest in made)] if made else ()
+
+
+# The stages of `tf.data` pipelines, and through which of them the elements of an iterator came.
+
+_MOST_STAGES = 30
+_MOST_PIPELINES = 10_000
+_UNTOLD = (
+    "Options",
+    "Model",
+    "Prefetch",
+    "Tensor",
+    "TensorSlice",
+    "Map",
+    "Optimize",
+    "MaxIntraOpParallelism",
+    "PrivateThreadPool",
+)
+_VERSION = re.compile(r"Dataset(V\d+)?$")
+
+
+class Pipelines:
+    """Knows what each data set and iterator of the process was made of."""
+
+    def __init__(self, note_racy: Callable[[str], None]) -> None:
+        """Take what is told that the order of elements may vary."""
+        self._note_racy = note_racy
+        self._stages: dict[int, tuple[str, ...]] = {}
+
+    def stage_made(self, kind: str, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any]) -> None:
+        """An op made a data set.
+
+        Args:
+            kind: The type of the op.
+            inputs: Its inputs; among them the data sets before it.
+            attributes: Names and values in turn.
+            outputs: The data set.
+        """
+        stages = [stage for tensor in inputs for stage in self._stages.get(tensor._id, ())]
+        name = _VERSION.sub("", kind)
+        if name not in _UNTOLD:
+            stages.append(self._told(name, dict(zip(attributes[::2], attributes[1::2], strict=False))))
+        for tensor in outputs:
+            self._know(tensor, tuple(stages[-_MOST_STAGES:]))
+
+    def _told(self, name: str, attributes: dict[str, Any]) -> str:
+        order = attributes.get("deterministic")
+        order = order.decode() if isinstance(order, bytes) else order
+        if order == "false":
+            self._note_racy("unordered data pipeline")
+        elif name.startswith("Parallel") and not config.is_op_determinism_enabled() and _draws(attributes.get("f")):
+            self._note_racy("random ops in a parallel data pipeline")
+        frame = innermost_user_frame()
+        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+        parts = [f"deterministic={order}"] * (order is not None) + [place] * bool(place)
+        return f"{name}({', '.join(parts)})"
+
+    def iterator_made(self, inputs: Sequence[Any]) -> None:
+        """An iterator over a data set was begun."""
+        handles = [tensor for tensor in inputs if tensor.dtype is dtypes.resource]
+        data_sets = [tensor for tensor in inputs if tensor.dtype is dtypes.variant]
+        stages = [stage for tensor in data_sets for stage in self._stages.get(tensor._id, ())]
+        for handle in handles:
+            self._know(handle, tuple(stages))
+
+    def _know(self, tensor: Any, stages: tuple[str, ...]) -> None:
+        if len(self._stages) >= _MOST_PIPELINES:
+            self._stages.clear()
+        self._stages[tensor._id] = stages
+
+    def stages_of(self, key: int) -> str:
+        """The stages before an iterator, first ones first, by the number of its handle; empty if they are not known."""
+        return " > ".join(self._stages.get(key, ()))
+
+
+def _draws(function: Any) -> bool:
+    """Whether a function of a stage draws from a generator that its calls share."""
+    name = getattr(function, "name", None)
+    if name is None:
+        return False
+    name = name.decode() if isinstance(name, bytes) else str(name)
+    nodes = context.context().get_function_def(name).node_def
+    return any(is_random(node.op) and not takes_its_seed(node.op) for node in nodes)

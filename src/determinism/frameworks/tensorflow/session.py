@@ -1,0 +1,615 @@
+"""Starts and stops recording of TensorFlow in this process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import mirrored_run, values
+from tensorflow.python.eager import backprop, context, execute
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
+from tensorflow.python.framework import config, func_graph, ops
+
+from determinism import environment, rng
+from determinism.digest import digest_text
+from determinism.frameworks.array_capture import Capture
+from determinism.frameworks.earlier_threads import note_earlier_threads, program_threads
+from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.named_stream import Stream
+from determinism.frameworks.tensorflow.functions import Probe
+from determinism.frameworks.tensorflow.recorder import Recorder
+from determinism.frameworks.tensorflow.records import as_array
+from determinism.frameworks.tensorflow.values import digest_array, has_value
+from determinism.frameworks.tracebacks import hide_own_frames
+from determinism.frameworks.unrecorded_threads import UnrecordedThreads
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.import_hook import after_import
+from determinism.knowledge import settings
+from determinism.process_name import world_size
+from determinism.redaction import redacted
+from determinism.trace.schema import END_OP, RESULTS_OP, STEP_OP, Meaning
+from determinism.trace.writer import ProcessWriter
+from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
+
+# What a program made before it was recorded: functions that were traced, and optimizers that step in them.
+
+_KERAS_OPTIMIZERS = "keras.src.optimizers.base_optimizer"
+
+
+def earlier_functions() -> Iterator[tuple[str, Any]]:
+    """Name and graph of each function that was traced."""
+    for thing in gc.get_objects():
+        if type(thing) is AtomicFunction and thing._cached_graph is not None:
+            yield thing.name.decode(), thing._cached_graph
+
+
+def earlier_optimizers() -> list[Any]:
+    """The Keras optimizers there are; in no order that means anything."""
+    module = sys.modules.get(_KERAS_OPTIMIZERS)
+    kind = getattr(module, "BaseOptimizer", None)
+    if kind is None:
+        return []
+    return [thing for thing in gc.get_objects() if isinstance(type(thing), type) and issubclass(type(thing), kind)]
+
+
+def counts_steps_of(graph: Any, optimizer: Any) -> bool:
+    """Whether a function steps an optimizer: it is given what the optimizer counts its steps with.
+
+    Args:
+        graph: Of the function.
+        optimizer: Of Keras.
+    """
+    counter = getattr(getattr(optimizer, "iterations", None), "value", None)
+    handle = getattr(counter, "handle", None)
+    return handle is not None and any(external is handle for external, _ in graph.captures)
+
+
+# Where tensor values leave TensorFlow without an op: as NumPy arrays, as Python numbers, and in print.
+
+_KERAS_BACKEND = "keras.src.backend"
+_KERAS_LAYERS = "keras.src.layers"
+_PRINTED = ("numpy_text", "value_text")
+
+
+def install(recorder: Recorder) -> list[Undo]:
+    """Wrap the ways out of the framework; returns what takes each wrapper off.
+
+    All methods of a tensor that give its value to Python go through one. What reads the memory itself, as `numpy.asarray` does,
+    is not seen; see `Values.take_unread`.
+    """
+    undo = [wrap(ops._EagerTensorBase, "_numpy", _recording(recorder, is_method=True))]
+
+    def hook_keras(_: Any) -> None:
+        undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
+
+    # What Keras imports TensorFlow for is not ready yet when that has been imported; what comes later is.
+    after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
+
+    def take_off() -> None:
+        for one in undo:
+            one()
+
+    return [take_off]
+
+
+def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not recorder.is_own():
+            return original(tensor, *args, **kwargs)
+        way = sys._getframe(2).f_code.co_name if is_method else "numpy"
+        recorder.quietly(_escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor)
+        with recorder.suspended():
+            return original(tensor, *args, **kwargs)
+
+    return around
+
+
+def _escaped(recorder: Recorder, name: str, tensor: Any) -> None:
+    tensor = getattr(tensor, "_value", tensor)
+    if not hasattr(tensor, "_numpy_internal") or not has_value(tensor.dtype):
+        return
+    value = recorder.value(tensor)
+    number = recorder.emit(Role.ESCAPE, name, [value], [(value.layout, value.digest)])
+    if tensor.dtype.is_floating and tensor.shape.rank == 0:
+        edge = (value.record, value.output)
+        recorder.writer.number(Meaning.READ, number, edge, float(tensor._numpy_internal()), recorder.progress.step)
+
+
+# What a program keeps: the variables of its optimizers, and those that they train, with their names.
+
+_MOST_RESULTS = 1000
+_HELD_OPS = {"parameter": "determinism::parameter", "optimizer state": "determinism::optimizer_state"}
+
+
+class HeldVariables:
+    """Finds what the program keeps, through its optimizers."""
+
+    def __init__(self) -> None:
+        self._optimizers: list[weakref.ref[Any]] = []
+
+    @property
+    def has_any(self) -> bool:
+        """Whether an optimizer is known."""
+        return any(known() is not None for known in self._optimizers)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """An optimizer steps."""
+        if not any(known() is optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def variables(self) -> Iterator[tuple[str, str, Any]]:
+        """Sort, name and variable of each; each variable once, in the order in which the program made them."""
+        seen: set[int] = set()
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is None:
+                continue
+            trained = list(getattr(optimizer, "_trainable_variables", None) or ())
+            own = list(getattr(optimizer, "variables", None) or ())
+            for sort, variables in (("parameter", trained), ("optimizer state", own)):
+                for variable in variables:
+                    if id(variable) not in seen:
+                        seen.add(id(variable))
+                        name = str(getattr(variable, "path", None) or variable.name)
+                        for replica, component in enumerate(_components(variable)):
+                            yield sort, name if replica == 0 else f"{name}/replica_{replica}", component
+
+
+def _components(variable: Any) -> Sequence[Any]:
+    """The variables of TensorFlow behind one of Keras or of a distribution strategy: one for each replica that has its own."""
+    held = getattr(variable, "value", variable)
+    # That of TensorFlow's own variables is a method.
+    held = variable if callable(held) else held
+    if isinstance(held, values.DistributedVariable):
+        return tuple(held.values)
+    return (getattr(held, "_v", held),)
+
+
+def generator_states() -> list[bytes]:
+    """Digests of the states of the generators that everything in this process shares."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import stateful_random_ops
+
+    held = context.context()
+    seeds = getattr(held, "_rng", None)
+    states = [digest_text(f"{held._seed} {seeds.getstate() if seeds is not None else None}")]
+    generator = stateful_random_ops.global_generator
+    if generator is not None:
+        states.append(digest_text(str(generator.state.numpy().tolist())))
+    return [*states, *rng.state_digests().values()]
+
+
+def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: Sequence[bytes]) -> None:
+    """Record everything that is held.
+
+    Args:
+        recorder: That of the thread that holds it.
+        held: Knows it.
+        name: What the record stands for: the end of a step, or of the process.
+        generators: Digests of the states of generators.
+    """
+    unread = recorder.values.unread.take()
+    if unread and recorder.tracks_ops:
+        recorder.emit(Role.ESCAPE, RESULTS_OP, unread[:_MOST_RESULTS], phase=Phase.OTHER)
+    names: list[list[str]] = []
+    held_now: list[Value] = []
+    for sort, path, variable in held.variables():
+        handle = getattr(variable, "handle", None)
+        if handle is None:
+            continue
+        resource = recorder.resource(handle)
+        value = recorder.variables.get(resource.key) if recorder.tracks_ops else None
+        if value is None and (read := recorder.read_variable(resource)) is not None:
+            value = Value(EXTERNAL, 0, *read)
+        if value is not None:
+            names.append([sort, path])
+            held_now.append(value)
+    if recorder.tracks_ops:
+        recorder.emit(Role.STATE, name, held_now, arguments=json.dumps(names), drawn=generators, phase=Phase.OTHER)
+        return
+    recorder.hold((_HELD_OPS[sort], path, value) for (sort, path), value in zip(names, held_now, strict=True))
+    recorder.emit(Role.STATE, name, [], drawn=generators, phase=Phase.OTHER)
+
+
+# Gradients and optimizers: where losses are, and where steps end.
+
+
+class Optimization:
+    """Knows which optimizers step in which graphs."""
+
+    def __init__(self, recorder: Recorder, held: HeldVariables, stepped: Callable[[], None]) -> None:
+        """Nothing has stepped yet.
+
+        Args:
+            recorder: Told where steps end.
+            held: Told what optimizers there are.
+            stepped: Called after an optimizer stepped.
+        """
+        self._recorder = recorder
+        self._held = held
+        self._stepped = stepped
+        self._in_graphs: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._earlier = [weakref.ref(optimizer) for optimizer in earlier_optimizers()]
+        self._undo: list[Undo] = []
+
+    def install(self) -> list[Undo]:
+        """Hook gradients and optimizers; returns what takes the hooks off."""
+        self._recorder.calls.returned = self._function_returned
+        self._undo = [wrap(backprop.GradientTape, "gradient", self._gradient)]
+        after_import(_KERAS_OPTIMIZERS, self._hook_keras, self._recorder.failed_to_hook)
+        return [self._take_off]
+
+    def _take_off(self) -> None:
+        for undo in self._undo:
+            undo()
+
+    def _hook_keras(self, module: Any) -> None:
+        self._undo.append(wrap(module.BaseOptimizer, "apply", self._apply))
+
+    def _apply(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = self._recorder
+        if not recorder.is_own():
+            return original(optimizer, *args, **kwargs)
+        self._held.add_optimizer(optimizer)
+        if not context.executing_eagerly():
+            self._note_graphs(optimizer)
+            return original(optimizer, *args, **kwargs)
+        if not _is_last_replica():
+            # All replicas make one step together.
+            return original(optimizer, *args, **kwargs)
+        recorder.progress.optimizer_begins(optimizer)
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+            self._stepped()
+
+    def _note_graphs(self, optimizer: Any) -> None:
+        """The graph that is being made, and those around it, step this optimizer whenever they run."""
+        graph = ops.get_default_graph()
+        while isinstance(graph, func_graph.FuncGraph):
+            found = self._in_graphs.setdefault(graph, [])
+            if not any(one() is optimizer for one in found):
+                found.append(weakref.ref(optimizer))
+            graph = graph.outer_graph
+
+    def _function_returned(self, graph: Any) -> None:
+        if graph is None:
+            return
+        recorder = self._recorder
+        if graph not in self._in_graphs:
+            earlier = (one for one in self._earlier if (made := one()) is not None and counts_steps_of(graph, made))
+            self._in_graphs[graph] = list(earlier)
+        for reference in self._in_graphs[graph]:
+            optimizer = reference()
+            if optimizer is not None:
+                self._held.add_optimizer(optimizer)
+                recorder.progress.optimizer_begins(optimizer)
+                recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+                self._stepped()
+
+    def _gradient(self, original: Callable[..., Any], tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = self._recorder
+        if not recorder.is_own() or not context.executing_eagerly():
+            return original(tape, target, *args, **kwargs)
+        recorder.quietly(_loss, recorder, target)
+        recorder.backward_depth += 1
+        try:
+            return original(tape, target, *args, **kwargs)
+        finally:
+            recorder.backward_depth -= 1
+            if recorder.progress.phase in (Phase.INIT, Phase.FORWARD):
+                recorder.progress.phase = Phase.OTHER
+
+
+def _is_last_replica() -> bool:
+    """Whether no replica of this process steps after this thread; so it is outside of a distribution strategy."""
+    devices = getattr(threading.current_thread(), "devices", None)
+    return devices is None or threading.current_thread().replica_id == len(devices) - 1  # type: ignore[attr-defined]
+
+
+def _loss(recorder: Recorder, target: Any) -> None:
+    tensors = [
+        t
+        for t in (target if isinstance(target, (list, tuple)) else [target])
+        if hasattr(t, "_id") and has_value(t.dtype)
+    ]
+    values = [recorder.value(tensor) for tensor in tensors]
+    number = recorder.emit(
+        Role.LOSS, "determinism::loss", values, [(v.layout, v.digest) for v in values], phase=Phase.FORWARD
+    )
+    if tensors:
+        is_number = tensors[0].dtype.is_floating and tensors[0].shape.rank == 0
+        held = float(tensors[0]._numpy_internal()) if is_number else 0.0
+        meaning = Meaning.LOSS if is_number else Meaning.UNKNOWN_LOSS
+        recorder.writer.number(meaning, number, (values[0].record, values[0].output), held, recorder.progress.step)
+
+
+# TensorFlow's settings that change results, as they were when recording began.
+
+_BUILT_WITH = {"CUDA": "cuda_version", "cuDNN": "cudnn_version"}
+
+
+def recorded_settings() -> dict[str, str]:
+    """Name and value of each setting, as text."""
+    values = {
+        "tf.config.experimental.enable_op_determinism()": config.is_op_determinism_enabled(),
+        "tf.config.threading.get_intra_op_parallelism_threads()": tf.config.threading.get_intra_op_parallelism_threads(),
+        "tf.config.threading.get_inter_op_parallelism_threads()": tf.config.threading.get_inter_op_parallelism_threads(),
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def libraries() -> dict[str, str]:
+    """Name and version of the libraries that this build of TensorFlow computes with on a GPU."""
+    built = tf.sysconfig.get_build_info()
+    return {f"library {name}": str(built.get(key, "none")) for name, key in _BUILT_WITH.items()}
+
+
+# Says which threads of the program use TensorFlow besides the one that is recorded.
+
+_REASON = "ops of threads other than the one that imported TensorFlow are not recorded"
+
+
+class OtherThreads:
+    """Notes each thread that runs an op, once."""
+
+    def __init__(self, recorder: Recorder, note_racy: Callable[[str], None]) -> None:
+        """Take what keeps blind spots, and what is told that threads take part."""
+        self._recorder = recorder
+        self._threads = UnrecordedThreads(_REASON, lambda: recorder.writer if recorder.is_active else None, note_racy)
+
+    def install(self) -> Undo:
+        """Listen in every thread that starts from now on; returns what ends that."""
+
+        def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+            # TensorFlow keeps its callbacks per thread.
+            context.context()._thread_local_data.op_callbacks.append(self._op_ran)
+            return original(thread)
+
+        return wrap(threading.Thread, "_bootstrap_inner", around)
+
+    def install_replicas(self) -> Undo:
+        """Count the replicas of the recorded thread as this thread, whatever the level; returns what ends that.
+
+        They inherit the callbacks of the thread that starts them, and run one after the other, in an order of their own.
+        """
+
+        def made(original: Callable[..., None], replica: threading.Thread, *args: Any, **kwargs: Any) -> None:
+            original(replica, *args, **kwargs)
+            if threading.get_ident() == self._recorder.thread or self._recorder.is_replica():
+                self._recorder.replicas.add(replica)
+
+        return wrap(mirrored_run._MirroredReplicaThread, "__init__", made)
+
+    def _op_ran(self, *_: Any, **__: Any) -> None:
+        self.used()
+
+    def used(self) -> None:
+        """This thread ran an op or a function."""
+        if threading.get_ident() != self._recorder.thread and not self._recorder.is_replica():
+            self._threads.used()
+
+
+_NO_LAYERS = "they are not recorded; what is held at the ends of steps is, and --level op records every op"
+_FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Start it with the method spawn."
+
+
+class Session:
+    """One recording of this process, from `start` to `close`."""
+
+    has_begun = True
+    """Whether this process has a trace of what it does with the framework."""
+
+    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
+        self.level = Level(options.level)
+        self._folders = folders
+        self._options = options
+        self._process = os.getpid()
+        self._num_batches = 0
+        self._racy: list[str] = []
+        self._held = HeldVariables()
+        self._undo: list[Callable[[], None]] = []
+        self.recorder = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        self._threads = OtherThreads(self.recorder, self.note_racy)
+        self._begin()
+        self._show_own_frames = hide_own_frames()
+        self._install()
+
+    @property
+    def num_records(self) -> int:
+        """How many records this process has made."""
+        return self.writer.num_records
+
+    def _begin(self) -> None:
+        folder = self._folders.claim(None)
+        self.writer = ProcessWriter(
+            folder,
+            description={
+                "framework": "tensorflow",
+                "level": self.level.value,
+                "stream": "process",
+                "steps_by": None,
+                "argv": redacted(sys.argv),
+                "started": time.time(),
+                "world_size": world_size(),
+                "environment": {**environment.describe(), **libraries()},
+                "settings": recorded_settings(),
+            },
+            max_bytes=self._options.max_disk,
+        )
+        if self._options.values is not None:
+            self.writer.blind_spot("values", "values of tensors", "they are kept of PyTorch's tensors only")
+        self.recorder.step_ended = self._step_ended
+        self.recorder.arrived = self._batch_arrived
+        self.recorder.note_racy = self.note_racy
+        self.recorder.begin(Stream(self.writer))
+        request = self._options.capture
+        if request is not None and request["process"] == folder.name:
+            self.recorder.capture = Capture(
+                request, folder, self.finish_program, as_array=as_array, digest=digest_array
+            )
+            Probe.keeps_arrays = True
+
+    def _install(self) -> None:
+        recorder = self.recorder
+        self._undo += Optimization(recorder, self._held, self._end_if_asked).install()
+        for name, graph in earlier_functions():
+            recorder.calls.library.made(name, graph)
+        self._undo.append(wrap(atomic_function, "from_func_graph", self._function_made))
+        self._undo.append(wrap(context.Context, "call_function", self._function_called))
+        self._undo.append(self._threads.install_replicas())
+        if self.level is not Level.OP:
+            if self.level is Level.MODULE:
+                self.writer.blind_spot("level", "calls of layers", _NO_LAYERS)
+            return
+        self._undo.append(self._threads.install())
+        self._undo += install(recorder)
+        self._undo += recorder.keras_seeds.install()
+        callbacks = context.context()._thread_local_data.op_callbacks
+        callbacks.append(recorder.op_ran)
+        self._undo.append(lambda: callbacks.remove(recorder.op_ran) if recorder.op_ran in callbacks else None)
+        if execute.execute is execute.quick_execute:
+            execute.execute = execute.execute_with_callbacks
+            self._undo.append(lambda: setattr(execute, "execute", execute.quick_execute))
+
+    def _function_made(self, original: Callable[..., Any], name: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        function = original(name, graph, *args, **kwargs)
+        try:
+            self.recorder.calls.library.made(function.name.decode(), graph)
+        except Exception as error:
+            self.recorder.failed("functions", error)
+        return function
+
+    def _function_called(
+        self, original: Callable[..., Any], held: Any, name: bytes, inputs: list[Any], num_outputs: int
+    ) -> Any:
+        recorder = self.recorder
+        if not recorder.is_own():
+            self._threads.used()
+            return original(held, name, inputs, num_outputs)
+        if self.level is Level.OP:
+            return recorder.calls.call(original, held, name, inputs, num_outputs)
+        outputs = original(held, name, inputs, num_outputs)
+        recorder.calls.returned(recorder.calls.library.graphs.get(name.decode()))
+        return outputs
+
+    def note_racy(self, what: str) -> None:
+        """The program does something whose order may vary, so that two equal runs say less."""
+        if what not in self._racy:
+            self._racy.append(what)
+            self.writer.describe(racy=self._racy)
+
+    def begin_at(self, frame: FrameType) -> None:
+        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
+        self.recorder.stream.sites.outermost = frame
+        self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
+
+    def note_earlier_threads(self) -> None:
+        """Threads that the program started before it imported the framework are not recorded."""
+        note_earlier_threads(self.writer, program_threads({self.recorder.thread}))
+
+    def step(self) -> None:
+        """`determinism.step()`: a step ends here."""
+        if self.recorder.is_own():
+            self.recorder.quietly(self.recorder.progress.explicit)
+            self._end_if_asked()
+
+    def _batch_arrived(self) -> None:
+        self._num_batches += 1
+        progress = self.recorder.progress
+        if progress.phase in (Phase.INIT, Phase.DATA):
+            progress.phase = Phase.FORWARD
+        steps = self._options.steps
+        if steps is not None and progress.steps_by is None and self._num_batches > steps and not self._held.has_any:
+            self.finish_program("steps")
+
+    def _step_ended(self, counted_by: str) -> None:
+        recorder = self.recorder
+        if recorder.progress.step == 0:
+            recorder.writer.describe(steps_by=counted_by)
+        record_held(recorder, self._held, STEP_OP, generator_states())
+        recorder.writer.boundary()
+
+    def _end_if_asked(self) -> None:
+        steps = self._options.steps
+        if steps is not None and self.recorder.progress.step >= steps:
+            self.finish_program("steps")
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned: its tensors leave the framework."""
+        tensors = [one for one in tf.nest.flatten(value) if tf.is_tensor(one) and hasattr(one, "_id")]
+        if tensors:
+            self.recorder.quietly(self._record_returned, tensors)
+
+    def _record_returned(self, tensors: list[Any]) -> None:
+        values = [self.recorder.value(tensor) for tensor in tensors]
+        made = [(value.layout, value.digest) for value in values]
+        self.recorder.emit(Role.ESCAPE, "determinism::return", values, made)
+
+    def finish_program(self, reason: str) -> None:
+        """End the trace and the program with it."""
+        self.writer.describe(finished=reason)
+        self.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def forked(self) -> None:
+        """This is a forked child: the files belong to the parent, and TensorFlow does not work here."""
+        if self._undo:
+            self.recorder.is_active = False
+            self.recorder.wake = self._used_in_child
+
+    def _used_in_child(self, recorder: Recorder) -> None:
+        recorder.wake = None
+        self._folders.failed(_FORKED)
+
+    def close(self) -> None:
+        """Stop recording and finish the files; the second call does nothing."""
+        if self._process != os.getpid() or not self._undo:
+            return
+        recorder = self.recorder
+        recorder.quietly(record_held, recorder, self._held, END_OP, generator_states())
+        progress = recorder.progress
+        self.writer.describe(
+            records=self.writer.num_records,
+            steps=progress.step if progress.steps_by is not None else self._num_batches,
+            steps_by=progress.steps_by,
+            step_seconds=progress.step_seconds,
+            open_settings=settings.facts(),
+        )
+        recorder.is_active = False
+        recorder.stream.sites.outermost = None
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        self.writer.close()
+
+    def leave(self) -> None:
+        """Close, and show our frames again."""
+        self.close()
+        self._show_own_frames()
+
+
+def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+    """Begin to record this process.
+
+    Args:
+        folders: Make the place in the trace for this process.
+        options: What to record.
+
+    Raises:
+        OSError: The trace cannot be written.
+    """
+    return Session(folders, options)

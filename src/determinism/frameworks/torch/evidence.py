@@ -1,0 +1,607 @@
+"""Looks closely at one record in a further run: its inputs, whether the op repeats, its values."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.edges import written_arguments, written_tensors
+from determinism.frameworks.torch.ops import OpTraits, generator_of, run_with_settings, runner_of
+from determinism.frameworks.torch.recorder import RecordMaker
+from determinism.frameworks.torch.settings import computing_settings
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
+from determinism.trace.files import write_json
+from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
+from determinism.trace.spool import settled
+from determinism.trace.tensor_file import StoredTensor, write_tensors
+
+# Copies of tensors that lie in memory as the originals do: with their strides, and at an address like theirs.
+
+ALIGNMENT = 64
+"""Bytes. Vector instructions and cache lines see no more of an address than what is left when it is divided by this."""
+
+
+def alignment_of(tensor: torch.Tensor) -> int:
+    """How far beyond a multiple of `ALIGNMENT` a tensor's first element lies."""
+    return int(tensor.data_ptr() % ALIGNMENT)
+
+
+def copied(value: Any, *, shift: int = 0) -> Any:
+    """The same arguments with memory of their own; a tensor that is there twice stays one.
+
+    Args:
+        value: Tensors and other values, in nested lists, tuples and dictionaries.
+        shift: Elements by which each tensor is moved from where it would lie like the original.
+    """
+    return _copied(value, shift, {})
+
+
+def _copied(value: Any, shift: int, known: dict[tuple[Any, ...], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            return value.clone()
+        key = (value.untyped_storage()._cdata, value.dtype, value.storage_offset(), value.shape, value.stride())
+        if key not in known:
+            known[key] = _copy(value.detach(), shift)
+        return known[key]
+    if isinstance(value, dict):
+        return {name: _copied(item, shift, known) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(item, shift, known) for item in value]
+    return value
+
+
+def _copy(tensor: torch.Tensor, shift: int) -> torch.Tensor:
+    item = tensor.element_size()
+    pairs = list(zip(tensor.shape, tensor.stride(), strict=True))
+    span = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
+    memory = torch.empty(span * item + 2 * ALIGNMENT, dtype=torch.uint8, device=tensor.device)
+    wanted = alignment_of(tensor) + shift * item if tensor.numel() else 0
+    start = (wanted - memory.data_ptr()) % ALIGNMENT // item * item
+    flat = memory[start : start + span * item].view(tensor.dtype)
+    # Of a dimension that repeats the same elements (of an expanded tensor) there is one copy, too.
+    once = [1 if size and not stride else size for size, stride in pairs]
+    first = tensor.as_strided(once, tensor.stride(), tensor.storage_offset())
+    flat.as_strided(once, tensor.stride()).copy_(first)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+# A call of an op as data: its arguments as JSON, and the tensors among them with their places in memory.
+
+_BUILT_IN = frozenset({"aten", "prims", "mkldnn", "mkldnn_prepacked", "onednn", "quantized", "sparse"})
+"""Namespaces of ops that PyTorch brings; others need a package that registers them."""
+_STORED = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
+    torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
+    torch.complex64: "F32", torch.complex128: "F64",
+}  # fmt: skip
+"""Names of the format safetensors. Complex numbers are stored as two; other types as their bytes."""
+_NAMED = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
+
+
+class CapturedCall:
+    """The arguments of one call."""
+
+    def __init__(self, traits: OpTraits, args: Any, kwargs: Any) -> None:
+        """Write down arguments.
+
+        Args:
+            traits: Of the op.
+            args: The positional arguments.
+            kwargs: The others.
+        """
+        self.problem: str | None = None
+        """Why the call could not be made again from this; goes on from "because"."""
+        self.tensors: dict[str, torch.Tensor] = {}
+        """By names made from those of the parameters."""
+        self.paths: dict[str, str] = {}
+        """Where each of them is among the arguments, in their order."""
+        op, names = traits.name, traits.argument_names
+        if op.partition("::")[0] not in _BUILT_IN:
+            self.problem = f"{op} is not part of PyTorch: it exists only where the package that defines it is loaded"
+        self._op = op
+        self._args = [
+            self._argument(value, names[position] if position < len(names) else f"argument_{position}")
+            for position, value in enumerate(args)
+        ]
+        self._kwargs = {name: self._argument(value, name) for name, value in kwargs.items()}
+        self._written = [
+            self.name_of(tensor)
+            for target in written_arguments(traits, args, kwargs)
+            for tensor in (target if isinstance(target, (list, tuple)) else [target])
+            if tensor is not None
+        ]
+        given = (*args, *kwargs.values())
+        is_given = any(isinstance(value, torch.Generator) for value in given)
+        generator = generator_of(args, kwargs) if traits.draws and not is_given else None
+        self._generator = None if generator is None else self._argument(generator, "default_generator")
+
+    def document(self) -> dict[str, Any]:
+        """The call as JSON."""
+        return {
+            "op": self._op,
+            "args": self._args,
+            "kwargs": self._kwargs,
+            "tensors": {name: _layout(tensor) for name, tensor in self.tensors.items()},
+            "written": self._written,
+            "default_generator": self._generator,
+            "settings": computing_settings(),
+        }
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The name of a tensor among the arguments."""
+        return next((name for name, known in self.tensors.items() if known is tensor), None)
+
+    def _argument(self, value: Any, name: str) -> Any:
+        return self._node(value, name, name)
+
+    def _node(self, value: Any, name: str, path: str) -> Any:
+        """A value as JSON: what JSON does not have is a dictionary with one key, which tells what it is."""
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return {"float": value.hex()}
+        if type(value) is complex:
+            return {"complex": [value.real.hex(), value.imag.hex()]}
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._tensor(value, name, path)}
+        if isinstance(value, (list, tuple)):
+            return [self._node(item, f"{name}_{index}", f"{path}[{index}]") for index, item in enumerate(value)]
+        if isinstance(value, torch.device):
+            return {"device": value.type}
+        if isinstance(value, torch.Generator):
+            state = value.get_state()
+            return {"generator": self._tensor(state, f"{name}_state", f"{path}.state"), "device": value.device.type}
+        kind = _NAMED.get(type(value))
+        if kind is None:
+            self.problem = f"its argument {name} is of type {type(value).__qualname__}"
+            return None
+        return {kind: str(value).removeprefix("torch.")}
+
+    def _tensor(self, tensor: torch.Tensor, name: str, path: str) -> str:
+        if not is_saveable(tensor):
+            self.problem = f"its argument {name} is a sparse, quantized or nested tensor"
+            return name
+        known = self.name_of(tensor)
+        if known is None:
+            known = name if name not in self.tensors else f"{name}_{len(self.tensors)}"
+            self.tensors[known] = tensor
+            self.paths[known] = path
+        return known
+
+
+def is_saveable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements that can be written one after the other."""
+    return is_plain(tensor) and not tensor.is_quantized
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], *, about: str) -> None:
+    """Write tensors to a file of safetensors.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_tensors(path, {name: stored(tensor) for name, tensor in tensors.items()}, about={"about": about})
+
+
+def stored(tensor: torch.Tensor) -> StoredTensor:
+    """The elements of a tensor in the order of its indices; of a dimension that repeats them, they are there once."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    shape = tuple(1 if size and not stride else size for size, stride in zip(*_sizes(tensor), strict=True))
+    tensor = tensor.as_strided(shape, tensor.stride(), tensor.storage_offset()).cpu().contiguous()
+    kind = _STORED.get(tensor.dtype)
+    if tensor.is_complex():
+        shape += (2,)
+    elif kind is None:
+        kind, shape = "U8", (*shape, tensor.element_size())
+    return StoredTensor(kind or "U8", shape, _memory(tensor))
+
+
+def _sizes(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(tensor.shape), tensor.stride()
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    if not tensor.nbytes:
+        return memoryview(b"")
+    block: Any = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    # What the view lies over must live as long as the view.
+    block.tensor = tensor
+    return memoryview(block).cast("B")
+
+
+def _layout(tensor: torch.Tensor) -> dict[str, Any]:
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "address": alignment_of(tensor) if tensor.numel() else 0,
+        "device": tensor.device.type,
+    }
+
+
+# How far two tensors of equal shape and dtype are apart.
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+MOST_EXAMPLES = 3
+
+
+def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
+    """Compare two tensors bit by bit.
+
+    Returns:
+        `elements_different`; for real floats `max_ulp` (how many representable numbers lie between the two, counted
+        through zero; None where an element is no number), `max_abs` (None where it is not finite) and `max_relative` (the
+        same as a part of the largest element; None where one that differs is no number); `examples`, the first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
+        dimension the lowest and the highest index at which there are differences.
+    """
+    found: dict[str, Any] = dict.fromkeys(
+        ("elements_different", "max_ulp", "max_abs", "max_relative", "examples", "extent")
+    )
+    if first.shape != second.shape or first.dtype != second.dtype or first.layout is not torch.strided:
+        return found
+    first, second = first.detach().contiguous(), second.detach().contiguous()
+    parts = [torch.view_as_real(one) if one.is_complex() else one for one in (first, second)]
+    kind = _BITS.get(parts[0].element_size())
+    if kind is None or first.is_quantized:
+        return found
+    parts_differ = parts[0].view(kind) != parts[1].view(kind)
+    different = parts_differ.any(dim=-1) if first.is_complex() else parts_differ
+    count = int(different.sum())
+    found["elements_different"] = count
+    if not count:
+        return found
+    places = different.nonzero()
+    found["examples"] = [
+        {"index": place, "first": value_text(first[tuple(place)]), "second": value_text(second[tuple(place)])}
+        for place in places[:MOST_EXAMPLES].tolist()
+    ]
+    if first.dim():
+        found["extent"] = [list(ends) for ends in zip(*(e.tolist() for e in places.aminmax(dim=0)), strict=True)]
+    if parts[0].is_floating_point():
+        found["max_ulp"], found["max_abs"] = _distance(*(part[parts_differ] for part in parts))
+        largest = max(
+            float(part[part.isfinite()].double().abs().max()) if part.isfinite().any() else 0.0 for part in parts
+        )
+        if found["max_ulp"] is not None and found["max_abs"] is not None and largest:
+            found["max_relative"] = found["max_abs"] / largest
+    return found
+
+
+def value_text(element: torch.Tensor) -> str:
+    """One element as a text that differs for values that differ."""
+    value = element.item()
+    digits = {8: ".17g", 4: ".9g"}.get(element.element_size(), ".5g")
+    return format(value, digits) if isinstance(value, float) else str(value)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> tuple[int | None, float | None]:
+    apart = float((first.double() - second.double()).abs().max())
+    if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
+        return None, apart if math.isfinite(apart) else None
+    ordered = [_ordered(part.view(_BITS[part.element_size()])).tolist() for part in (first, second)]
+    return max(abs(a - b) for a, b in zip(*ordered, strict=True)), apart if math.isfinite(apart) else None
+
+
+def _ordered(bits: torch.Tensor) -> torch.Tensor:
+    """Map the bits of floats to integers that lie in the order of the floats."""
+    lowest = torch.iinfo(bits.dtype).min
+    return torch.where(bits < 0, lowest - bits.to(torch.int64), bits.to(torch.int64))
+
+
+# Repeats one op on copies of its inputs, and counts the different results that each of its outputs gets.
+
+_SHIFTS = (0, 1, 2, 3, 5, 8, 12)
+"""Elements by which buffers are moved to lie at other alignments."""
+_M_PERTURB = -6
+"""Of `mallopt` in glibc: memory is handed out filled with a byte."""
+
+
+@dataclass
+class Output:
+    """What one output of the op was, over a series of repeats."""
+
+    first: torch.Tensor
+    other: torch.Tensor | None = None
+    """Of the results that differ from the first, the one in which the most elements do."""
+    worst: dict[str, Any] = field(default_factory=dict)
+    """The largest differences from the first; where they lie is told of `other`."""
+    digests: set[bytes] = field(default_factory=set)
+
+    @property
+    def distinct(self) -> int:
+        """How many different results there were."""
+        return len(self.digests)
+
+    def add(self, result: torch.Tensor) -> None:
+        """One more result."""
+        digest = digest_tensor(result)
+        if digest in self.digests:
+            return
+        self.digests.add(digest)
+        if len(self.digests) == 1:
+            return
+        found = difference(self.first, result)
+        if self.other is None or (found["elements_different"] or 0) > (self.worst["elements_different"] or 0):
+            self.other = result.clone()
+            self.worst.update({name: found[name] for name in ("elements_different", "examples", "extent")})
+        for name in ("max_ulp", "max_abs", "max_relative"):
+            known = self.worst.get(name)
+            self.worst[name] = found[name] if known is None else max(known, found[name] or 0)
+
+
+class OpRepeats:
+    """One op with its inputs, to be run again and again."""
+
+    def __init__(self, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+        """Take a call; it is not made yet."""
+        self._traits = traits
+        self._func = func
+        self._args = args
+        self._kwargs = kwargs
+        self._generator = generator_of(args, kwargs) if traits.draws else None
+        self._state = self._generator.get_state() if self._generator is not None else None
+
+    def outputs(self, *, shift: int = 0) -> list[torch.Tensor]:
+        """Run it once on copies; gives what it wrote and made, and leaves the program's tensors as they are."""
+        if self._generator is not None and self._state is not None:
+            self._generator.set_state(self._state)
+        args, kwargs = copied([self._args, self._kwargs], shift=shift)
+        result = self._func(*args, **kwargs)
+        return written_tensors(self._traits, args, kwargs, result)
+
+    def put_back(self) -> None:
+        """Let the generator be where it was."""
+        if self._generator is not None and self._state is not None:
+            self._generator.set_state(self._state)
+
+    def series(
+        self, *, repeats: int, seconds: float, insists: bool = False, moves: bool = False
+    ) -> tuple[int, dict[int, Output]]:
+        """Run it at least twice.
+
+        Args:
+            repeats: How often.
+            seconds: After this time it is left.
+            insists: Whether to use all of this time, as long as no output has varied. On a busy machine threads run one
+                after the other, and a race shows only after many repeats.
+            moves: Whether to let the buffers lie at other alignments in each repeat.
+
+        Returns:
+            How often it was run, and each of its outputs by position, without those that are only scratch memory.
+        """
+        found: dict[int, Output] = {}
+        done, until = 0, time.monotonic() + seconds
+        while done < 2 or (time.monotonic() < until and (done < repeats or (insists and _are_constant(found)))):
+            outputs = self.outputs(shift=_SHIFTS[done % len(_SHIFTS)] if moves else 0)
+            for position, output in enumerate(outputs):
+                if position not in self._traits.workspaces:
+                    found.setdefault(position, Output(output.clone())).add(output)
+            done += 1
+        return done, found
+
+
+def _are_constant(outputs: dict[int, Output]) -> bool:
+    return all(output.distinct < 2 for output in outputs.values())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let ops run in one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def filled_memory(value: int = 0x55) -> Iterator[bool]:
+    """Let memory that the process gets be filled with a byte; gives False where the C library cannot do so."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        yield False
+        return
+    is_done = bool(set_option(_M_PERTURB, value))
+    try:
+        yield is_done
+    finally:
+        set_option(_M_PERTURB, 0)
+
+
+_MAX_BYTES = 4 << 30
+"""Of an op with larger inputs no copies are made."""
+
+
+class Capture:
+    """Waits for one record, examines it, and ends the program."""
+
+    def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
+        """Take what to look for.
+
+        Args:
+            request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
+                `seconds`, of which the first may be 0 if only values are wanted.
+            folder: Of the stream that holds the record, since records of other threads may look the same; the result is
+                written there.
+            finish: Ends the program.
+        """
+        self._request = request
+        self._folder = folder
+        self._finish = finish
+        self._seen = 0
+        self._left = int(request["most_bytes"])
+
+    def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
+        """An op is about to run."""
+        if not self._is_wanted(recorder, traits.name):
+            return
+        recorder.capture = None
+        result: dict[str, Any] = {"changed_inputs": changed_inputs(recorder, args, kwargs), "repeats": 0, "outputs": []}
+        try:
+            result |= self._examine(recorder, traits, func, args, kwargs, has_changed=bool(result["changed_inputs"]))
+        except Exception as error:
+            # The op may fail on copies, or there may be no memory for them; what is known of the inputs stands.
+            result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
+        self._end(result)
+
+    def after(self, recorder: RecordMaker, traits: OpTraits, record: int, written: list[torch.Tensor]) -> None:
+        """It has run; the one that was waited for ended the program."""
+
+    def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Something that is no op is about to be recorded."""
+        if self._is_wanted(recorder, name):
+            recorder.capture = None
+            named = {f"output_{position}": tensor.detach() for position, tensor in enumerate(tensors)}
+            saved = _saved(self._keep(CAPTURED_OUTPUTS_FILE, "tensors", named))
+            self._end({"changed_inputs": [], "repeats": 0, "outputs": [], "saved": saved})
+
+    def _end(self, result: dict[str, Any]) -> None:
+        write_json(self._folder / CAPTURE_FILE, result)
+        self._finish("captured")
+
+    def _is_wanted(self, recorder: RecordMaker, op: str) -> bool:
+        wanted = self._request
+        if op != wanted["op"] or recorder.writer.folder != self._folder or recorder.progress.step != wanted["step"]:
+            return False
+        phase, link = recorder.place()
+        number = -1 if wanted["module"] is None else recorder.modules.number(wanted["module"])
+        if phase.label != wanted["phase"] or link.module != number:
+            return False
+        self._seen += 1
+        return bool(self._seen > wanted["occurrence"])
+
+    def _examine(
+        self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, *, has_changed: bool
+    ) -> dict[str, Any]:
+        if has_changed and self._request["repeats"]:
+            return {}
+        call = CapturedCall(traits, args, kwargs)
+        if traits.is_uninitialized or traits.is_asynchronous:
+            what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are there"
+            return {"saved": _saved(f"the op {what}")}
+        if not self._request["repeats"]:
+            return {"inputs": call.paths, "saved": self._values(recorder, traits, func, args, kwargs, call)}
+        if _size(tensors_in((args, kwargs))) > _MAX_BYTES:
+            return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
+        return self._repeat(traits, func, args, kwargs, call)
+
+    def _values(
+        self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
+    ) -> dict[str, Any]:
+        """Keep what the op reads, let it run as it would have, and keep what it made."""
+        left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
+        if traits.needs_settings:
+            result = run_with_settings(recorder.writer, func, args, kwargs)
+        else:
+            result = runner_of(func)(*args, **kwargs)
+        outputs = enumerate(written_tensors(traits, args, kwargs, result))
+        named = {f"output_{position}": output for position, output in outputs}
+        return _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))
+
+    def _repeat(self, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall) -> dict[str, Any]:
+        """Run the op again and again on copies, and keep its inputs with up to two results of each output."""
+        repeats = OpRepeats(traits, func, args, kwargs)
+        limits = {"repeats": self._request["repeats"], "seconds": self._request["seconds"]}
+        done, outputs = repeats.series(**limits, insists=True)
+        found = {position: {"distinct": output.distinct, **output.worst} for position, output in outputs.items()}
+        for name, series in _further_series(repeats, outputs, limits):
+            for position, output in series.items():
+                found[position][name] = output.distinct
+        named = {f"output_{position}": output.first for position, output in outputs.items()}
+        named |= {f"output_{at}_other": output.other for at, output in outputs.items() if output.other is not None}
+        left_out = self._keep(CAPTURED_INPUTS_FILE, "inputs", call.tensors)
+        saved = _saved(left_out, self._keep(CAPTURED_OUTPUTS_FILE, "results", named))
+        saved["reason"] = left_out or call.problem
+        if saved["reason"] is None:
+            saved["call"] = {**call.document(), "compared": list(outputs)}
+        facts = [{"position": position, **facts} for position, facts in found.items()]
+        return {"repeats": done, "outputs": facts, "saved": saved}
+
+    def _keep(self, file: str, what: str, tensors: dict[str, torch.Tensor]) -> str | None:
+        """Keep tensors as a file, without those that cannot be; says why if they are too large for what is left."""
+        kept = {name: tensor for name, tensor in tensors.items() if is_saveable(tensor)}
+        needed = _size(kept.values())
+        if needed > self._left:
+            mebibytes = [size / (1 << 20) for size in (needed, self._request["most_bytes"])]
+            return f"its {what} take {mebibytes[0]:,.1f} MiB, and {mebibytes[1]:,.1f} MiB may be kept"
+        self._left -= needed
+        if file == CAPTURED_OUTPUTS_FILE:
+            # Each element stands there by itself, so that files of two runs can be compared.
+            kept = {name: tensor.detach().contiguous() for name, tensor in kept.items()}
+        save(self._folder / file, kept, about=f"{what} of {self._request['op']}")
+        return None
+
+
+def _saved(*left_out: str | None) -> dict[str, Any]:
+    """What is said of what was kept: the call, why there is none, and why tensors are missing."""
+    reason = next((text for text in left_out if text is not None), None)
+    return {"call": None, "reason": reason, "left_out": reason}
+
+
+def _further_series(
+    repeats: OpRepeats, outputs: dict[int, Output], limits: dict[str, Any]
+) -> Iterator[tuple[str, dict[int, Output]]]:
+    """Series that hold another factor each, as long as there is something left to be told apart."""
+    if not any(output.first.is_cpu for output in outputs.values()):
+        return
+    with one_thread():
+        varies = _varies(outputs)
+        if varies:
+            _, found = repeats.series(**limits)
+            yield "distinct_one_thread", found
+            varies = _varies(found)
+        with filled_memory() as is_filled:
+            if varies and is_filled:
+                _, found = repeats.series(**limits)
+                yield "distinct_filled_memory", found
+                varies = _varies(found)
+            if not varies:
+                _, found = repeats.series(**limits, moves=True)
+                yield "distinct_alignments", found
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of tensors, without the sparse ones, which are small."""
+    return sum(tensor.nbytes for tensor in tensors if is_plain(tensor))
+
+
+def _varies(outputs: dict[int, Output]) -> bool:
+    return any(output.distinct > 1 for output in outputs.values())
+
+
+def changed_inputs(recorder: RecordMaker, args: Any, kwargs: Any) -> list[int]:
+    """Positions of the inputs whose memory no longer holds what the last recorded write left there."""
+    changed = []
+    for position, tensor in enumerate(tensors_in((args, tuple(kwargs.values())))):
+        state = recorder.edges.storages.known(tensor) if tensor.layout is torch.strided else None
+        if state is None or state.view is None or not any(before := settled(state.digest)):
+            continue
+        size, stride, offset, dtype = state.view
+        left = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
+        if settled(recorder.stream.digests.of(left)) != before:
+            changed.append(position)
+    return changed
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

@@ -1,0 +1,760 @@
+"""Hooks outside of ops: data loading, optimizers, modules, compiled graphs, children, values that leave PyTorch.
+
+The methods of `torch.Tensor` are wrapped; the wrappers record and then do what the method does.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed
+from torch import _tensor_str, serialization
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import get_worker_info
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from determinism import rng
+from determinism.digest import digest_bytes, digest_text
+from determinism.frameworks.torch import enable
+from determinism.frameworks.torch.device_digests import DeviceDigests
+from determinism.frameworks.torch.edges import StorageState
+from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, ModulePaths
+from determinism.frameworks.torch.ops import generator_of, leave_alone, state_digest
+from determinism.frameworks.torch.recorder import Recorder, Threads
+from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, plain_parts
+from determinism.frameworks.wrapping import Undo, replace, wrap
+from determinism.import_hook import after_import
+from determinism.trace.schema import LOAD_OP, Meaning
+from determinism.types import Phase, Role
+
+# What a child process is to the program: a worker of a data loader, a member of a pool, or a process of its own.
+
+_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
+
+
+class Part(NamedTuple):
+    """How the records of a process belong to the program."""
+
+    stream: str
+    """`process`; or, where which process does which work may vary, `worker` or `pool`."""
+    name: str | None
+    """What the process is called among its siblings; None if the framework knows no name."""
+
+
+def is_being_made() -> bool:
+    """Whether `multiprocessing` still unpickles this process, so that what it is for is not known yet."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and bool(getattr(module.current_process(), "_inheriting", False))
+
+
+def part_of_program() -> Part:
+    """What this process is for."""
+    worker = get_worker_info()
+    if worker is not None:
+        return Part("worker", f"worker-{worker.id}")
+    module = sys.modules.get("multiprocessing.process")
+    target = getattr(module.current_process(), "_target", None) if module is not None else None
+    return Part("pool" if getattr(target, "__module__", None) in _POOLS else "process", None)
+
+
+# Graphs that Inductor compiled: each call is one record, since no op is seen inside of their kernels.
+
+MODULE = "torch._inductor.output_code"
+COMPILER = "torch._inductor.compile_fx"
+_COMPILING = ("compile_fx", "_compile_fx_inner")
+"""Where graphs are traced and compiled: forward ones at once, backward ones when they are first needed."""
+_REASON = "the ops inside its kernels are not recorded one by one, only what goes into the graph and what comes out"
+
+
+def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Undo:
+    """Record every call of a compiled graph from now on, whenever Inductor is imported; returns what ends that."""
+    undo: list[Undo] = []
+    ended = False
+
+    def around(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is None:
+            return original(graph, inputs, *args, **kwargs)
+        # The graph frees its inputs while it runs, so only those that it writes may be held on to.
+        given = recorder.quietly(recorder.look, tensors := _graph_tensors(inputs))
+        generator = generator_of(tuple(tensors), {})
+        state = None if generator is None else recorder.quietly(state_digest, generator)
+        # Addresses are used again for what it makes; the state that is kept of a storage is not.
+        passed = [recorder.edges.storages.known(tensor) for tensor in tensors]
+        del tensors
+        written = [inputs[index] for index in getattr(graph, "mutated_input_idxs", ())]
+        recorder.graph_depth += 1
+        try:
+            result = original(graph, inputs, *args, **kwargs)
+        finally:
+            recorder.graph_depth -= 1
+        if given is not None:
+            # What it saves for the backward may be an input, or a view of one, that nobody wrote.
+            drawn = (state,) if state is not None and recorder.quietly(state_digest, generator) != state else ()
+            recorder.quietly(_record_graph, recorder, graph, given, written, _graph_tensors(result), passed, drawn)
+        return result
+
+    def found(module: Any) -> None:
+        if not ended:
+            undo.append(wrap(module.CompiledFxGraph, "__call__", around))
+
+    def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # What the compiler tries out is not the program's, and with a warm cache it tries out nothing.
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        with recorder.suspended():
+            return original(*args, **kwargs)
+
+    def compiler_found(module: Any) -> None:
+        if not ended:
+            undo.extend(wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        for one in undo:
+            one()
+
+    after_import(MODULE, found, failed)
+    after_import(COMPILER, compiler_found, failed)
+    return end
+
+
+def _record_graph(
+    recorder: Recorder,
+    graph: Any,
+    given: Any,
+    written: list[torch.Tensor],
+    results: list[torch.Tensor],
+    passed: list[StorageState | None],
+    drawn: Sequence[bytes],
+) -> None:
+    known = {id(state) for state in passed if state is not None}
+    storages = recorder.edges.storages
+    made = [*written, *(tensor for tensor in results if id(storages.known(tensor)) not in known)]
+    text = digest_text(str(getattr(graph, "source_code", ""))).hex()
+    recorder.made("inductor::graph", given, made, text=text, generators=drawn)
+    recorder.writer.blind_spot("fused-kernels", "graph compiled by Inductor", _REASON)
+
+
+def _graph_tensors(values: Any) -> list[torch.Tensor]:
+    """Those that lie in memory of their own."""
+    found = values if isinstance(values, (list, tuple)) else ()
+    return [value for value in found if isinstance(value, torch.Tensor) and is_plain(value)]
+
+
+# Every batch that a `DataLoader` yields, recorded at the yield.
+
+
+def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -> list[Undo]:
+    """Wrap the iterators of data loaders; returns what takes each wrapper off."""
+
+    def around(original: Callable[[Any], Any], iterator: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(iterator)
+        with recorder.progress.in_phase(Phase.DATA):
+            batch = original(iterator)
+            recorder.quietly(record_contents, recorder, "determinism::batch", batch)
+        if recorder is threads.main:
+            batch_yielded(iterator)
+        return batch
+
+    def receiving(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # What the workers send arrives in an order that varies; it is recorded when it is yielded.
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        with recorder.suspended():
+            return original(*args, **kwargs)
+
+    return [
+        wrap(_BaseDataLoaderIter, "__next__", around),
+        wrap(_MultiProcessingDataLoaderIter, "_try_get_data", receiving),
+    ]
+
+
+def record_contents(recorder: Recorder, name: str, value: Any) -> None:
+    """Record that nested values arrived from outside: the digests of all tensors and other values in them.
+
+    Args:
+        recorder: That of the thread that got them.
+        name: How they came.
+        value: The values; their tensors are from now on known as outputs of this record.
+    """
+    found = list(leaves(value))
+    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
+    others = [leaf for leaf in found if not isinstance(leaf, torch.Tensor)]
+    record = recorder.event(
+        Role.BATCH,
+        name,
+        tensors,
+        values=True,
+        plain_values=[b"".join(_plain_digest(value) for value in others)] if others else [],
+    )
+    storages = recorder.edges.storages
+    for position, tensor in enumerate(tensors):
+        state, layout = storages.look(tensor)
+        if layout.fills_storage:
+            state.record, state.output = record, position
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything in nested lists, tuples, mappings and plain objects, in order."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, type)):
+        yield from leaves(vars(value))
+    else:
+        yield value
+
+
+def _plain_digest(value: Any) -> bytes:
+    """Digest of a value of a batch that is no tensor; objects without a value of their own count by their type."""
+    if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
+        return digest_text(repr(value))
+    interface = getattr(value, "tobytes", None)
+    if interface is not None:
+        return digest_bytes(interface())
+    return digest_text(type(value).__qualname__)
+
+
+# Keeps away from a device while a CUDA graph is captured: any question to it would end the capture with an error.
+
+
+def watch_captures(threads: Threads, devices: Callable[[], DeviceDigests]) -> list[Undo]:
+    """Wait for all digests before a capture begins, and ask for none until it has ended; returns what ends that."""
+
+    def beginning(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is not None:
+            recorder.quietly(devices().settle)
+        result = original(graph, *args, **kwargs)
+        devices().num_captures += 1
+        return result
+
+    def ending(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(graph, *args, **kwargs)
+        finally:
+            devices().num_captures = max(0, devices().num_captures - 1)
+
+    return [
+        wrap(torch.cuda.CUDAGraph, "capture_begin", beginning),
+        wrap(torch.cuda.CUDAGraph, "capture_end", ending),
+    ]
+
+
+_BY_VALUE = ("tolist",)
+"""The value itself is handed over."""
+
+_BY_MEMORY = ("numpy", "__array__", "__dlpack__", "data_ptr")
+"""The memory is handed over: others may read it, and write it, from now on."""
+
+
+def watch_escapes(threads: Threads, note_racy: Callable[[str], None]) -> list[Undo]:
+    """Wrap the ways out of the framework.
+
+    Args:
+        threads: Whose recorders are told.
+        note_racy: Told what may go otherwise in the next run.
+
+    Returns:
+        What takes each wrapper off.
+    """
+    return [
+        *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
+        *(wrap(torch.Tensor, name, _recording(threads, _memory_escapes, name)) for name in _BY_MEMORY),
+        wrap(torch.Tensor, "__reduce_ex__", _recording(threads, _pickled)),
+        wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
+        wrap(torch.Tensor, "share_memory_", _recording(threads, _shared, note_racy)),
+        wrap(torch, "save", _saving(threads)),
+        wrap(enable, "to_array", _keeping(threads)),
+    ]
+
+
+def _shared(recorder: Recorder, note_racy: Callable[[str], None], tensor: Any) -> None:
+    if isinstance(tensor, torch.Tensor) and is_plain(tensor):
+        _memory_escapes(recorder, "share_memory", tensor)
+        recorder.edges.storages.share(tensor)
+        note_racy("shared memory")
+
+
+def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
+    if isinstance(tensor, torch.Tensor):
+        recorder.event(Role.ESCAPE, f"determinism::{name}", [tensor], values=True)
+
+
+def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
+    # The kernels of a compiled graph get addresses; what they read and write is in the record of the graph.
+    if isinstance(tensor, torch.Tensor) and is_plain(tensor) and not recorder.graph_depth:
+        recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
+        recorder.edges.storages.state(tensor).is_foreign = True
+
+
+def _pickled(recorder: Recorder, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        return
+    if recorder.saving is not None:
+        _kept(recorder, tensor)
+        recorder.saving.append(tensor)
+    else:
+        recorder.event(Role.ESCAPE, "determinism::pickle", [tensor], values=True)
+
+
+def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is not None:
+            recorder.quietly(record, recorder, *given, tensor)
+        return original(tensor, *args, **kwargs)
+
+    return around
+
+
+def _saving(threads: Threads) -> Callable[..., Any]:
+    """Record what is saved as the call begins; in a thread beside the main one as it ends too.
+
+    There the program trains on meanwhile, and may change what is being written: what is on disk is then of no one moment.
+    """
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is None or recorder.saving is not None:
+            return original(*args, **kwargs)
+        recorder.saving = []
+        _announce(args[1] if len(args) > 1 else kwargs.get("f"))
+        try:
+            result = original(*args, **kwargs)
+            if recorder is not threads.main:
+                recorder.quietly(_saved, recorder, recorder.saving)
+            return result
+        finally:
+            recorder.saving = None
+
+    return around
+
+
+def _announce(file: Any) -> None:
+    """Say by an audit event that a file is about to be written: PyTorch opens it in C++, where Python does not see it."""
+    if isinstance(file, (str, os.PathLike)):
+        sys.audit("determinism.write", file)
+
+
+def _saved(recorder: Recorder, tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors:
+        recorder.event(Role.CHECKPOINT, "determinism::saved", [tensor], values=True, phase=Phase.CHECKPOINT)
+
+
+def _keeping(threads: Threads) -> Callable[..., Any]:
+    """What `determinism.state` captures is saved, like what `torch.save` saves."""
+
+    def around(original: Callable[[Any], Any], thing: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(thing)
+        if isinstance(thing, torch.Tensor):
+            recorder.quietly(_kept, recorder, thing)
+        with recorder.suspended():
+            return original(thing)
+
+    return around
+
+
+def _kept(recorder: Recorder, tensor: torch.Tensor) -> None:
+    recorder.event(Role.CHECKPOINT, "determinism::save", [tensor], values=True, phase=Phase.CHECKPOINT)
+
+
+# What processes exchange in other ways than by an op.
+#
+# Objects travel as pickled bytes, which hold addresses and so differ in every run. What counts is the objects: they
+# are recorded as they are sent and as they arrive, and the tensors of bytes that carry them are not.
+
+_FUNCTIONS = (
+    "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list", "scatter_object_list",
+    "send_object_list",
+)  # fmt: skip
+
+
+def watch_exchanges(threads: Threads) -> list[Undo]:
+    """Wrap the collectives of objects, and waiting; returns what takes each wrapper off."""
+    if not torch.distributed.is_available():
+        return []
+    modules = (torch.distributed, torch.distributed.distributed_c10d)
+    return [
+        wrap(torch.distributed.Work, "wait", _waiting(threads)),
+        *(
+            wrap(module, name, _exchanging(threads))
+            for module in modules
+            for name in _FUNCTIONS
+            if hasattr(module, name)
+        ),
+    ]
+
+
+def _waiting(threads: Threads) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        # Gloo copies the result out of a buffer of its own when it is waited for; that belongs to the collective.
+        with recorder.suspended():
+            return original(*args, **kwargs)
+
+    return around
+
+
+def _exchanging(threads: Threads) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        with recorder.suspended():
+            result = original(*args, **kwargs)
+        # By now the lists among the arguments hold what arrived.
+        exchanged = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, dict, torch.Tensor))]
+        recorder.quietly(record_contents, recorder, "determinism::object", exchanged)
+        return result
+
+    return around
+
+
+# Records what a program holds at the end of a step: parameters, gradients, buffers, optimizer state, generators.
+
+_HELD_OPS = {
+    "parameter": "determinism::parameter",
+    "gradient": "determinism::gradient",
+    "buffer": "determinism::buffer",
+    "optimizer state": "determinism::optimizer_state",
+}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def generator_states() -> list[bytes]:
+    """Digests of the states of the generators that everything in this process shares."""
+    return [state_digest(torch.default_generator), *rng.state_digests().values()]
+
+
+def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> None:
+    """Record everything that is held.
+
+    Args:
+        recorder: That of the thread that holds it.
+        name: What the record stands for: the end of a step, or of the process.
+        generators: Digests of the states of generators.
+    """
+    held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
+    if recorder.tracks_ops:
+        text = json.dumps([[h.kind, h.name] for h in held])
+        tensors = [h.tensor for h in held]
+        recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
+        return
+    _record_each(recorder, held)
+    recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
+
+
+def _record_each(recorder: Recorder, held: Sequence[Held]) -> None:
+    """Make a record of each tensor that is held, all at one place."""
+    stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
+    digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    for one, digest in zip(held, digests, strict=True):
+        name = recorder.arguments.text_number(one.name) if one.name else -1
+        op = recorder.stream.op_number(_HELD_OPS[one.kind])
+        cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
+        output = (recorder.layouts.number_without_storage(one.tensor), digest)
+        record = recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, name), (), (), output)
+        if recorder.kept_values is not None:
+            recorder.kept_values.add(recorder.writer, record, [one.tensor], output)
+
+
+def _parts(held: Held) -> Sequence[Held]:
+    """The tensors that hold the data, without those that other processes may write at any moment.
+
+    To look at these would be our reading, not the program's: what a process finds there when it ends may vary although nothing
+    that the program reads does.
+    """
+    if type(held.tensor) in _PLAIN:
+        return (held,) if _is_own(held.tensor) else ()
+    return [held._replace(tensor=part) for part in plain_parts(held.tensor) if _is_own(part)]
+
+
+def _is_own(tensor: torch.Tensor) -> bool:
+    return is_plain(tensor) and not (tensor.is_cpu and tensor.untyped_storage().is_shared())
+
+
+# What `torch.load` gave: whole tensors, of which the program may read parts only, so that their digests are known.
+
+_READERS = ("_load", "_legacy_load")
+"""What `torch.load` calls for the two formats of files. A frame of ours around itself would show in its warnings."""
+
+
+def watch_loading(threads: Threads) -> list[Undo]:
+    """Watch `torch.load`; what it gives takes no part in what differs, and only says where that came from.
+
+    Args:
+        threads: Whose recorders are told.
+
+    Returns:
+        What takes each wrapper off.
+    """
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loaded = original(*args, **kwargs)
+        recorder = threads.recorder()
+        # To read a file that is only mapped would be our reading, not the program's.
+        if recorder is not None and recorder.tracks_ops and kwargs.get("overall_storage") is None:
+            recorder.quietly(_record_load, recorder, loaded)
+        return loaded
+
+    return [wrap(serialization, name, around) for name in _READERS if hasattr(serialization, name)]
+
+
+def _record_load(recorder: Recorder, loaded: Any) -> None:
+    tensors = list(_loaded_tensors(loaded, set()))
+    if tensors:
+        recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
+
+
+def _loaded_tensors(loaded: Any, passed: set[int]) -> Iterator[torch.Tensor]:
+    """Those in nested lists, tuples and mappings, and in modules; a whole pickled program may hold itself."""
+    if id(loaded) in passed:
+        return
+    if isinstance(loaded, torch.Tensor):
+        if not loaded.is_meta:
+            yield loaded
+        return
+    inner: Iterable[Any] = ()
+    if isinstance(loaded, torch.nn.Module):
+        inner = (*loaded.parameters(), *loaded.buffers())
+    elif isinstance(loaded, Mapping):
+        inner = loaded.values()
+    elif isinstance(loaded, (list, tuple)):
+        inner = loaded
+    passed.add(id(loaded))
+    for one in inner:
+        yield from _loaded_tensors(one, passed)
+
+
+# Follows every call of a module, in every thread that is recorded.
+
+_DYNAMO = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
+_REMEMBERED = "unpatched_nn_module_call"
+_frame = sys._getframe
+Returned = Callable[[Recorder, torch.nn.Module, Any, Any], None]
+Entered = Callable[[Recorder, torch.nn.Module, Any], None]
+
+
+def watch_module_calls(threads: Threads, returned: Returned | None, entered: Entered | None = None) -> list[Undo]:
+    """Wrap `Module.__call__`.
+
+    Global hooks would do the same, but they take Dynamo off its usual way, make it warn on the program's error stream,
+    and cost more.
+
+    Args:
+        threads: Whose paths of modules are kept up to date.
+        returned: Called with recorder, module, arguments and output when a module returns, before it is left.
+        entered: Called with recorder, module and arguments before an outermost module is called.
+
+    Returns:
+        What takes the wrapper off.
+    """
+
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        # PyTorch's profiler looks for the module in the local variable of this name, and crashes where there is none.
+        def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            recorder = threads.main
+            if not recorder.is_active or get_ident() != recorder.thread:
+                other = threads.recorder()
+                if other is None:
+                    return original(self, *args, **kwargs)
+                recorder = other
+            paths = recorder.modules
+            if not paths.calls:
+                recorder.progress.phase = Phase.FORWARD
+                if entered is not None:
+                    entered(recorder, self, (args, kwargs))
+            paths.enter(self, _frame())
+            try:
+                output = original(self, *args, **kwargs)
+                if returned is not None:
+                    returned(recorder, self, (args, kwargs), output)
+                return output
+            finally:
+                paths.leave(self)
+
+        return call
+
+    plain: Any = torch.nn.Module.__call__
+    take_off = replace(torch.nn.Module, "__call__", wrapper_of)
+    wrapper: Any = torch.nn.Module.__call__
+    _tell_dynamo(plain, wrapper)
+    leave_alone(wrapper, with_callees=False)
+    for own in (ModulePaths.enter, ModulePaths.leave, Threads.recorder, returned, entered):
+        if own is not None:
+            leave_alone(getattr(own, "__func__", own))
+    return [take_off, lambda: _tell_dynamo(wrapper, plain)]
+
+
+def _tell_dynamo(known: Any, now: Any) -> None:
+    """Let Dynamo take another function for the `Module.__call__` that nobody replaced.
+
+    It goes straight on to `forward` past this one, which it remembers from when it was imported, and traces any other.
+    """
+    for name in _DYNAMO:
+        module = sys.modules.get(name)
+        if getattr(module, _REMEMBERED, None) is known:
+            setattr(module, _REMEMBERED, now)
+
+
+def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    """Record that a module was called, at the level that records no ops."""
+    given, made = ([v for v in leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
+    name = f"module::{type(module).__name__}"
+    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)
+
+
+# Backwards and optimizer steps: where losses are, and where steps end.
+
+
+def watch_optimizers(threads: Threads, stepped: Callable[[], None]) -> list[Undo]:
+    """Hook backwards, optimizers and gradient scalers.
+
+    Args:
+        threads: Receive losses and what is held at the ends of steps.
+        stepped: Called after an optimizer stepped or was skipped.
+
+    Returns:
+        What takes each hook off.
+    """
+
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if (recorder := threads.recorder()) is not None:
+            recorder.progress.optimizer_begins(optimizer)
+
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if (recorder := threads.recorder()) is not None:
+            recorder.held.add_optimizer(optimizer)
+            recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+            stepped()
+
+    handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
+    return [*(handle.remove for handle in handles), _follow_backwards(threads), _follow_scaler(threads, stepped)]
+
+
+def _follow_backwards(threads: Threads) -> Undo:
+    def around(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is not None and kwargs.get("accumulate_grad") and torch._C._current_autograd_node() is None:
+            recorder.quietly(_loss, recorder, outputs)
+        try:
+            return original(outputs, *args, **kwargs)
+        finally:
+            if recorder is not None and recorder.progress.phase is Phase.FORWARD:
+                recorder.progress.phase = Phase.OTHER
+
+    return wrap(torch.autograd, "_engine_run_backward", around)
+
+
+def _loss(recorder: Recorder, outputs: Any) -> None:
+    tensors = [output for output in outputs if isinstance(output, torch.Tensor) and not is_without_values(output)]
+    if outputs and not tensors:
+        return
+    record = recorder.event(Role.LOSS, "determinism::loss", tensors, values=True, phase=Phase.FORWARD)
+    if tensors:
+        value = _number(tensors[0])
+        meaning = Meaning.UNKNOWN_LOSS if value is None else Meaning.LOSS
+        edge = recorder.look(tensors[:1]).edges if recorder.tracks_ops else ()
+        recorder.writer.number(meaning, record, edge, value or 0.0, recorder.progress.step)
+
+
+def _number(loss: torch.Tensor) -> float | None:
+    """What a loss on the CPU holds; one elsewhere is not waited for."""
+    # What wraps a tensor, such as a DTensor, might ask other processes for it.
+    if (
+        type(loss) is not torch.Tensor
+        or not is_plain(loss)
+        or not loss.is_cpu
+        or loss.numel() != 1
+        or not loss.is_floating_point()
+    ):
+        return None
+    try:
+        # Modes of the program do not see it.
+        with torch._C._DisableTorchDispatch():
+            return float(loss.detach().item())
+    except RuntimeError:
+        # Within a transformation, such as `vmap`, there is no single value.
+        return None
+
+
+def _follow_scaler(threads: Threads, stepped: Callable[[], None]) -> Undo:
+    def around(original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        before = recorder.progress.optimizer_calls if recorder is not None else 0
+        result = original(scaler, optimizer, *args, **kwargs)
+        if recorder is not None and recorder.progress.optimizer_calls == before:
+            recorder.quietly(recorder.progress.optimizer_skipped, optimizer)
+            stepped()
+        return result
+
+    return wrap(torch.amp.GradScaler, "step", around)
+
+
+# Code that works on tensors where no dispatch mode sees it: replayed CUDA graphs, and extensions written in C or C++.
+
+_MOST_BYTES = 64 << 20
+"""Larger files are not looked into: reading them would take longer than the program may wait at its end."""
+_WITHOUT_TORCH = frozenset({"numpy", "scipy", "pandas", "pyarrow", "sklearn", "xxhash", "PIL", "matplotlib"})
+"""Packages with many extensions, none of which is linked with PyTorch."""
+_LIBRARY = b"libtorch_python"
+"""What an extension that takes tensors as Python objects is linked with."""
+
+
+EXTENSION_REASON = "what its functions do to the memory of tensors is not recorded; ops that it calls are"
+
+
+def watch_replays(threads: Threads) -> Undo:
+    """Count every replay of a CUDA graph as a blind spot; returns what ends that."""
+
+    def around(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if (recorder := threads.recorder()) is not None:
+            recorder.writer.blind_spot(
+                "cuda-graph",
+                "replay of a CUDA graph",
+                "its kernels run without ops; what they write is digested where an op reads memory that no record wrote",
+            )
+        return original(graph, *args, **kwargs)
+
+    return wrap(torch.cuda.CUDAGraph, "replay", around)
+
+
+def extensions() -> Iterator[str]:
+    """Names of the loaded extension modules, not PyTorch's own, that are linked with PyTorch.
+
+    An op that an extension registered with the dispatcher is seen like any other; what its functions do to memory
+    directly is not.
+    """
+    skipped = (os.path.dirname(torch.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep + "lib-dynload")
+    for name, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(tuple(EXTENSION_SUFFIXES)) or path.startswith(skipped):
+            continue
+        if name.partition(".")[0] not in _WITHOUT_TORCH and _mentions_library(path):
+            yield name
+
+
+def _mentions_library(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            if not 0 < os.fstat(file.fileno()).st_size <= _MOST_BYTES:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content.find(_LIBRARY) >= 0
+    except OSError:
+        return False

@@ -1,1 +1,0 @@
-"""Runs ops again and again on equal inputs that provoke them, and counts the results."""

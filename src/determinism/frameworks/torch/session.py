@@ -1,0 +1,417 @@
+"""Starts and stops recording of PyTorch in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from determinism import environment
+from determinism.batch.torch import Rows
+from determinism.frameworks.earlier_threads import note_earlier_threads
+from determinism.frameworks.torch import formula_nodes, hooks, jit_tracing
+from determinism.frameworks.torch.device_digests import DeviceDigests
+from determinism.frameworks.torch.edges import Stream
+from determinism.frameworks.torch.evidence import Capture
+from determinism.frameworks.torch.hooks import (
+    Entered,
+    Part,
+    Returned,
+    generator_states,
+    is_being_made,
+    part_of_program,
+    record_held,
+    watch_captures,
+)
+from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
+from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
+from determinism.frameworks.tracebacks import hide_own_frames
+from determinism.knowledge import settings
+from determinism.process_name import world_size
+from determinism.redaction import redacted
+from determinism.resume.torch import KeptGenerators, PutBackGenerators, WatchedGenerators
+from determinism.trace.schema import END_OP, STEP_OP
+from determinism.trace.writer import ProcessWriter
+from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
+
+# What a run was asked for besides recording it: to look at rows, to keep generators, or to put them back.
+
+
+class Besides:
+    """The requests that one process of a run serves."""
+
+    def __init__(self, options: RecordingOptions) -> None:
+        self._options = options
+        self._rows: Rows | None = None
+        self._kept: KeptGenerators | None = None
+        self._put_back: PutBackGenerators | None = None
+        self._watched: WatchedGenerators | None = None
+
+    @property
+    def returned(self) -> Returned | None:
+        """What is to be told that a module returned."""
+        return self._returned if self._options.rows else None
+
+    @property
+    def entered(self) -> Entered | None:
+        """What is to be told that an outermost module is called."""
+        generators = self._options.generators
+        return self._entered if self._options.rows or (generators and "from" in generators) else None
+
+    def begin(self, recorder: Recorder, folder: Path) -> None:
+        """Begin in a process.
+
+        Args:
+            recorder: That of its main thread.
+            folder: Its place in the trace.
+
+        Raises:
+            OSError: A file cannot be read or written.
+        """
+        if self._options.rows is not None:
+            self._rows = Rows(self._options.rows, folder)
+            self._rows.watch(recorder)
+        generators = self._options.generators
+        if generators is None:
+            return
+        if "from" in generators:
+            self._put_back = PutBackGenerators(generators, recorder, folder.name)
+        elif "watch" in generators:
+            self._watched = WatchedGenerators(folder)
+        else:
+            self._kept = KeptGenerators(folder)
+
+    def step_ended(self) -> None:
+        """A step of the main thread ended."""
+        for one in (self._kept, self._watched):
+            if one is not None:
+                one.step_ended()
+
+    def forked(self) -> Any:
+        """This is a forked child, which begins anew; gives what belongs to the parent and must not be collected here."""
+        parents = self._rows
+        self._rows = self._kept = self._put_back = self._watched = None
+        return parents
+
+    def close(self) -> None:
+        """Finish the files, and take back what was set.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        for setting in (self._put_back, self._watched):
+            for undo in setting.undo() if setting is not None else ():
+                undo()
+        for one in (self._rows, self._kept, self._watched):
+            if one is not None:
+                one.close()
+
+    def _entered(self, recorder: Recorder, module: torch.nn.Module, arguments: Any) -> None:
+        if self._put_back is not None:
+            recorder.quietly(self._put_back.module_called)
+        if self._rows is not None:
+            self._rows.entered(recorder, module, arguments)
+
+    def _returned(self, recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if self._rows is not None:
+            self._rows.returned(recorder, module, inputs, output)
+
+
+# Opens the trace of a process, or of its threads, with what describes it.
+
+_PARTS = ("worker", "pool")
+"""Streams of processes that another one made for itself; their folders are named after its."""
+
+
+class ProcessTraces:
+    """The traces of one process."""
+
+    def __init__(self, options: RecordingOptions) -> None:
+        self._options = options
+        self.environment: dict[str, Any] = {}
+        """What the process runs in; empty until `begin`."""
+
+    def begin(self) -> None:
+        """Look at what this process runs in, which a forked one does again."""
+        self.environment = {**environment.describe(), **libraries()}
+
+    def open(self, folder: Path, stream: str, **facts: Any) -> ProcessWriter:
+        """Open one.
+
+        Args:
+            folder: An existing folder that belongs to it alone.
+            stream: What records it: `process`, `threads`, `worker`, `pool`.
+            facts: Added to `process.json`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        description = {
+            "framework": "torch",
+            "level": self._options.level,
+            "stream": stream,
+            "steps_by": None,
+            "argv": redacted(sys.argv),
+            "started": time.time(),
+            "environment": self.environment,
+            "settings": recorded_settings(),
+        }
+        if stream == "process":
+            facts["values"] = self._options.values
+            facts["world_size"] = world_size()
+        elif stream in _PARTS:
+            facts["part_of"] = folder.name.rpartition(".")[0]
+        return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
+
+
+class Session:
+    """One recording of this process and of those that it forks, from `start` to `close`."""
+
+    has_begun = True
+    """Whether this process has a trace of what it does with the framework."""
+
+    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
+        self.level = Level(options.level)
+        self._folders = folders
+        self._options = options
+        self._process = os.getpid()
+        self._num_batches = 0
+        self._part = Part("process", None)
+        self._outermost: FrameType | None = None
+        self._racy: list[str] = []
+        self._earlier_threads: list[str] = []
+        self._traces = ProcessTraces(options)
+        self._besides = Besides(options)
+        self._devices = DeviceDigests()
+        self._inherited: list[Any] = []
+        """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
+        main = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        self.threads = Threads(main, self._open_thread_stream)
+        self.threads.step_ended = self._step_ended
+        self._undo: list[Callable[[], None]] = []
+        if is_being_made():
+            main.wake = self._begin_in_child
+        else:
+            self._begin(main)
+        self._show_own_frames = hide_own_frames()
+        self._install()
+
+    @property
+    def recorder(self) -> Recorder:
+        """That of the main thread."""
+        return self.threads.main
+
+    @property
+    def num_records(self) -> int:
+        """How many records this process has made."""
+        return self.writer.num_records if self.recorder.is_active else 0
+
+    def _install(self) -> None:
+        threads = self.threads
+        self._undo += hooks.watch_optimizers(threads, self._end_if_asked)
+        self._undo += hooks.watch_data_loading(threads, self._batch_yielded)
+        returned = self._besides.returned or (hooks.record_call if self.level is Level.MODULE else None)
+        self._undo += hooks.watch_module_calls(threads, returned, self._besides.entered)
+        self._undo.append(threads.install())
+        self._undo += watch_captures(threads, lambda: self._devices)
+        if self.level is Level.OP:
+            self._undo += hooks.watch_escapes(threads, self.note_racy)
+            self._undo += hooks.watch_loading(threads)
+            self._undo.append(hooks.watch_compiled_graphs(threads, self._folders.failed))
+            self._undo += hooks.watch_exchanges(threads)
+            self._undo.append(formula_nodes.install(threads))
+            self._undo.append(hooks.watch_replays(threads))
+        self._undo += jit_tracing.install(threads, self._undo)
+        if self.level is Level.OP:
+            self.recorder.__enter__()
+
+    def _begin(self, recorder: Recorder) -> None:
+        """Open the trace of this process."""
+        self._part = part_of_program()
+        self._traces.begin()
+        folder = self._folders.claim(self._part.name)
+        self.writer = self._traces.open(folder, self._part.stream)
+        recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
+        recorder.begin(Stream(self.writer, self._devices))
+        if self._part.stream == "pool":
+            self.note_racy("pool")
+        elif self._part.stream == "worker":
+            recorder.progress.phase = Phase.DATA
+        kept = self._options.values if self._part.stream == "process" else None
+        recorder.kept_values = None if kept is None else KeptValues(kept)
+        request = self._options.capture
+        if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
+            recorder.capture = Capture(request, folder, self.finish_program)
+        if self._part.stream == "process":
+            self._besides.begin(recorder, folder)
+
+    def _open_thread_stream(self) -> Stream | None:
+        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
+        try:
+            folder.mkdir(mode=0o700)
+            writer = self._traces.open(folder, "threads", part_of=self.writer.folder.name)
+            stream = Stream(writer, self._devices)
+        except OSError as error:
+            self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
+            return None
+        stream.sites.outermost = self._outermost
+        self.note_racy("threads")
+        return stream
+
+    def note_racy(self, what: str) -> None:
+        """The program does something whose order may vary, so that two equal runs say less."""
+        if what not in self._racy:
+            self._racy.append(what)
+            self.writer.describe(racy=self._racy)
+
+    def begin_at(self, frame: FrameType) -> None:
+        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
+        self._outermost = self.recorder.sites.outermost = frame
+        self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
+
+    def note_earlier_threads(self) -> None:
+        """Threads that the program started before it imported the framework are not recorded."""
+        self._earlier_threads = self.threads.earlier_threads()
+        if self.recorder.is_active:
+            note_earlier_threads(self.writer, self._earlier_threads)
+
+    def step(self) -> None:
+        """`determinism.step()`: a step ends here."""
+        if (recorder := self.threads.recorder()) is not None:
+            recorder.quietly(recorder.progress.explicit)
+            self._end_if_asked()
+
+    def _batch_yielded(self, iterator: Any) -> None:
+        if getattr(iterator, "_num_workers", 0) > 1 and not getattr(iterator, "_in_order", True):
+            self.note_racy("unordered data loader")
+        self._num_batches += 1
+        progress = self.recorder.progress
+        if progress.phase in (Phase.INIT, Phase.DATA):
+            progress.phase = Phase.FORWARD
+        steps = self._options.steps
+        if (
+            steps is not None
+            and progress.steps_by is None
+            and self._num_batches > steps
+            and not any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
+        ):
+            self.finish_program("steps")
+
+    def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
+        if recorder.progress.step == 0:
+            # What the program has set by now is what it computes with.
+            recorder.writer.describe(steps_by=counted_by, settings=recorded_settings())
+        # Where a thread stands when another one draws from a shared generator may vary.
+        record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
+        if recorder is self.recorder:
+            self._besides.step_ended()
+        self._devices.collect()
+        recorder.writer.boundary()
+
+    def _end_if_asked(self) -> None:
+        steps = self._options.steps
+        if steps is not None and self.recorder.progress.step >= steps:
+            self.finish_program("steps")
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned: its tensors leave the framework."""
+        tensors = [v for v in hooks.leaves(value) if isinstance(v, torch.Tensor)]
+        if tensors:
+            self.recorder.quietly(self.recorder.event, Role.ESCAPE, "determinism::return", tensors, values=True)
+
+    def finish_program(self, reason: str) -> None:
+        """End the trace and the program with it."""
+        self.writer.describe(finished=reason)
+        self.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def forked(self) -> None:
+        """This is a forked child: the files belong to the parent, and it begins its own with its first op."""
+        if not self._undo:
+            return
+        self._inherited.append((getattr(self, "writer", None), self.threads.stream, self._besides.forked()))
+        self._process = os.getpid()
+        self._num_batches = 0
+        self._racy = []
+        self._earlier_threads = []
+        self._devices = DeviceDigests()
+        main = self.threads.forked()
+        main.is_active = False
+        main.capture = None
+        main.wake = self._begin_in_child
+
+    def _begin_in_child(self, recorder: Recorder) -> None:
+        if is_being_made():
+            return
+        recorder.wake = None
+        try:
+            self._begin(recorder)
+        except OSError as error:
+            self._folders.failed(f"The trace of process {os.getpid()} cannot be written: {error}")
+            return
+        note_earlier_threads(self.writer, self._earlier_threads)
+        multiprocessing = sys.modules.get("multiprocessing.util")
+        if multiprocessing is not None:
+            # Its processes end without running what was registered with atexit.
+            multiprocessing.Finalize(None, self.close, exitpriority=0)
+
+    def close(self) -> None:
+        """Stop recording and finish the files; the second call does nothing."""
+        if self._process != os.getpid() or not self._undo:
+            return
+        recorder = self.recorder
+        if recorder.is_active:
+            if self._part.stream == "process":
+                recorder.quietly(record_held, recorder, END_OP, generator_states())
+            if self.level is Level.OP:
+                recorder.quietly(self._note_extensions)
+            progress = recorder.progress
+            steps = progress.step if progress.steps_by is not None else self._num_batches
+            self.writer.describe(
+                records=self.writer.num_records,
+                steps=steps,
+                steps_by=progress.steps_by,
+                step_seconds=progress.step_seconds,
+                open_settings=settings.facts(),
+                environment={**self._traces.environment, **(recorder.quietly(gpu_facts) or {})},
+                **({} if progress.step else {"settings": recorded_settings()}),
+            )
+            recorder.quietly(self._besides.close)
+            recorder.sites.outermost = None
+        self.threads.end()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _note_extensions(self) -> None:
+        for name in hooks.extensions():
+            self.writer.blind_spot("extension", f"extension module {name}", hooks.EXTENSION_REASON)
+
+    def leave(self) -> None:
+        """Close, and take the mode off this thread's stack of modes."""
+        self.close()
+        self._show_own_frames()
+        if self.level is Level.OP:
+            self.recorder.__exit__(None, None, None)
+
+
+def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+    """Begin to record this process, and every process that it forks.
+
+    Args:
+        folders: Make the place in the trace for this process and for each that it forks.
+        options: What to record.
+
+    Raises:
+        OSError: The trace cannot be written.
+    """
+    return Session(folders, options)

@@ -1,0 +1,681 @@
+"""Several runs under equal conditions: fresh copies of the folder, leftovers, stored runs, stopping early."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.partners import alone
+from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
+from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT
+from determinism.diagnose.experiments import Intervention
+from determinism.errors import LaunchError, TraceError, UsageError
+from determinism.exit_status import exit_phrase
+from determinism.factors.catalog import FactorRequest, before_start, factor_environment
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
+from determinism.launch.reading import LEFTOVERS_PREFIX
+from determinism.launch.record import RunResult, record_program
+from determinism.probes.request import ProbeRequest
+from determinism.redaction import redacted_text
+from determinism.trace.files import make_private_folder, private
+from determinism.trace.names import Frame
+from determinism.trace.opening import open_trace, take_picture
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import MANIFEST_FILE, PROCESSES_FOLDER
+
+# What is to be checked, and how.
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """A program and how its runs are made and compared."""
+
+    command: Sequence[str]
+    num_runs: int | None = None
+    """None: two, and more if they are equal although the program is racy."""
+    level: str = "op"
+    steps: int | None = None
+    output: Path | None = None
+    keep: bool = False
+    max_disk: int | None = None
+    paranoid: bool = False
+    strict: bool = False
+    allow_failure: bool = False
+    runs_from: Path | None = None
+    explain: bool | None = None
+    """Whether further runs may be made; None: if a run took less than a minute."""
+    fix: bool = True
+    """Whether fixes that can be applied from outside are tried."""
+    budget: float | None = None
+    """Seconds that looking for causes may take; None for what suits the length of a run."""
+    vary: Sequence[str] = ()
+    """Factors that are stirred in further runs if the plain ones are equal."""
+    before: str | None = None
+    """A shell command that goes before each run."""
+    fresh_copy: bool = False
+    """Each run starts in a new copy of the working directory."""
+    fail_fast: bool = False
+    """Later runs end when they have shown a difference."""
+
+
+# What an experiment changes about one run, as what starts the program needs it.
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The surroundings of one run."""
+
+    environment: Mapping[str, str] | None = None
+    """The environment that the program has; None for the current one."""
+    before_start: Callable[[], None] | None = None
+    """What its process does before it becomes the program."""
+
+
+def conditions_of(
+    intervention: Intervention,
+    number: int,
+    *,
+    notes: Path | None = None,
+    copied: tuple[str, str] | None = None,
+    temporary: Path | None = None,
+) -> Conditions:
+    """Give a run the surroundings that an experiment asks for.
+
+    Args:
+        intervention: What is held still or stirred. That it may need a fresh copy is not seen to here.
+        number: Which run of the experiment it is, from 1; what is stirred depends on it.
+        notes: Folder for notes of what the program takes from outside; None if none are wanted.
+        temporary: Folder for temporary files, which exists; None for the usual one.
+        copied: The copy that the program runs in, and the folder that it is a copy of.
+    """
+    environment: dict[str, str] = dict(os.environ)
+    factors = FactorRequest({factor: action.value for factor, action in intervention.factors}, number)
+    if factors.actions:
+        environment = factor_environment(environment, factors)
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    if notes is not None:
+        make_private_folder(notes, exist_ok=True)
+    request = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes, copied=copied)
+    if request.probes or request.changes:
+        environment |= request.to_environment()
+    return Conditions(environment, before_start(factors))
+
+
+# Follows a run while it goes on, and tells when it has shown a difference from the first one.
+
+_LEAST_SECONDS = 0.5
+_SHARE = 10
+"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
+
+
+class FailFast:
+    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
+
+    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
+    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
+    are started beside each other: which is which is known only at the end.
+    """
+
+    def __init__(self, first: Trace, folder: Path) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            first: The first run.
+            folder: The trace of the run that is about to begin.
+        """
+        self._first = {process.key: process for process in alone(first)}
+        self._folder = folder
+        self._pictures = folder.with_name(f"{folder.name}.pictures")
+        self._ended = threading.Event()
+        self._differs = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="fail fast", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        shutil.rmtree(self._pictures, ignore_errors=True)
+
+    def why_stop(self) -> str | None:
+        """Why the run may end: it differs."""
+        return FAIL_FAST if self._differs.is_set() else None
+
+    def _follow(self) -> None:
+        pause = _LEAST_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            if any(self._process_differs(key) for key in self._first):
+                self._differs.set()
+                return
+            pause = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - began))
+
+    def _process_differs(self, key: str) -> bool:
+        picture = self._pictures / key
+        try:
+            if self._ended.is_set() or not take_picture(self._folder / PROCESSES_FOLDER / key, picture):
+                return False
+            # Of its own: the first run is read elsewhere too.
+            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
+            return whole is not None and compare_processes(*whole).divergence is not None
+        except (TraceError, OSError):
+            # It ends or begins just now; the comparison after its end says what is wrong with it.
+            return False
+
+
+MOST_BYTES = 4 << 30
+"""More than this is data that belongs elsewhere, and copying it for each run would take longer than the run."""
+
+_LEFT_OUT = frozenset({".determinism", "__pycache__"})
+_LINKED = frozenset({".git"})
+_MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+
+
+class FreshCopy:
+    """A copy of a folder at one place, which every run finds as the first one did; a context that removes it.
+
+    Relative paths lead to the same things as ever, also those with `..`: around the copy stand links to what stands
+    around the folder. Symbolic links are kept; those that lead within the folder lead within the copy. Virtual
+    environments and `.git` are links to the original.
+    """
+
+    def __init__(self, original: Path, left_out: Path) -> None:
+        """Nothing is copied yet.
+
+        Args:
+            original: The folder, absolute.
+            left_out: Where the traces go, absolute; it is not copied.
+        """
+        self.original = original
+        self._left_out = left_out
+
+    def __enter__(self) -> Self:
+        """Make the place for the copy.
+
+        Raises:
+            LaunchError: It cannot be made.
+        """
+        try:
+            self._root = Path(tempfile.mkdtemp(prefix="determinism-")).resolve()
+            self.folder = self._root / self.original.relative_to(self.original.anchor)
+            self._link_surroundings()
+        except OSError as error:
+            raise _failed(self.original, error) from None
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _remove(self._root)
+
+    def renew(self) -> None:
+        """Make the copy again, from what the folder holds now.
+
+        Raises:
+            LaunchError: There is too much to copy, or something cannot be copied.
+        """
+        try:
+            self._check_size()
+            _remove(self.folder)
+            self._copy(self.original, self.folder)
+        except OSError as error:
+            raise _failed(self.original, error) from None
+
+    def _link_surroundings(self) -> None:
+        for inner in [self.original, *self.original.parents][:-1]:
+            place = self._root / inner.parent.relative_to(inner.anchor)
+            place.mkdir(parents=True, exist_ok=True)
+            for entry in _entries(inner.parent):
+                if entry.name != inner.name and Path(entry.path) != self._root:
+                    (place / entry.name).symlink_to(entry.path)
+
+    def _check_size(self) -> None:
+        size = sum(_sizes(self.original, self._is_copied))
+        room = shutil.disk_usage(self._root).free
+        if size <= min(MOST_BYTES, room):
+            return
+        limit = f"the {room:,} bytes that {self._root} has left" if room < MOST_BYTES else f"{MOST_BYTES:,} bytes"
+        raise LaunchError(
+            "copy-too-large",
+            f"{self.original} holds {size:,} bytes, more than {limit}, so it was not copied and the run was not made. Keep "
+            "data elsewhere and link to it, which the copy follows, or remove what a run leaves with --before 'rm ...' "
+            "instead of --fresh-copy.",
+        )
+
+    def _is_copied(self, entry: os.DirEntry[str]) -> bool:
+        is_ours = Path(entry.path) in (self._left_out, self._root)
+        return entry.name not in _LEFT_OUT and not is_ours and not _is_linked(entry)
+
+    def _copy(self, source: Path, target: Path) -> None:
+        target.mkdir()
+        for entry in os.scandir(source):
+            to = target / entry.name
+            if entry.is_symlink():
+                to.symlink_to(self._retargeted(Path(entry.path)))
+            elif _is_linked(entry):
+                to.symlink_to(entry.path)
+            elif not self._is_copied(entry):
+                continue
+            elif entry.is_dir():
+                self._copy(Path(entry.path), to)
+            elif entry.is_file():
+                # Pipes and sockets belong to the processes that made them.
+                shutil.copy2(entry.path, to)
+        shutil.copystat(source, target)
+        target.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IRWXU)
+
+    def _retargeted(self, link: Path) -> Path:
+        """Where the copy of a link leads: into the copy, if the link leads into the folder."""
+        target = Path(os.path.normpath(link.parent / link.readlink()))
+        if target.is_relative_to(self.original):
+            return self.folder / target.relative_to(self.original)
+        return target
+
+
+def _is_linked(entry: os.DirEntry[str]) -> bool:
+    if not entry.is_dir(follow_symlinks=False):
+        return False
+    return entry.name in _LINKED or any(
+        os.path.exists(os.path.join(entry.path, mark)) for mark in _MARKS_OF_ENVIRONMENTS
+    )
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What a folder holds, as far as it may be listed."""
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
+
+
+def _sizes(folder: Path, is_copied: Callable[[os.DirEntry[str]], bool]) -> Iterator[int]:
+    for entry in os.scandir(folder):
+        if entry.is_symlink() or not is_copied(entry):
+            continue
+        if entry.is_dir():
+            yield from _sizes(Path(entry.path), is_copied)
+        elif entry.is_file():
+            yield entry.stat().st_size
+
+
+def _remove(folder: Path) -> None:
+    """Remove a copy with whatever the program made in it; links are not followed."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            inner = os.path.join(place, name)
+            if not os.path.islink(inner):
+                # A folder that may not be written to would keep its content.
+                os.chmod(inner, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _failed(original: Path, error: OSError) -> LaunchError:
+    return LaunchError(
+        "copy-failed",
+        f"{original} cannot be copied ({error}), so the run was not made. Mend that, or remove what a run leaves with "
+        "--before 'rm ...' instead of --fresh-copy.",
+    )
+
+
+# Whether runs beyond those that a verdict takes may be made to explain it.
+
+_SECONDS_THAT_EXPLAIN_THEMSELVES = 60.0
+
+
+def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str], None]) -> int:
+    """Keep what is known when the user ends the search for causes.
+
+    Args:
+        comparison: Gets the sentence that says so.
+        error: `Interrupted` or `KeyboardInterrupt`.
+        warn: Gets the same for the terminal.
+
+    Returns:
+        The exit status of the command.
+    """
+    comparison.diagnosis = "The search for causes was broken off; what was known until then is shown."
+    warn(f"The search for causes was broken off. {getattr(error, 'message', 'Ctrl-C came in.')}")
+    return error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
+
+
+def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
+    """Whether more runs may be made; without a word of the user, if each one so far took less than a minute.
+
+    Args:
+        explain: What the user asked for with `--explain` and `--no-explain`; None if nothing.
+        runs: Those that were made.
+    """
+    return explain if explain is not None else max(run.seconds for run in runs) < _SECONDS_THAT_EXPLAIN_THEMSELVES
+
+
+# What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.
+
+_TICK_SECONDS = 0.02
+"""File systems take the time from a clock that lags by up to this much."""
+_PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+
+
+class RunTimes:
+    """When each run of a check began and ended, by which a file tells in which run it was changed."""
+
+    def __init__(self, first_number: int) -> None:
+        """Take the number of the first run that is made; 2 if a stored one stands before it."""
+        self.ended: list[tuple[int, int]] = []
+        """Begin and end of each run that is over, in nanoseconds since 1970."""
+        self._first_number = first_number
+        self._writes = _Writes()
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """The next run; what is done to files right before and after it does not count as its own."""
+        begin = time.time_ns()
+        yield
+        end = time.time_ns()
+        time.sleep(_TICK_SECONDS)
+        self.ended.append((begin, end))
+
+    def leftovers(self, trace: Path, *, fresh_copy: bool) -> list[Leftover]:
+        """What the run that ended last read of the earlier ones.
+
+        Args:
+            trace: Its trace.
+            fresh_copy: Whether it started in a copy of the working directory.
+        """
+        working_directory = Path.cwd()
+        number = self._first_number + len(self.ended) - 1
+        self._writes.add(len(self.ended) - 1, trace)
+        return [
+            Leftover(
+                file,
+                self._first_number + run,
+                number,
+                not fresh_copy and Path(file).is_relative_to(working_directory),
+                site,
+                self._writes.change(file, run),
+            )
+            for (run, file), site in sorted(_notes(trace).items())
+        ]
+
+
+class _Writes:
+    """Files that runs were seen to write, and whether these existed before any of them did so."""
+
+    def __init__(self) -> None:
+        self._by: dict[str, set[int]] = {}
+        self._existed: dict[str, bool] = {}
+
+    def add(self, run: int, trace: Path) -> None:
+        """Add what the processes of a run noted; runs come in their order."""
+        changes = [note for note in _lines(trace) if isinstance(note.get("at"), int)]
+        for note in sorted(changes, key=lambda note: int(note["at"])):
+            for how in ("wrote", "removed"):
+                if isinstance(path := note.get(how), str):
+                    self._existed.setdefault(path, note.get("existed") is not False)
+                    if how == "wrote":
+                        self._by.setdefault(path, set()).add(run)
+
+    def change(self, file: str, run: int) -> FileChange:
+        """How a file came to change during a run."""
+        path = os.path.realpath(file)
+        if run not in self._by.get(path, ()):
+            return FileChange.UNSEEN
+        # To remove a link leaves the file that it leads to, and packages are for those who installed them to remove.
+        is_own = not os.path.islink(file) and not _PACKAGE_FOLDERS.intersection(Path(path).parts)
+        return FileChange.CREATED if is_own and not self._existed[path] else FileChange.OVERWRITTEN
+
+
+def _lines(trace: Path) -> Iterator[dict[str, Any]]:
+    """What the processes of a run noted about files."""
+    for path in sorted(trace.glob(f"{LEFTOVERS_PREFIX}*.jsonl")):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            continue
+        for line in lines:
+            try:
+                note = json.loads(line)
+            except ValueError:
+                # The process was killed while it wrote.
+                continue
+            if isinstance(note, dict):
+                yield note
+
+
+def _notes(trace: Path) -> dict[tuple[int, str], Frame | None]:
+    """The run that changed it and the path of each file that was read, and where it was read first."""
+    found: dict[tuple[int, str], Frame | None] = {}
+    for note in _lines(trace):
+        if isinstance(note.get("run"), int) and isinstance(note.get("file"), str):
+            found.setdefault((note["run"], note["file"]), _frame(note.get("site")))
+    return found
+
+
+def _frame(site: list[Any] | None) -> Frame | None:
+    if site is None:
+        return None
+    file, line, function = str(site[0]), int(site[1]), str(site[2])
+    return Frame(file, line, function, linecache.getline(file, line).strip())
+
+
+# Runs the command that prepares a run.
+
+
+def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None:
+    """Run a shell command, which is not recorded.
+
+    Args:
+        command: For the shell.
+        title: What run it prepares.
+        folder: Where it runs; None for the working directory.
+        log: The file for its output.
+
+    Raises:
+        LaunchError: It failed.
+        OSError: The log cannot be written.
+    """
+    environment = None if folder is None else {**os.environ, "PWD": str(folder)}
+    with open(log, "wb", opener=private) as output:
+        ended = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+        )
+    if ended.returncode:
+        raise LaunchError(
+            "before-failed",
+            f"The command given with --before ended with {exit_phrase(ended.returncode)}, so {title} was not made:",
+            redacted_text(command),
+            f"Its output is in {log}. Mend it; `|| true` at its end says that it may fail.",
+        )
+
+
+# Makes the runs of a check, one after the other, each from the same start.
+
+
+class RunSeries:
+    """The runs of one check."""
+
+    def __init__(
+        self,
+        request: CheckRequest,
+        output: OutputFolder,
+        standard_input: StandardInput,
+        copy: FreshCopy | None,
+        *,
+        first_number: int,
+    ) -> None:
+        """Nothing is run yet.
+
+        Args:
+            request: What is to be run.
+            output: Where traces and logs go.
+            standard_input: What each run reads.
+            copy: Where each run starts; None for the working directory itself.
+            first_number: The number of the first run, as reports count.
+        """
+        self.leftovers: list[Leftover] = []
+        self._request = request
+        self._output = output
+        self._standard_input = standard_input
+        self._copy = copy
+        self._times = RunTimes(first_number)
+
+    @property
+    def max_disk(self) -> int | None:
+        """Bytes that a run may leave; None for as many as it likes."""
+        return self._request.max_disk
+
+    def make(
+        self,
+        name: str,
+        title: str,
+        on_progress: ProgressCallback | None,
+        *,
+        log: Path | None,
+        why_stop: Callable[[], str | None] = never,
+        conditions: Conditions | None = None,
+    ) -> RunResult:
+        """Make one run.
+
+        Args:
+            name: Of its trace.
+            title: What it is called when it cannot be made.
+            on_progress: Gets records and step about ten times a second.
+            log: File for its output; None passes it through.
+            why_stop: Asked about ten times a second; the run is stopped when it gives a reason, such as `fail-fast`.
+            conditions: What is changed about it in an experiment.
+
+        Raises:
+            LaunchError: It cannot be prepared or started, or the user ended it.
+            TraceError: The trace cannot be written.
+        """
+        copied_to = self._prepare(name, title)
+        changed = conditions or Conditions()
+        trace = self._output.trace(name)
+        with self._times.run():
+            result = record_program(
+                self._request.command,
+                trace,
+                level=self._request.level,
+                steps=self._request.steps,
+                max_disk=self._request.max_disk,
+                paranoid=self._request.paranoid,
+                log=log,
+                on_progress=on_progress,
+                stdin=self._standard_input,
+                copied_to=copied_to,
+                earlier_runs=tuple(self._times.ended),
+                why_stop=why_stop,
+                environment=changed.environment,
+                before_start=changed.before_start,
+            )
+        self.leftovers += self._times.leftovers(trace, fresh_copy=self._copy is not None)
+        return result
+
+    def make_capturing(
+        self,
+        name: str,
+        title: str,
+        on_progress: ProgressCallback | None,
+        *,
+        log: Path,
+        capture: dict[str, Any],
+        seconds: float,
+    ) -> None:
+        """Make a run that looks at one record closely; it counts for nothing else.
+
+        Args:
+            name: Of its trace.
+            title: What it is called when it cannot be made.
+            on_progress: Gets records and step about ten times a second.
+            log: File for its output.
+            capture: Which record.
+            seconds: After which it is stopped. The process that looked at the record ends at once, and others may wait
+                for it for ever.
+
+        Raises:
+            LaunchError: It cannot be prepared or started, or the user ended it.
+            TraceError: The trace cannot be written.
+        """
+        copied_to = self._prepare(name, title)
+        until = time.monotonic() + seconds
+        record_program(
+            self._request.command,
+            self._output.trace(name),
+            capture=capture,
+            log=log,
+            on_progress=on_progress,
+            stdin=self._standard_input,
+            copied_to=copied_to,
+            why_stop=lambda: TIME_LIMIT if time.monotonic() > until else None,
+        )
+
+    def _prepare(self, name: str, title: str) -> Path | None:
+        """Bring about the start that every run has; returns the copy to run in."""
+        folder = None
+        if self._copy is not None:
+            self._copy.renew()
+            folder = self._copy.folder
+        if self._request.before is not None:
+            prepare(self._request.before, title, folder=folder, log=self._output.preparation_log(name))
+        return folder
+
+
+# A run that was recorded before, as the first one of a check.
+
+
+def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
+    """Open the trace in a folder that `record`, or `check --keep`, wrote.
+
+    Args:
+        folder: The trace, or the output folder of a check, whose first run is then used.
+        level: At which the new runs will be recorded.
+        steps: For how many steps they will be.
+
+    Raises:
+        TraceError: There is none.
+        UsageError: It was recorded in another way than the new run would be.
+    """
+    runs = sorted(folder.glob(f"run-*/{MANIFEST_FILE}"))
+    trace = open_trace(runs[0].parent if runs else folder)
+    levels = {str(process.description["level"]) for process in trace.processes}
+    if levels and levels != {level}:
+        its_level = min(levels)
+        raise UsageError(
+            "levels-differ",
+            f"{trace.folder} was recorded at level {its_level}, the new run would be at level {level}, so nothing was "
+            f"run. Give --level {its_level}.",
+        )
+    its_steps = trace.manifest.get("steps")
+    if its_steps != steps:
+        wanted = "Leave --steps out" if its_steps is None else f"Give --steps {its_steps}"
+        raise UsageError(
+            "steps-differ",
+            f"{trace.folder} was recorded {_extent(its_steps)}, the new run would be recorded {_extent(steps)}, so "
+            f"nothing was run. {wanted}.",
+        )
+    return trace
+
+
+def _extent(steps: int | None) -> str:
+    return "to its end" if steps is None else f"for {steps} step{'' if steps == 1 else 's'}"

@@ -1,0 +1,420 @@
+"""Rewrites a syntax tree so that each call and each iteration asks the probes first, and nothing else changes.
+
+`f(x)` becomes `__probe__(site, f)(x)`, where the probe gives back `f` itself: the call is still made by the user's own
+frame. What is iterated and what is passed to a call goes through a function that gives it back. All that is added takes the
+place in the source of what it stands around, so that tracebacks, line numbers and `inspect` say what they would have said.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeGuard, TypeVar
+
+from determinism.notebook_cells import cell_name
+from determinism.redaction import redacted_code
+from determinism.relocation import original_path
+
+# The names under which rewritten code finds the probes. They begin and end like Python's own, so no class mangles
+# them.
+
+CALL = "__determinism_call__"
+"""Asked for each call without arguments that could be a set, with the site and what is called."""
+CALL_WITH = "__determinism_call_with__"
+"""Asked for each other call, likewise."""
+ARGUMENT = "__determinism_argument__"
+"""Asked for each argument that could be a set, with the site of the call and the argument."""
+ITERATE = "__determinism_iterate__"
+"""Asked for what is iterated, with its site."""
+MEMBER = "__determinism_member__"
+"""Asked for each element that goes into a set."""
+MEMBERS = "__determinism_members__"
+"""Asked for what a set is made from."""
+KEY = "__determinism_key__"
+"""Asked for what is passed to be called by somebody else, with the site of the call."""
+
+ALL = (CALL, CALL_WITH, ARGUMENT, ITERATE, MEMBER, MEMBERS, KEY)
+
+
+# The text by which rewritten code says where it is: a constant, so that it survives pickling and means the same
+# everywhere.
+
+_MAX_CODE = 400
+
+UNORDERED = "u"
+"""Mark of a place whose result goes straight to what does not mind the order: `sorted`, `set`, `len`."""
+
+
+@dataclass(frozen=True)
+class ProbedSite:
+    """A place in user code, as the syntax tree tells it."""
+
+    file: str
+    """As the program knows it."""
+    line: int
+    column: int
+    """Of the first byte in its line, in UTF-8."""
+    end_line: int
+    end_column: int
+    """After the last byte."""
+    function: str
+    is_unordered: bool
+
+    @property
+    def original_file(self) -> str:
+        """Where the file lies that this one is, or is a copy of; of a notebook, what the cell is called."""
+        return cell_name(self.file) or original_path(os.path.abspath(self.file))
+
+    @property
+    def code(self) -> str:
+        """The line, without its indentation."""
+        return redacted_code(linecache.getline(self.file, self.line).strip()[:_MAX_CODE])
+
+
+def site_text(site: ProbedSite) -> str:
+    """The text that stands for a site."""
+    mark = UNORDERED if site.is_unordered else ""
+    numbers = f"{site.line}:{site.column}:{site.end_line}:{site.end_column}"
+    return f"{numbers}:{mark}:{site.function}:{site.file}"
+
+
+@cache
+def parsed(text: str) -> ProbedSite:
+    """The site that a text stands for."""
+    line, column, end_line, end_column, mark, function, file = text.split(":", 6)
+    return ProbedSite(file, int(line), int(column), int(end_line), int(end_column), function, mark == UNORDERED)
+
+
+# What is known of a piece of syntax by looking at it: what cannot be a set, what does not mind the order, where it
+# lies.
+
+OWN_FRAME = frozenset({"super", "locals", "globals", "vars", "eval", "exec", "dir", "__import__", "breakpoint"})
+"""What looks at the frame that calls it, or that the compiler knows by its name."""
+NO_SOURCE = OWN_FRAME | frozenset(
+    {
+        "isinstance", "issubclass", "print", "len", "range", "type", "int", "float", "bool", "abs", "round", "getattr",
+        "setattr", "hasattr", "callable", "divmod", "pow", "chr", "ord", "property", "staticmethod", "classmethod",
+        "object", "slice", "memoryview", "bytes", "bytearray", "complex", "any", "all",
+    }
+)  # fmt: skip
+IGNORES_ORDER = frozenset({"len", "sorted", "min", "max", "any", "all", "set", "frozenset"})
+KEEPS_CONTENT = frozenset({"list", "tuple", "iter", "map", "filter"})
+"""What order cannot matter to before what ignores it: `sorted(list(x))`."""
+NO_SETS = frozenset(
+    {"range", "enumerate", "zip", "sorted", "reversed", "map", "filter", "list", "tuple", "len", "iter"}
+)
+"""What never gives a set."""
+CALLS_BACK = frozenset({"key", "default_factory", "default", "target", "default_value"})
+CALLS_FIRST = frozenset({"map", "filter", "starmap", "submit", "apply_async", "partial", "defaultdict"})
+COMPILED_FROM_BYTECODE = frozenset({"njit", "jit", "vectorize", "guvectorize", "cfunc", "stencil", "overload"})
+"""Decorators of Numba, which compiles the bytecode of a function and knows no probes."""
+MAYBE_SETS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Set, ast.SetComp, ast.IfExp, ast.BoolOp,
+               ast.NamedExpr, ast.Await)  # fmt: skip
+
+
+def imported_names(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that a module imports outside of functions and classes."""
+    for statement in statements:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name.partition(".")[0]) for alias in statement.names)
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from imported_names(ast.iter_child_nodes(statement))
+
+
+def keep_line_of_method(node: ast.Call, function: ast.Attribute) -> None:
+    """Put a call where the compiler puts the call of a method: on the line of its name."""
+    if function.end_lineno is None or function.end_col_offset is None:
+        return
+    has_stars = any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords)
+    if node.lineno != function.end_lineno and not has_stars:
+        node.lineno = function.end_lineno
+        node.col_offset = max(0, function.end_col_offset - len(function.attr))
+
+
+def may_be_set(node: ast.expr) -> bool:
+    """Whether an expression may give a set."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitOr | ast.BitAnd | ast.BitXor | ast.Sub)
+    return isinstance(node, MAYBE_SETS)
+
+
+def takes_apart(target: ast.expr) -> bool:
+    """Whether assigning to a target iterates what is assigned."""
+    return isinstance(target, ast.Tuple | ast.List) or (
+        isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
+    )
+
+
+def is_call_of(node: ast.expr, *names: str) -> TypeGuard[ast.Call]:
+    """Whether an expression calls something by one of these names."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
+def last_name(node: ast.expr) -> str:
+    """The name of what is called or looked up, without what it is looked up in."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+_Node = TypeVar("_Node", bound=ast.AST)
+_Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
+_Comprehension = TypeVar("_Comprehension", ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def rewritten(tree: ast.Module, file: str) -> ast.Module:
+    """The rewritten syntax tree of a module.
+
+    Args:
+        tree: As it was parsed; it is changed in place.
+        file: Where it came from.
+
+    Raises:
+        RecursionError: It is nested too deeply.
+    """
+    _Rewriter(file, frozenset(imported_names(tree.body))).visit(tree)
+    return tree
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, file: str, imported: frozenset[str]) -> None:
+        self._file = file
+        self._imported = imported
+        self._scopes: list[str] = []
+        self._is_unordered = False
+        self._moved: dict[ast.expr, tuple[int, int]] = {}
+        """Where calls began whose line was moved."""
+
+    # What surrounds: definitions, whose decorators, annotations and bases stay as they are.
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return self._function(node)
+
+    def _function(self, node: _Function) -> _Function:
+        if any(last_name(decorator) in COMPILED_FROM_BYTECODE for decorator in node.decorator_list):
+            return node
+        self._defaults(node.args)
+        with self._scope(node.name, "<locals>"):
+            node.body = [self._visited(statement) for statement in node.body]
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        self._defaults(node.args)
+        with self._scope("<lambda>", "<locals>"), self._order(False):
+            node.body = self._visited(node.body)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        with self._scope(node.name):
+            node.body = [self._visited(statement) for statement in node.body]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        node.target = self._visited(node.target)
+        if node.value is not None:
+            node.value = self._visited(node.value)
+        return node
+
+    def _defaults(self, arguments: ast.arguments) -> None:
+        arguments.defaults = [self._visited(default) for default in arguments.defaults]
+        arguments.kw_defaults = [default and self._visited(default) for default in arguments.kw_defaults]
+
+    # What iterates.
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        self.generic_visit(node)
+        node.iter = self._iterated(node.iter)
+        return node
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.ListComp:
+        return self._comprehension(node, self._is_unordered)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.GeneratorExp:
+        return self._comprehension(node, self._is_unordered)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.DictComp:
+        return self._comprehension(node, False)
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.SetComp:
+        self._comprehension(node, True)
+        node.elt = self._asked(MEMBER, node.elt)
+        return node
+
+    def _comprehension(self, node: _Comprehension, is_unordered: bool) -> _Comprehension:
+        with self._order(False):
+            if isinstance(node, ast.DictComp):
+                node.key, node.value = self._visited(node.key), self._visited(node.value)
+            else:
+                node.elt = self._visited(node.elt)
+        for part in node.generators:
+            with self._order(is_unordered):
+                part.iter = self._visited(part.iter)
+                if not part.is_async:
+                    part.iter = self._iterated(part.iter)
+            with self._order(False):
+                part.target = self._visited(part.target)
+                part.ifs = [self._visited(condition) for condition in part.ifs]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.Starred:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load):
+            node.value = self._iterated(node.value)
+        return node
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.YieldFrom:
+        self.generic_visit(node)
+        node.value = self._iterated(node.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        self.generic_visit(node)
+        if any(takes_apart(target) for target in node.targets):
+            node.value = self._iterated(node.value)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AugAssign:
+        self.generic_visit(node)
+        # Only a list can be added a set to, in place.
+        if isinstance(node.op, ast.Add):
+            node.value = self._iterated(node.value)
+        return node
+
+    def visit_Set(self, node: ast.Set) -> ast.Set:
+        self.generic_visit(node)
+        node.elts = [
+            one if isinstance(one, ast.Constant | ast.Starred) else self._asked(MEMBER, one) for one in node.elts
+        ]
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
+        return self._part(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
+        return self._part(node)
+
+    def _part(self, node: _Node) -> _Node:
+        # `sorted(x[:3])`: which elements these are depends on the order of x.
+        with self._order(False):
+            self.generic_visit(node)
+        return node
+
+    # What calls.
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        name = last_name(node.func)
+        is_plain = isinstance(node.func, ast.Name)
+        ignores_order = is_plain and name in IGNORES_ORDER and not any(one.arg == "key" for one in node.keywords)
+        is_unordered = self._is_unordered
+        passes_on = ignores_order or (is_plain and name in KEEPS_CONTENT and is_unordered)
+        function = node.func
+        with self._order(False):
+            node.func = self._visited(node.func)
+        with self._order(passes_on):
+            node.args = [self._visited(argument) for argument in node.args]
+        with self._order(False):
+            for keyword in node.keywords:
+                keyword.value = self._visited(keyword.value)
+        asks = self._arguments(node, name, "none" if passes_on else "sets")
+        if is_plain and (name in OWN_FRAME or (name in NO_SOURCE and not asks)):
+            return node
+        if not isinstance(function, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+            return node
+        with self._order(is_unordered):
+            asked = self._asked(CALL_WITH if asks else CALL, node.func, of=node)
+        self._moved[node] = (node.lineno, node.col_offset)
+        if isinstance(function, ast.Attribute) and not (
+            isinstance(function.value, ast.Name) and function.value.id in self._imported
+        ):
+            keep_line_of_method(node, function)
+        node.func = asked
+        return node
+
+    def _arguments(self, node: ast.Call, name: str, which: str) -> bool:
+        """Have arguments looked at; whether any of these needs to know what is called."""
+        is_name, asks = isinstance(node.func, ast.Name), False
+        if name == "WeakSet" or (is_name and name in ("set", "frozenset")):
+            kinds = (*MAYBE_SETS, ast.GeneratorExp, ast.ListComp)
+            node.args = [self._asked(MEMBERS, one) if isinstance(one, kinds) else one for one in node.args]
+        elif not is_name and name == "add" and len(node.args) == 1 and not isinstance(node.args[0], ast.Starred):
+            node.args = [self._asked(MEMBER, node.args[0], of=node)]
+        elif which == "sets" and not (is_name and name in NO_SOURCE):
+            for index, argument in enumerate(node.args):
+                if may_be_set(argument):
+                    node.args[index], asks = self._argument(node, argument, str(index)), True
+            for keyword in node.keywords:
+                if keyword.arg is not None and keyword.arg not in CALLS_BACK and may_be_set(keyword.value):
+                    keyword.value, asks = self._argument(node, keyword.value, keyword.arg), True
+        for keyword in node.keywords:
+            if keyword.arg in CALLS_BACK and isinstance(keyword.value, ast.Name | ast.Attribute):
+                keyword.value = self._asked(KEY, keyword.value, of=node)
+        if name in CALLS_FIRST and node.args:
+            first = node.args[0]
+            inner = first.args[1] if is_call_of(first, ARGUMENT) else first
+            if isinstance(inner, ast.Name | ast.Attribute):
+                node.args[0] = self._asked(KEY, inner, of=node)
+        return asks
+
+    def _argument(self, call: ast.Call, argument: ast.expr, name: str) -> ast.expr:
+        """Have one argument looked at; the probe is told its number or its keyword too."""
+        asked = self._asked(ARGUMENT, argument, of=call)
+        asked.args.append(ast.copy_location(ast.Constant(name), argument))
+        return asked
+
+    # How it is written.
+
+    def _iterated(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Call):
+            called = node.func.args[1] if is_call_of(node.func, CALL, CALL_WITH) else node.func
+            if isinstance(called, ast.Name) and called.id in NO_SETS:
+                return node
+        return self._asked(ITERATE, node) if may_be_set(node) else node
+
+    def _asked(self, probe: str, node: ast.expr, of: ast.expr | None = None) -> ast.Call:
+        """A call of a probe with a site and an expression; it lies where the expression lies.
+
+        Args:
+            probe: Name of the probe.
+            node: The expression.
+            of: What the site is of, if not of the expression.
+        """
+        place = node if of is None else of
+        line, column = self._moved.get(place, (place.lineno, place.col_offset))
+        site = ProbedSite(
+            self._file,
+            line,
+            column,
+            place.end_lineno or place.lineno,
+            place.end_col_offset or place.col_offset,
+            ".".join(self._scopes[: -1 if self._scopes[-1:] == ["<locals>"] else None]) or "<module>",
+            self._is_unordered,
+        )
+        at = ast.copy_location(ast.Name(probe, ast.Load()), node)
+        text = ast.copy_location(ast.Constant(site_text(site)), node)
+        return ast.copy_location(ast.Call(at, [text, node], []), node)
+
+    def _visited(self, node: _Node) -> _Node:
+        result: _Node = self.visit(node)
+        return result
+
+    @contextmanager
+    def _scope(self, *names: str) -> Iterator[None]:
+        self._scopes += names
+        yield
+        del self._scopes[-len(names) :]
+
+    @contextmanager
+    def _order(self, is_unordered: bool) -> Iterator[None]:
+        before, self._is_unordered = self._is_unordered, is_unordered
+        yield
+        self._is_unordered = before

@@ -1,0 +1,659 @@
+"""What rewritten code calls. Each of these returns what it was given, unless that is a source."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import itertools
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+from weakref import WeakSet
+
+from determinism.import_hook import after_import
+from determinism.probes import rewrite
+from determinism.probes.loading import is_rewritten
+from determinism.probes.notes import Notes
+from determinism.probes.request import ProbeRequest
+from determinism.probes.rewrite import parsed
+
+# Texts for values that are the same in every run, and numbers for objects that have no such text.
+#
+# Nothing of the user's code is called for it: the texts of objects are made of their attributes.
+
+_BY_REPR = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), range})
+_BY_REPR_OF_MODULES = frozenset(
+    {"datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal",
+     "fractions.Fraction", "uuid.UUID", "pathlib.PurePosixPath", "pathlib.PosixPath", "pathlib._local.PurePosixPath",
+     "pathlib._local.PosixPath"}
+)  # fmt: skip
+"""Of modules that are not imported for this: the program's folder may have one of the same name."""
+_NAMED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+_MOST_PARTS = 10_000
+_MOST_NUMBERS = 1_000_000
+_DEPTH = 5
+
+
+def stable_text(value: Any, depth: int = _DEPTH) -> str | None:
+    """A text that tells what a value is, and that has nothing of this run in it; None if there is none.
+
+    Args:
+        value: Any object.
+        depth: How many objects within objects are looked at.
+    """
+    kind = type(value)
+    if kind in _BY_REPR or f"{kind.__module__}.{kind.__qualname__}" in _BY_REPR_OF_MODULES:
+        return f"{kind.__name__}:{value!r}"
+    if depth == 0:
+        return None
+    if kind in (list, tuple, deque):
+        return _joined(kind.__name__, value, depth)
+    if kind in (set, frozenset):
+        parts = [stable_text(part, depth - 1) for part in itertools.islice(value, _MOST_PARTS)]
+        return None if None in parts else f"{kind.__name__}({','.join(sorted(map(str, parts)))})"
+    if kind is dict:
+        return _joined("dict", itertools.chain.from_iterable(value.items()), depth)
+    if isinstance(value, enum.Enum):
+        return f"{kind.__qualname__}.{value._name_}"
+    if isinstance(value, _NAMED):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', None) or value.__name__}"
+    return _object_text(value, kind, depth)
+
+
+def _object_text(value: Any, kind: type, depth: int) -> str | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "generic") and issubclass(kind, numpy.generic):
+        return f"{kind.__name__}:{value!r}"
+    if issubclass(kind, tuple):
+        return _joined(kind.__qualname__, tuple.__iter__(value), depth)
+    if kind.__hash__ is object.__hash__ or kind.__module__.partition(".")[0] in ("torch", "tensorflow", "jax", "numpy"):
+        # It is told apart by being itself, not by what it holds.
+        return None
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    parts = [part for name in sorted(attributes) for part in (name, attributes[name])]
+    return _joined(f"{kind.__module__}.{kind.__qualname__}", parts, depth) if parts else None
+
+
+def _joined(name: str, values: Iterable[Any], depth: int) -> str | None:
+    parts = []
+    for value in itertools.islice(values, _MOST_PARTS):
+        part = stable_text(value, depth - 1)
+        if part is None:
+            return None
+        parts.append(part)
+    return f"{name}({','.join(parts)})"
+
+
+def partial_text(value: Any) -> tuple[str | None, bool]:
+    """A text for what can be told of a value, and whether that is all of it.
+
+    Args:
+        value: Any object.
+    """
+    text = stable_text(value)
+    if text is not None:
+        return text, True
+    if type(value) not in (tuple, list):
+        return None, False
+    parts = [stable_text(part) for part in value]
+    return (None if not any(parts) else "|".join(part or "?" for part in parts)), False
+
+
+class FirstUses:
+    """Numbers objects that have no stable text in the order in which they were first used."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = itertools.count()
+
+    def number(self, value: Any) -> int | None:
+        """The number of an object; None if it has none."""
+        known = self._numbers.get(id(value))
+        return known[1] if known is not None and known[0]() is value else None
+
+    def use(self, value: Any) -> int | None:
+        """The number of an object, which gets one if it has none; None if it cannot be told when it is gone."""
+        number = self.number(value)
+        if number is not None or len(self._numbers) >= _MOST_NUMBERS:
+            return number
+        identity = id(value)
+        try:
+            reference = weakref.ref(value, lambda gone: self._forget(identity, gone))
+        except TypeError:
+            return None
+        number = next(self._next)
+        self._numbers[identity] = reference, number
+        return number
+
+    def _forget(self, identity: int, gone: weakref.ref[Any]) -> None:
+        known = self._numbers.get(identity)
+        if known is not None and known[0] is gone:
+            del self._numbers[identity]
+
+
+FIRST_USES = FirstUses()
+
+
+def rank(value: Any) -> tuple[str, int, str] | None:
+    """Where a value stands among others: by its type, then by the order of first use, then by its text.
+
+    Args:
+        value: An element of a set.
+
+    Returns:
+        None if neither its text nor its first use is known.
+    """
+    name = type(value).__qualname__
+    text = stable_text(value)
+    if text is not None:
+        return name, 0, text
+    number = FIRST_USES.number(value)
+    return None if number is None else (name, number, "")
+
+
+# The order in which a set is iterated: what it is in this run, and one that is the same in every run.
+
+_MOST_ELEMENTS = 100_000
+_PLAIN = (str, bytes, int, float, bool)
+_BY_ADDRESS = ("torch", "tensorflow", "jax")
+"""Frameworks whose tensors and variables have a hash of their own, which is their address."""
+_TOLD_BY_TEXT = (tuple, PurePath, Enum, type(None))
+
+
+class Elements(Enum):
+    """What the elements of a set are, which decides how they can be brought into order."""
+
+    SORTABLE = "sortable"
+    """`sorted` gives one order."""
+    TEXT = "text"
+    """Their texts give one order."""
+    HASHED = "hashed"
+    """Objects with hashes of their own, which may rest on strings or on addresses."""
+    OBJECTS = "objects"
+    """They are told apart only by being themselves; the order in which they were put in is the only one."""
+
+
+def is_set_type(kind: type) -> bool:
+    """Whether objects of a type are iterated in the order of a hash table."""
+    return getattr(kind, "__iter__", None) in (set.__iter__, frozenset.__iter__, WeakSet.__iter__)
+
+
+def elements_of(values: Iterable[Any]) -> Elements:
+    """What the elements of a set are."""
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float, bool} or (len(kinds) == 1 and kinds <= {str, bytes}):
+        return Elements.SORTABLE
+    if not all(kind in _PLAIN or issubclass(kind, _TOLD_BY_TEXT) for kind in kinds) or not all(map(_is_plain, values)):
+        return Elements.OBJECTS if any(map(_is_hashed_by_address, kinds)) else Elements.HASHED
+    try:
+        sorted(values)
+    except TypeError:
+        return Elements.TEXT
+    return Elements.SORTABLE
+
+
+def _is_hashed_by_address(kind: Any) -> bool:
+    return kind.__hash__ is object.__hash__ or kind.__module__.partition(".")[0] in _BY_ADDRESS
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the text of a value, or of what it holds, is the same in every run."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN or value is None or isinstance(value, PurePath | Enum)
+
+
+def sorting_attribute(values: Iterable[Any]) -> str | None:
+    """The first attribute by which all objects of a user's class can be sorted into one order; None if there is none.
+
+    Args:
+        values: The elements of a set.
+    """
+    held: list[dict[str, Any]] = []
+    for value in itertools.islice(values, _MOST_ELEMENTS):
+        kind = type(value)
+        if kind.__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
+            return None
+        try:
+            held.append(object.__getattribute__(value, "__dict__"))
+        except AttributeError:
+            return None
+    for name in held[0] if held else ():
+        kinds = {type(attributes.get(name)) for attributes in held}
+        if kinds in ({int}, {str}) and not name.startswith("_") and len({one[name] for one in held}) == len(held):
+            return str(name)
+    return None
+
+
+def order_text(values: Iterable[Any], attribute: str | None = None) -> str | None:
+    """A text that tells in which order the elements come; None if elements cannot be told apart in another run.
+
+    Args:
+        values: The elements.
+        attribute: One that tells them apart, if there is one.
+    """
+    parts = []
+    for value in itertools.islice(values, _MOST_ELEMENTS):
+        if attribute is not None:
+            parts.append(f"{attribute}:{object.__getattribute__(value, '__dict__')[attribute]!r}")
+            continue
+        kind = type(value)
+        if kind in _PLAIN:
+            parts.append(f"{kind.__name__}:{value!r}")
+            continue
+        found = rank(value)
+        if found is None:
+            return None
+        parts.append(repr(found))
+    return "\n".join(parts)
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """The elements in an order that is the same in every run.
+
+    What can be sorted is sorted; what has a text is sorted by that; objects by an attribute that
+    tells them apart, or by their type and what they hold, or, where they are told apart only by being themselves, in the
+    order in which they were first put into a set. Those of which not even that is known stay where
+    they are.
+    """
+    result = list(values)
+    elements = elements_of(result)
+    if elements is Elements.SORTABLE:
+        return sorted(result)
+    if elements is Elements.TEXT:
+        return sorted(result, key=str)
+    name = sorting_attribute(result)
+    if name is not None:
+        return sorted(result, key=lambda value: object.__getattribute__(value, "__dict__")[name])
+    ranks = {id(value): rank(value) for value in result}
+    if any(one is None for one in ranks.values()):
+        return sorted(result, key=lambda value: ranks[id(value)] or (type(value).__qualname__, 0, ""))
+    return sorted(result, key=lambda value: ranks[id(value)] or ("", 0, ""))
+
+
+# One use of a source at one place: it can be noted, and may be asked to have a fixed value.
+
+_CLOCK = "clock"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A source, used at a place."""
+
+    probing: Probing
+    site: str
+    source: str
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is to have a fixed value."""
+        return self.probing.is_fixed(self.site, self.source)
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether the result goes straight to what does not mind the order."""
+        return parsed(self.site).is_unordered
+
+    def of(self, source: str) -> Use:
+        """The use of another source at the same place."""
+        return replace(self, source=source)
+
+    def note(self, text: Callable[[], str | None], **details: Any) -> None:
+        """Note it; see `Notes.take`."""
+        if self.probing.notes is not None:
+            self.probing.notes.take(self.site, self.source, text, **details)
+
+
+class Probing:
+    """What this process was asked for."""
+
+    def __init__(self, request: ProbeRequest) -> None:
+        self.notes = None if request.notes is None else Notes(request.notes)
+        self._everywhere = frozenset(request.fixed_sources)
+        self._at_lines = frozenset((one.file, one.line, one.source) for one in request.fixed)
+        self._clock_files = frozenset(one.file for one in request.fixed if one.source == _CLOCK)
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def is_fixed(self, site: str, source: str) -> bool:
+        """Whether a source is to have a fixed value at a site."""
+        key = (site, source)
+        known = self._known.get(key)
+        if known is None:
+            place = parsed(site)
+            at_line = (place.original_file, place.line, source) in self._at_lines
+            # A moment of a fixed clock must never be compared with one of the real clock.
+            is_beside = source == _CLOCK and place.original_file in self._clock_files
+            known = at_line or is_beside or source in self._everywhere
+            self._known[key] = known
+        return known
+
+
+# A function that is a source, and what is done when it is called.
+
+Function = Callable[..., Any]
+Way = Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]
+"""Calls a source function with arguments, notes what it gave, and gives it; or a fixed value, if that is asked for."""
+
+
+@dataclass(frozen=True)
+class SourceFunction:
+    """A function that takes something from outside."""
+
+    source: str
+    """Identifier of the source."""
+    module: str
+    """The module that has the function."""
+    name: str
+    """Its name there; a method's with its class."""
+    way: Way
+
+
+def functions(source: str, way: Way, module: str, names: str) -> tuple[SourceFunction, ...]:
+    """Functions of one module that are looked at in the same way.
+
+    Args:
+        source: Identifier of the source.
+        way: What is done when one is called.
+        module: The module.
+        names: Their names, with spaces between them.
+    """
+    return tuple(SourceFunction(source, module, name, way) for name in names.split())
+
+
+# Tells whether something that is called is a source, by what it is and not by its name.
+#
+# Functions are looked up once the module that has them was imported; nothing is imported for it.
+
+_WRAPPERS = {"torch._dynamo": "torch"}
+"""Modules that, when they are imported, put wrappers in the place of functions of another: of `torch.manual_seed`, when the first
+optimizer is made (PyTorch 2.13, `torch/_dynamo/__init__.py`)."""
+
+
+class SourceTable:
+    """The sources that there are in this process."""
+
+    def __init__(self, functions: Iterable[SourceFunction]) -> None:
+        """Take the functions that are sources, whose modules need not be imported."""
+        self._by_module: dict[str, list[SourceFunction]] = {}
+        for function in functions:
+            self._by_module.setdefault(function.module, []).append(function)
+        self.imported: list[types.ModuleType] = []
+        """Modules that were imported and not yet looked at: others may put wrappers in between first."""
+        self.by_identity: dict[int, SourceFunction] = {}
+        self._methods: dict[str, list[tuple[Any, SourceFunction]]] = {}
+        self.method_names: set[str] = set()
+        """Names of methods written in C, of which each access makes a new object."""
+        self._kept: list[Any] = []
+
+    def start(self) -> None:
+        """Look out for the modules."""
+        for name in self._by_module:
+            after_import(name, self.imported.append, _ignore)
+        for name in _WRAPPERS:
+            after_import(name, self._look_again, _ignore)
+
+    def _look_again(self, wrapper: types.ModuleType) -> None:
+        self.imported.append(sys.modules[_WRAPPERS[wrapper.__name__]])
+
+    def resolve(self) -> None:
+        """Look up the functions of the modules that were imported since."""
+        while self.imported:
+            module = self.imported.pop()
+            for function in self._by_module.get(module.__name__, ()):
+                self._add(module, function)
+
+    def _add(self, module: types.ModuleType, function: SourceFunction) -> None:
+        owner: Any = module
+        *owners, name = function.name.split(".")
+        for part in owners:
+            owner = getattr(owner, part, None)
+        found = getattr(owner, name, None)
+        if found is None:
+            return
+        is_python = isinstance(found, types.FunctionType | type)
+        if owner is module or is_python:
+            # It is kept, so that its identity is given to nothing else.
+            self._kept.append(found)
+            self.by_identity[id(found)] = function
+            if isinstance(found, types.MethodType) and isinstance(owner, type):
+                self.by_identity[id(found.__func__)] = function
+        else:
+            self.method_names.add(name)
+            self._methods.setdefault(name, []).append((owner, function))
+
+    def method(self, name: str, holder: Any) -> SourceFunction | None:
+        """The source that a method written in C is; None if it is none.
+
+        Args:
+            name: Its name.
+            holder: What it is a method of.
+        """
+        for owner, function in self._methods.get(name, ()):
+            kind = type(holder)
+            if holder is owner or owner in kind.__mro__ or (issubclass(kind, type) and owner in holder.__mro__):
+                return function
+        return None
+
+
+def _ignore(_: str) -> None:
+    return
+
+
+SET_ORDER = "set-order"
+
+_IGNORES_ORDER = frozenset(
+    {"union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "append",
+     "appendleft", "insert", "remove", "discard", "index", "count", "get", "setdefault", "put", "put_nowait", "copy",
+     "deepcopy", "debug", "info", "warning", "intersection_update", "difference_update", "set.update", "set.add",
+     "symmetric_difference_update", "__contains__", "hash", "id", "submit", "apply_async", "add_argument", "setattr",
+     "wait", "as_completed"}
+)  # fmt: skip
+"""Functions that store a set, or to which its order does not matter; those that several types have with their type."""
+_HOLDERS = frozenset({"partial", "SimpleNamespace", "Namespace", "partialmethod"})
+"""Types whose objects keep a set as it is."""
+_AMBIGUOUS = frozenset({"add", "update", "pop"})
+
+_PLAIN_ARGUMENTS = (str, int, float, bytes, bool)
+
+_Callee = Any
+
+
+class Probes:
+    """The probes of this process."""
+
+    def __init__(self, probing: Probing, table: SourceTable) -> None:
+        self._probing = probing
+        self._table = table
+        self._no_sets: set[type] = {list, tuple, str, int, float, dict, range, type(None), bool}
+        self._callees: dict[str, _Callee] = {}
+        """What is called at a site; never an object of the program, which would be kept alive."""
+
+    def install(self) -> None:
+        """Make the probes known to rewritten code, under names that no program has."""
+        for name, probe in self.by_name().items():
+            setattr(builtins, name, probe)
+
+    def by_name(self) -> dict[str, Any]:
+        """The functions that rewritten code calls.
+
+        They are functions and not methods, because compilers that trace Python can be told about these.
+        """
+        imported, by_identity, method_names = self._table.imported, self._table.by_identity, self._table.method_names
+        callees, no_sets, bound = self._callees, self._no_sets, self._bound
+
+        def call(site: str, function: Any) -> Any:
+            if imported:
+                self._table.resolve()
+            source = by_identity.get(id(function))
+            if source is None:
+                kind = type(function)
+                if kind is MethodType:
+                    source = by_identity.get(id(function.__func__))
+                elif _is_builtin(kind) and function.__name__ in method_names:
+                    source = self._table.method(function.__name__, function.__self__)
+                if source is None:
+                    return function
+            return bound(site, source, function)
+
+        def call_with(site: str, function: Any) -> Any:
+            kind = type(function)
+            if kind is FunctionType:
+                callees[site] = function.__code__
+                if not imported and id(function) not in by_identity:
+                    return function
+            elif _is_builtin(kind):
+                name = function.__name__
+                callees[site] = function.__qualname__ if name in _AMBIGUOUS else name
+            elif kind is MethodType:
+                callees[site] = getattr(function, "__code__", None)
+            else:
+                callees[site] = function if issubclass(kind, type) else kind
+            return call(site, function)
+
+        def iterate(site: str, value: Any) -> Any:
+            try:
+                return value if type(value) in no_sets else self._iterated(site, value)
+            except Exception:
+                return value
+
+        def argument(site: str, value: Any, name: str = "0") -> Any:
+            try:
+                return value if type(value) in no_sets else self._argument(site, value, name)
+            except Exception:
+                return value
+
+        return {
+            rewrite.CALL: call,
+            rewrite.CALL_WITH: call_with,
+            rewrite.ITERATE: iterate,
+            rewrite.ARGUMENT: argument,
+            rewrite.MEMBER: self._member_probe(),
+            rewrite.MEMBERS: self._members_probe(),
+            rewrite.KEY: self._key_probe(call),
+        }
+
+    def _bound(self, site: str, source: SourceFunction, function: Any) -> Any:
+        use = Use(self._probing, site, source.source)
+        way = source.way
+
+        def bound(*arguments: Any, **keywords: Any) -> Any:
+            return way(use, function, arguments, keywords)
+
+        return bound
+
+    def _iterated(self, site: str, value: Any) -> Any:
+        if not self._is_set(value):
+            return value
+        use = Use(self._probing, site, SET_ORDER)
+        return value if use.is_unordered else _ordered(use, value)
+
+    def _argument(self, site: str, value: Any, name: str) -> Any:
+        if not self._is_set(value) or self._stays_as_it_is(self._callees.get(site), value, name):
+            return value
+        use = Use(self._probing, site, SET_ORDER)
+        return value if use.is_unordered else _ordered(use, value, argument=name)
+
+    def _is_set(self, value: Any) -> bool:
+        kind = type(value)
+        if is_set_type(kind):
+            return True
+        if len(self._no_sets) < 10_000:
+            self._no_sets.add(kind)
+        return False
+
+    def _stays_as_it_is(self, callee: _Callee, value: Any, name: str) -> bool:
+        """Whether what is called does not iterate a set that it gets, or does so in code that is probed itself."""
+        if isinstance(callee, str):
+            return callee in _IGNORES_ORDER or (callee == "sum" and {type(one) for one in value} <= {int, bool})
+        if isinstance(callee, type):
+            if callee.__name__ in _HOLDERS or (callee is dict and not name.isdigit()):
+                return True
+            callee = getattr(getattr(callee, "__init__", None), "__code__", None)
+            # A data class stores what it gets.
+            if callee is None or callee.co_filename == "<string>":
+                return callee is not None
+        return callee is not None and (callee.co_name in _IGNORES_ORDER or is_rewritten(callee.co_filename))
+
+    @staticmethod
+    def _member_probe() -> Any:
+        def member(_: str, value: Any) -> Any:
+            _use(value)
+            return value
+
+        return member
+
+    def _members_probe(self) -> Any:
+        def members(_: str, values: Any) -> Any:
+            kind = type(values)
+            if kind in (list, tuple, dict):
+                for value in values:
+                    _use(value)
+                return values
+            if self._is_set(values) or kind in (str, bytes, range):
+                return values
+            try:
+                return map(_used, values)
+            except TypeError:
+                return values
+
+        return members
+
+    @staticmethod
+    def _key_probe(call: Any) -> Any:
+        def key(site: str, value: Any) -> Any:
+            return call(site, value) if callable(value) else value
+
+        return key
+
+
+def _is_builtin(kind: type) -> bool:
+    """Whether objects of a type are functions written in C; those that know their class are of a type derived from it."""
+    return kind is BuiltinFunctionType or kind.__base__ is BuiltinFunctionType
+
+
+def _ordered(use: Use, value: Any, **details: Any) -> Any:
+    """A set as it is iterated: itself, or its elements in a fixed order."""
+    try:
+        result = in_order(value) if use.is_fixed else value
+    except Exception:
+        # It was changed by another thread meanwhile.
+        return value
+    use.note(
+        lambda: order_text(result, _key_of(value)),
+        elements=lambda: elements_of(value).value,
+        key=lambda: _key_of(value),
+        **details,
+    )
+    return result
+
+
+def _key_of(value: Any) -> str | None:
+    return sorting_attribute(value) if elements_of(value) in (Elements.OBJECTS, Elements.HASHED) else None
+
+
+def _use(value: Any) -> None:
+    if type(value) in _PLAIN_ARGUMENTS:
+        return
+    try:
+        if stable_text(value) is None:
+            FIRST_USES.use(value)
+    except Exception:
+        return
+
+
+def _used(value: Any) -> Any:
+    _use(value)
+    return value
+
+
+__all__ = ["SET_ORDER", "Elements", "Probes"]

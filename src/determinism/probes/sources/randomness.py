@@ -1,0 +1,259 @@
+"""Entropy, random generators that are made or seeded, and what is drawn from them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from determinism.digest import digest_text
+from determinism.probes.runtime import Function, SourceFunction, Use, functions, stable_text
+
+# Bytes and names that the system makes up. Fixed, they are made from a count of the uses.
+
+ENTROPY = "entropy"
+
+_uses = itertools.count()
+
+
+def _seeded(seed: int) -> Any:
+    # Not imported before the program does: its folder may have a module of the same name.
+    return import_module("random").Random(seed)
+
+
+def _generator() -> Any:
+    return _seeded(next(_uses))
+
+
+def _bytes_noted(use: Use, value: Any) -> Any:
+    use.note(lambda: stable_text(value))
+    return value
+
+
+def _bytes(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if not use.is_fixed:
+        return _bytes_noted(use, function(*arguments, **keywords))
+    return _bytes_noted(use, _generator().randbytes(arguments[0] if arguments else keywords["size"]))
+
+
+def _uuid(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if not use.is_fixed:
+        return _bytes_noted(use, function(*arguments, **keywords))
+    uuid = sys.modules["uuid"]
+    version = 1 if function is uuid.uuid1 else 4
+    return _bytes_noted(use, uuid.UUID(int=_generator().getrandbits(128), version=version))
+
+
+def _secret(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if not use.is_fixed:
+        return _bytes_noted(use, function(*arguments, **keywords))
+    generator, name = _generator(), getattr(function, "__name__", "")
+    if name in ("randbelow", "_randbelow_with_getrandbits"):
+        return _bytes_noted(use, generator.randrange(*arguments, **keywords))
+    if name in ("getrandbits", "choice"):
+        return _bytes_noted(use, getattr(generator, name)(*arguments, **keywords))
+    size = next(iter((*arguments, *keywords.values())), None) or 32
+    made = generator.randbytes(size)
+    if name == "token_bytes":
+        return _bytes_noted(use, made)
+    # The text has two digits for each byte, or four letters for three bytes.
+    letters = -(-size * 4 // 3)
+    return _bytes_noted(use, made.hex() if name == "token_hex" else (made.hex() * 2)[:letters])
+
+
+def _system_generator(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A generator that asks the system for each number: it is told by where it was made."""
+    use.note(lambda: "0" if use.is_fixed else os.urandom(8).hex())
+    return _seeded(0) if use.is_fixed else function(*arguments, **keywords)
+
+
+def _names() -> Iterator[str]:
+    return (f"fixed{number:05}" for number in itertools.count())
+
+
+def _temporary(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    tempfile: Any = sys.modules["tempfile"]
+    if use.is_fixed and not isinstance(getattr(tempfile, "_name_sequence", None), type(_names())):
+        tempfile._name_sequence = _names()
+    result = function(*arguments, **keywords)
+    named: Any = result[1] if isinstance(result, tuple) else getattr(result, "name", result)
+    use.note(lambda: os.path.basename(os.fsdecode(named)))
+    return result
+
+
+ENTROPY_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(ENTROPY, _bytes, "os", "urandom getrandom"),
+    *functions(ENTROPY, _uuid, "uuid", "uuid1 uuid4"),
+    *functions(ENTROPY, _secret, "secrets", "token_bytes token_hex token_urlsafe randbelow randbits choice"),
+    *functions(ENTROPY, _system_generator, "random", "SystemRandom"),
+    *functions(ENTROPY, _temporary, "tempfile", "mkdtemp mkstemp mktemp NamedTemporaryFile TemporaryDirectory"),
+)
+
+
+# Draws from the global generators of Python and NumPy. Fixed, such a generator is seeded once, with 0, before its
+# first draw.
+
+PYTHON = "python-random"
+NUMPY = "numpy-random"
+
+_draw_seeded: set[str] = set()
+
+_PYTHON_DRAWS = (
+    "random uniform triangular randint choice randrange sample shuffle choices normalvariate lognormvariate expovariate"
+    " vonmisesvariate gammavariate gauss betavariate paretovariate weibullvariate getrandbits randbytes binomialvariate"
+)
+_NUMPY_DRAWS = (
+    "beta binomial bytes chisquare choice dirichlet exponential f gamma geometric gumbel hypergeometric laplace logistic"
+    " lognormal logseries multinomial multivariate_normal negative_binomial noncentral_chisquare noncentral_f normal"
+    " pareto permutation poisson power rand randint randn random random_integers random_sample ranf rayleigh sample"
+    " shuffle standard_cauchy standard_exponential standard_gamma standard_normal standard_t triangular uniform vonmises"
+    " wald weibull zipf"
+)
+
+
+def _state(name: str) -> str:
+    # It imports `random`, which the program has done by now.
+    from determinism.rng import state_digests
+
+    return f"generator {state_digests()[name].hex()}"
+
+
+def _from_python(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if use.is_fixed and PYTHON not in _draw_seeded:
+        _draw_seeded.add(PYTHON)
+        sys.modules["random"].seed(0)
+    use.note(lambda: _state("python"))
+    return function(*arguments, **keywords)
+
+
+def _from_numpy(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if use.is_fixed and NUMPY not in _draw_seeded:
+        _draw_seeded.add(NUMPY)
+        sys.modules["numpy.random"].seed(0)
+    use.note(lambda: _state("numpy"))
+    return function(*arguments, **keywords)
+
+
+DRAW_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(PYTHON, _from_python, "random", _PYTHON_DRAWS),
+    *functions(NUMPY, _from_numpy, "numpy.random", _NUMPY_DRAWS),
+)
+
+
+UNSEEDED = "unseeded-generator"
+VALUE = "seed-value"
+
+_SEED_NAMES = ("seed", "a", "x", "entropy")
+_CONSTANT = 0
+
+
+def _seed_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if arguments:
+        return arguments[0]
+    return next((keywords[name] for name in _SEED_NAMES if name in keywords), None)
+
+
+def _called(function: Function, seed: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Call a function with another seed."""
+    if arguments:
+        return function(seed, *arguments[1:], **keywords)
+    name = next((name for name in _SEED_NAMES if name in keywords), None)
+    return function(seed, **keywords) if name is None else function(**{**keywords, name: seed})
+
+
+def _seeded_generator(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A function that takes a seed, and entropy from the system if it gets none."""
+    seed = _seed_of(arguments, keywords)
+    if seed is not None:
+        return _with_value(use.of(VALUE), function, arguments, keywords)
+    if use.is_fixed:
+        result = _called(function, _CONSTANT, arguments, keywords)
+    else:
+        result = function(*arguments, **keywords)
+    use.note(lambda: _state_text(result, function))
+    return result
+
+
+def _with_value(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A function that is given a seed."""
+    seed = _seed_of(arguments, keywords)
+    text = stable_text(seed)
+    if text is None and hasattr(seed, "bit_generator"):
+        # A generator is passed on.
+        return function(*arguments, **keywords)
+    if use.is_fixed and not hasattr(seed, "spawn_key"):
+        seed, text = _CONSTANT, stable_text(_CONSTANT)
+    use.note(lambda: text, seeds=_seeded_library(function))
+    return _called(function, seed, arguments, keywords)
+
+
+def _seeded_library(function: Function) -> str:
+    """The library whose generator a function seeds; of methods that of the object."""
+    holder = getattr(function, "__self__", None)
+    named = getattr(function, "__module__", None) or type(holder).__module__
+    return str(named).partition(".")[0]
+
+
+def _drawn(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`torch.seed()` and `Generator.seed()` take a seed from the system and give it."""
+    if use.is_fixed:
+        holder: Any = getattr(function, "__self__", None)
+        if not hasattr(holder, "manual_seed"):
+            holder = sys.modules["torch"]
+        holder.manual_seed(_CONSTANT)
+        result = _CONSTANT
+    else:
+        result = function(*arguments, **keywords)
+    use.note(lambda: str(result))
+    return result
+
+
+def _state_text(made: Any, function: Function) -> str | None:
+    """A text for the state of what was made or seeded."""
+    if made is None:
+        # It imports `random`, which a program that seeds has done by now.
+        from determinism.rng import state_digests
+
+        digests = state_digests()
+        name = "numpy" if str(getattr(function, "__module__", "") or "").startswith("numpy") else "python"
+        return f"generator {digests[name].hex()}"
+    for name in ("bit_generator", "_bit_generator"):
+        made = getattr(made, name, made)
+    for name in ("state", "entropy"):
+        state = getattr(made, name, None)
+        if state is not None:
+            return f"generator {digest_text(_flat(state)).hex()}"
+    getstate = getattr(made, "getstate", None)
+    return None if getstate is None else f"generator {digest_text(repr(getstate())).hex()}"
+
+
+def _flat(state: Any) -> str:
+    if isinstance(state, dict):
+        return ",".join(f"{name}={_flat(part)}" for name, part in sorted(state.items()))
+    to_bytes = getattr(state, "tobytes", None)
+    return repr(state) if to_bytes is None else str(to_bytes().hex())
+
+
+SEEDING_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(UNSEEDED, _seeded_generator, "random", "seed Random"),
+    *functions(
+        UNSEEDED, _seeded_generator, "numpy.random",
+        "seed default_rng RandomState SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64",
+    ),
+    *functions(UNSEEDED, _drawn, "torch", "seed Generator.seed"),
+    *functions(UNSEEDED, _drawn, "torch.cuda", "seed seed_all"),
+    *functions(VALUE, _with_value, "torch", "manual_seed Generator.manual_seed"),
+    *functions(VALUE, _with_value, "torch.random", "manual_seed"),
+    *functions(VALUE, _with_value, "torch.cuda", "manual_seed manual_seed_all"),
+    *functions(VALUE, _with_value, "torch.mps", "manual_seed"),
+    *functions(VALUE, _with_value, "jax.random", "PRNGKey key"),
+    *functions(VALUE, _with_value, "tensorflow", "random.set_seed"),
+    *functions(VALUE, _with_value, "keras", "utils.set_random_seed"),
+    *functions(VALUE, _with_value, "transformers.trainer_utils", "set_seed"),
+    *functions(VALUE, _with_value, "accelerate.utils.random", "set_seed"),
+    *functions(VALUE, _with_value, "lightning.fabric.utilities.seed", "seed_everything"),
+    *functions(VALUE, _with_value, "lightning_fabric.utilities.seed", "seed_everything"),
+)  # fmt: skip

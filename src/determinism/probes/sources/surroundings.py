@@ -1,0 +1,299 @@
+"""What surrounds a program: directory order, hashes, memory, the machine, processes, times of training."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from determinism.digest import digest_bytes, digest_text
+from determinism.factors.simple import Entries
+from determinism.probes.runtime import (
+    FIRST_USES,
+    Function,
+    SourceFunction,
+    Use,
+    elements_of,
+    functions,
+    in_order,
+    stable_text,
+)
+from determinism.process_name import own_name
+
+# What depends on hashes and addresses: `hash`, `id`, and the element that `set.pop` takes.
+
+HASH = "hash"
+IDENTITY = "id"
+SET_ORDER = "set-order"
+
+_BITS = (1 << 61) - 1
+"""Python's hashes are below this number on machines of 64 bits."""
+_NUMBERS = (int, float, complex, bool, type(None))
+_addresses: dict[int, int] = {}
+_next_address = itertools.count(1)
+
+
+def _hashed(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    value = arguments[0]
+    if use.is_fixed and type(value) not in _NUMBERS:
+        text = stable_text(value)
+        number = FIRST_USES.use(value) if text is None else None
+        if text is not None or number is not None:
+            digest = digest_text(f"object:{number}" if text is None else text)
+            result = int.from_bytes(digest[:8], "big") % _BITS
+    use.note(lambda: str(result))
+    return result
+
+
+def _identified(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result = _numbered(arguments[0], result)
+    use.note(lambda: str(result))
+    return result
+
+
+def _numbered(value: Any, address: int) -> int:
+    """The number of an object by its first use: even, or odd where only its address tells it apart from others.
+
+    What comes to lie where another object was is a new one. Which object that is differs from run to run.
+    """
+    number = FIRST_USES.use(value)
+    if number is not None:
+        return 2 * (number + 1)
+    known = _addresses.get(address)
+    if known is None:
+        known = _addresses[address] = next(_next_address)
+    return 2 * known - 1
+
+
+def _popped(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    elements = function.__self__  # type: ignore[attr-defined]
+    if not use.is_fixed or not elements:
+        result = function(*arguments, **keywords)
+    else:
+        result = in_order(elements)[0]
+        elements.remove(result)
+    use.note(lambda: stable_text(result), elements=lambda: elements_of([result]).value)
+    return result
+
+
+HASH_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(HASH, _hashed, "builtins", "hash"),
+    *functions(IDENTITY, _identified, "builtins", "id"),
+    SourceFunction(SET_ORDER, "builtins", "set.pop", _popped),
+)
+
+
+LISTING = "listing"
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _name(entry: Any) -> str:
+    return str(getattr(entry, "name", entry))
+
+
+def _settled(use: Use, found: list[Any], key: Callable[[Any], Any] = _as_is) -> list[Any]:
+    """A listing as the program gets it; noted, unless it does not mind the order."""
+    if use.is_unordered:
+        return found
+    if use.is_fixed:
+        found = sorted(found, key=key)
+    use.note(lambda: "\n".join(_name(entry) for entry in found))
+    return found
+
+
+def _whole(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return _settled(use, function(*arguments, **keywords))
+
+
+def _one_by_one(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    return _later(use, function(*arguments, **keywords))
+
+
+def _later(use: Use, found: Iterable[Any]) -> Iterator[Any]:
+    yield from _settled(use, list(found))
+
+
+def _scanned(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    with function(*arguments, **keywords) as entries:
+        found = list(entries)
+    return Entries(_settled(use, found, _name))
+
+
+def _walked(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    return _each_folder(use, function(*arguments, **keywords))
+
+
+def _each_folder(use: Use, folders: Iterable[Any]) -> Iterator[Any]:
+    for found in folders:
+        # The lists themselves are sorted, since the walk goes on through the one of folders.
+        names, files = found[1], found[2]
+        if use.is_fixed:
+            names.sort()
+            files.sort()
+        if not use.is_unordered:
+            use.note(lambda parts=(*names, "", *files): "\n".join(map(os.fsdecode, parts)))  # type: ignore[misc]
+        yield found
+
+
+LISTING_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(LISTING, _whole, "os", "listdir"),
+    *functions(LISTING, _scanned, "os", "scandir"),
+    *functions(LISTING, _walked, "os", "walk fwalk"),
+    *functions(LISTING, _whole, "glob", "glob"),
+    *functions(LISTING, _one_by_one, "glob", "iglob"),
+    *functions(LISTING, _one_by_one, "pathlib", "Path.iterdir Path.glob Path.rglob"),
+    *functions(LISTING, _walked, "pathlib", "Path.walk"),
+)
+
+
+# How busy the machine is, and what a process has used of it. Fixed, each number is one that is the same everywhere.
+
+MACHINE = "machine-state"
+
+_BYTES = 1 << 33
+"""In the place of any whole number: most are bytes of memory, and who is told of too few does something else."""
+
+
+def _machine_state(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result = _constant(result)
+    use.note(lambda: repr(result))
+    return result
+
+
+def _constant(value: Any) -> Any:
+    """A value of the same types, whose numbers are the same in every run."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return type(value)(_BYTES if isinstance(value, int) else 1)
+    if isinstance(value, tuple):
+        parts = [_constant(part) for part in value]
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    if isinstance(value, list):
+        return [_constant(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _constant(part) for key, part in value.items()}
+    return value
+
+
+MACHINE_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(MACHINE, _machine_state, "os", "getloadavg times"),
+    *functions(MACHINE, _machine_state, "resource", "getrusage"),
+    *functions(
+        MACHINE, _machine_state, "psutil", "cpu_percent cpu_times cpu_times_percent cpu_freq cpu_stats getloadavg"
+    ),
+    *functions(
+        MACHINE, _machine_state, "psutil", "virtual_memory swap_memory disk_io_counters net_io_counters boot_time"
+    ),
+    *functions(
+        MACHINE,
+        _machine_state,
+        "psutil",
+        "Process.cpu_percent Process.cpu_times Process.memory_info Process.memory_percent",
+    ),
+    *functions(MACHINE, _machine_state, "psutil", "Process.memory_full_info Process.num_threads Process.create_time"),
+)
+
+
+# Arrays that are made without being filled: they hold what was in memory before. Fixed, they hold zeros.
+
+MEMORY = "uninitialized-array"
+
+_MOST_BYTES = 1 << 20
+
+
+def _array(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result.fill(0)
+    use.note(lambda: _bytes_text(result))
+    return result
+
+
+def _bytes_text(array: Any) -> str | None:
+    if array.dtype.hasobject or array.nbytes > _MOST_BYTES:
+        return None
+    return f"memory {digest_bytes(array.tobytes()).hex()}"
+
+
+def _tensor(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The recorder sees by itself what tensors hold, and whether it is read."""
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result.detach().zero_()
+    return result
+
+
+MEMORY_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(MEMORY, _array, "numpy", "empty empty_like"),
+    *functions(MEMORY, _tensor, "torch", "empty empty_like empty_strided Tensor.new_empty"),
+)
+
+
+# Numbers that the system gives to processes and threads. Fixed, they are numbers that no process can have.
+
+PROCESS = "process-id"
+
+_ABOVE_ALL = 1 << 30
+"""Linux gives numbers up to 2**22 (proc(5), `pid_max`), so that a signal to one of ours reaches nobody."""
+_threads: dict[int, int] = {}
+
+
+def _process(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        name = "parent" if function is os.getppid else own_name("") or "main"
+        result = _ABOVE_ALL + int.from_bytes(digest_text(name)[:2], "big")
+    use.note(lambda: str(result))
+    return result
+
+
+def _thread(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    result = function(*arguments, **keywords)
+    if use.is_fixed:
+        result = _ABOVE_ALL + _threads.setdefault(threading.get_ident(), len(_threads))
+    use.note(lambda: str(result))
+    return result
+
+
+PROCESS_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(PROCESS, _process, "os", "getpid getppid"),
+    *functions(PROCESS, _thread, "threading", "get_ident get_native_id"),
+)
+
+
+# Choices of a training loop by which it gives up an order or a state. Fixed, it keeps them.
+
+CHECKPOINT = "checkpoint-rng"
+LOADER = "loader-order"
+
+
+def _choosing(name: str) -> Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]:
+    """A function for which an argument, given as False, gives something up."""
+
+    def called(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if keywords.get(name, True):
+            return function(*arguments, **keywords)
+        if use.is_fixed:
+            keywords = {**keywords, name: True}
+        else:
+            use.note(lambda: None)
+        return function(*arguments, **keywords)
+
+    return called
+
+
+TRAINING_FUNCTIONS: tuple[SourceFunction, ...] = (
+    *functions(
+        CHECKPOINT, _choosing("preserve_rng_state"), "torch.utils.checkpoint", "checkpoint checkpoint_sequential"
+    ),
+    *functions(LOADER, _choosing("in_order"), "torch.utils.data.dataloader", "DataLoader DataLoader.__init__"),
+)

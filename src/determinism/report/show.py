@@ -1,0 +1,210 @@
+"""What a trace holds, without comparing it: `determinism show`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from determinism.errors import legible
+from determinism.exit_status import exit_phrase
+from determinism.knowledge.settings import Remaining, Setting, table
+from determinism.redaction import redacted
+from determinism.report.entries import counted, frame_text, stop_phrase
+from determinism.trace.opening import part_names
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import Table
+from determinism.types import NO_DIGEST, Phase, Role
+
+_MOST_OPS = 12
+
+
+def render_trace(trace: Trace, console: Console) -> None:
+    """Print the run, and per process its steps, phases and most frequent ops.
+
+    Raises:
+        TraceError: The trace cannot be read.
+    """
+    manifest = trace.manifest
+    console.print(Text(f"trace        {legible(str(trace.folder))}"))
+    if parts := part_names(trace.folder):
+        console.print(Text(f"parts        {legible(', '.join(parts))}"))
+    console.print(Text(f"command      {legible(' '.join(redacted(manifest.get('command') or [])))}"))
+    console.print(Text(f"ended        {legible(_ending(manifest))}"))
+    if not trace.processes:
+        console.print("No process recorded anything.")
+    for process in trace.processes:
+        _render_process(process, console)
+
+
+def _ending(manifest: dict[str, Any]) -> str:
+    if not manifest.get("complete"):
+        return "not known: it is still running, or its recording was ended from outside"
+    status, stopped_by = manifest.get("exit_status"), manifest.get("stopped_by")
+    known = [exit_phrase(status) if status is not None else "", stop_phrase(str(stopped_by)) if stopped_by else ""]
+    parts = [part for part in known if part] or ["when the recorded block was left"]
+    return f"{', '.join(parts)}, after {manifest.get('seconds') or 0:.1f} s"
+
+
+def _completeness(process: ProcessTrace) -> str | None:
+    """Why the trace lacks records; None if it has all."""
+    if process.stopped_by is not None:
+        return {"disk-full": "the disk was full", "max-disk": "the limit of --max-disk was reached"}.get(
+            process.stopped_by
+        )
+    if process.truncated:
+        return "its files are cut or damaged"
+    return None if process.description.get("ended") else "the process was killed; everything until then is here"
+
+
+def _render_process(process: ProcessTrace, console: Console) -> None:
+    _, steps = process.extent
+    records = 0
+    size = sum(file.stat().st_size for file in process.folder.iterdir())
+    phases: Counter[int] = Counter()
+    ops: Counter[int] = Counter()
+    for chunk in process.chunks():
+        records += chunk.rows
+        for counter, name in ((phases, "phase"), (ops, "op")):
+            values, counts = np.unique(chunk.columns[name], return_counts=True)
+            counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    description = process.description
+    console.print()
+    console.print(
+        Text(
+            f"process      {legible(process.key)}, {legible(str(description.get('framework')))}, level {description.get('level')}"
+        )
+    )
+    console.print(
+        Text(f"records      {records:,} in {steps:,} steps, {size:,} bytes ({size / max(records, 1):.1f} per record)")
+    )
+    counted = legible(process.steps_by or "") or ("batches" if steps else "nothing")
+    console.print(Text(f"steps by     {counted}"))
+    lack = _completeness(process)
+    if lack is not None:
+        console.print(Text(f"complete     no: {lack}"))
+    console.print(
+        Text("phases       " + (", ".join(f"{Phase(p).label} {n:,}" for p, n in sorted(phases.items())) or "none"))
+    )
+    for spot in description.get("blind_spots") or []:
+        console.print(Text(legible(f"blind spot   {spot['what']}: {spot['reason']} ({spot['count']})")))
+    grid = Grid(box=None, padding=(0, 2, 0, 0))
+    grid.add_column("count", justify="right", header_style="dim")
+    grid.add_column("op", header_style="dim")
+    for number, count in ops.most_common(_MOST_OPS):
+        grid.add_row(f"{count:,}", Text(legible(process.names.text(Table.OP, number) or "?")))
+    console.print(grid)
+    if len(ops) > _MOST_OPS:
+        console.print(Text(f"and {len(ops) - _MOST_OPS} more ops"))
+
+
+def render_records(trace: Trace, console: Console, *, step: int | None, limit: int | None) -> None:
+    """Print single records, one line each.
+
+    Args:
+        trace: What to show.
+        console: Where to print.
+        step: Only this step.
+        limit: At most so many per process.
+
+    Raises:
+        TraceError: The trace cannot be read.
+    """
+    for process in trace.processes:
+        console.print(Text(f"process {legible(process.key)}"))
+        lines = _record_lines(process, step)
+        shown = 0
+        for line in islice(lines, limit):
+            shown += 1
+            console.print(Text(legible(line, console.encoding)), soft_wrap=True)
+        if next(lines, None) is not None:
+            more = "more" if step is not None else f"{process.extent[0] - shown:,} more"
+            console.print(Text(f"    … and {more}; --records lists as many as it is given"))
+        if not shown:
+            steps = f" of step {step}; it has {counted(process.extent[1], 'step')}, counted from 0"
+            console.print(Text(f"no records{'' if step is None else steps}"))
+
+
+def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:
+    names = process.names
+    for chunk in process.chunks():
+        outputs = chunk.children["outputs"]
+        for row in range(chunk.rows):
+            columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
+            if step is not None and columns["step"] != step:
+                continue
+            stack = names.stack(columns["stack"])
+            digests = [
+                outputs.columns["digest"][at].tobytes() for at in range(outputs.starts[row], outputs.starts[row + 1])
+            ]
+            role = Role(columns["role"])
+            yield "  ".join(
+                [
+                    f"{chunk.first + row:>8} step {columns['step']} {Phase(columns['phase']).label:<10}",
+                    (names.text(Table.OP, columns["op"]) or "?")
+                    + ("" if role is Role.OP else f" [{role.name.lower()}]"),
+                    names.text(Table.MODULE, columns["module"]) or "",
+                    " ".join("-" if digest == NO_DIGEST else digest.hex()[:12] for digest in digests),
+                    frame_text(stack[0]) if stack else "",
+                ]
+            )
+
+
+# What `determinism doctor` found, as text.
+
+_GAP = "  "
+
+
+class Inspected(Protocol):
+    """What is shown."""
+
+    @property
+    def interpreter(self) -> str: ...  # noqa: D102
+    @property
+    def python(self) -> str: ...  # noqa: D102
+    @property
+    def frameworks(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def failures(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def settings(self) -> Sequence[Setting]: ...  # noqa: D102
+    @property
+    def remaining(self) -> Sequence[Remaining]: ...  # noqa: D102
+    @property
+    def missing(self) -> Sequence[Setting]: ...  # noqa: D102
+
+
+def story(inspection: Inspected) -> str:
+    """Verdict, the table of settings, and the lines to add.
+
+    Args:
+        inspection: What was found.
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in inspection.frameworks.items()) or "no framework"
+    lines = [
+        f"{_verdict(inspection)}: Python {inspection.python} with {versions}",
+        f"{_GAP}{inspection.interpreter}",
+        "",
+    ]
+    lines += [f"{name} is installed and cannot be imported: {reason}" for name, reason in inspection.failures.items()]
+    lines.append(table(inspection.settings, inspection.remaining))
+    if inspection.missing:
+        lines += ["", "To make all of them, without a change to the program:"]
+        lines += [f"{_GAP}determinism run --seed 1 -- COMMAND"]
+        lines += ["or, in the program, with what Python reads when it starts set before:"]
+        lines += [f"{_GAP}determinism.enable(seed=1)", "or one by one:"]
+        lines += [f"{_GAP}{line}" for line in dict.fromkeys(one.line for one in inspection.missing if one.line)]
+    return "\n".join(lines)
+
+
+def _verdict(inspection: Inspected) -> str:
+    count = len(inspection.missing)
+    if count:
+        return f"{count} setting{'s are' if count > 1 else ' is'} missing"
+    return "Frameworks cannot be imported" if inspection.failures else "Nothing is missing"

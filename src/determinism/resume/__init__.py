@@ -1,0 +1,1 @@
+"""Whether a resumed run continues as the full one: what `determinism check-resume` adds to the core."""

@@ -1,0 +1,593 @@
+"""Pairs the steps of a resumed run with those of the full run, and finds what a checkpoint lacks.
+
+With `zero_grad(set_to_none=False)` the full run adds the first gradient of a step to zeros, and a resumed run, which has no gradients yet,
+keeps that gradient itself. Both hold the same then. What follows is compared by value, so gradients that were lost still show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.comparison.columns import Canonical, join, keys_of, producers
+from determinism.comparison.fingerprints import ordered
+from determinism.comparison.ordered import ProcessComparison, compare_processes
+from determinism.comparison.origins import entry_of
+from determinism.comparison.result import Comparison, Trouble
+from determinism.comparison.runs import cut_reasons, cut_troubles, environment_differences, recorded_by, summary_of
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import END_OP, LOAD_OP, NONE, RESULTS_OP, STEP_OP, Table
+from determinism.trace.stream import Array, Chunk, cut, pick
+from determinism.trace.stream import join as joined
+from determinism.trace.views import Remainder
+from determinism.types import NO_DIGEST, Kind, Phase, Role, Verdict
+
+# Finds where the first step after a checkpoint begins, in the full run and in the resumed one.
+
+
+def first_step_of_both(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> tuple[int, int] | None:
+    """The records with which the first step after the checkpoint begins in both; None if one has no such step.
+
+    What goes before in that step is building, loading and passing over in the one, and the end of the step before in the other.
+
+    Args:
+        full: The run that was not stopped.
+        resumed: The run that went on.
+        steps: How many steps of the full run went before.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    mine, other = of_step(full, steps), of_step(resumed, 0)
+    if mine is None or other is None:
+        return None
+    batches = [np.flatnonzero(chunk.columns["role"] == Role.BATCH) for chunk in (mine, other)]
+    count = min(len(rows) for rows in batches)
+    if count:
+        return mine.first + int(batches[0][-count]), other.first + int(batches[1][-count])
+    is_known = ~np.isin(mine.columns["phase"], (Phase.CHECKPOINT, Phase.INIT))
+    usable = [np.flatnonzero(is_known), np.flatnonzero(_has_begun(resumed, other))]
+    return _first_common(mine, other, usable, Canonical(full, resumed))
+
+
+def _has_begun(process: ProcessTrace, chunk: Chunk) -> Array:
+    """Which records may belong to the first step: before all that is loaded there is building, and after it the step may have begun."""
+    ops = process.names.texts(Table.OP)
+    loads = np.flatnonzero(chunk.columns["op"] == ops.index(LOAD_OP)) if LOAD_OP in ops else np.zeros(0, np.int64)
+    first = int(loads[-1]) + 1 if loads.size else chunk.rows
+    found: Array = np.isin(chunk.columns["phase"], (Phase.CHECKPOINT, Phase.INIT), invert=True)
+    found[first:] |= chunk.columns["phase"][first:] == Phase.INIT
+    return found
+
+
+def _first_common(mine: Chunk, other: Chunk, usable: list[Array], canonical: Canonical) -> tuple[int, int] | None:
+    """The first records that do the same in both, as seen from the end of the step."""
+    keys = [
+        keys_of(pick(in_forward(chunk), rows), canonical, side)
+        for side, (chunk, rows) in enumerate(zip((mine, other), usable, strict=True))
+    ]
+    left, right = join(keys[0][::-1], keys[1][::-1])
+    pairs = [(len(keys[0]) - 1 - int(a), len(keys[1]) - 1 - int(b)) for a, b in zip(left, right, strict=True)]
+    found: tuple[int, int] | None = None
+    for at, its in sorted(pairs, reverse=True):
+        if found is None or its < found[1]:
+            found = at, its
+    return None if found is None else (mine.first + int(usable[0][found[0]]), other.first + int(usable[1][found[1]]))
+
+
+def in_forward(chunk: Chunk) -> Chunk:
+    """The records of a first step, in which all that comes before the backward belongs to the forward.
+
+    Between a batch and the model, a program that has just begun is in another phase than one that comes from a step.
+    """
+    until = first_backward(chunk)
+    phase = chunk.columns["phase"].copy()
+    phase[:until] = np.where(np.isin(phase[:until], (Phase.INIT, Phase.OTHER)), Phase.FORWARD, phase[:until])
+    return replace(chunk, columns={**chunk.columns, "phase": phase})
+
+
+def first_backward(chunk: Chunk) -> int:
+    """The row with which the backward begins; 0 if there is none."""
+    is_later = np.isin(chunk.columns["phase"], (Phase.BACKWARD, Phase.OPTIMIZER)) | (chunk.columns["role"] == Role.LOSS)
+    return int(np.argmax(is_later)) if is_later.any() else 0
+
+
+def of_step(process: ProcessTrace, step: int, start: int = 0) -> Chunk | None:
+    """The records of one step; None if there are none.
+
+    Args:
+        process: Whose.
+        step: Its number.
+        start: The first record that counts.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    parts = []
+    for chunk in process.chunks():
+        rows: Array = np.flatnonzero((chunk.columns["step"] == step) & (chunk.numbers >= start))
+        if len(rows):
+            parts.append(cut(chunk, int(rows[0]), int(rows[-1]) + 1))
+    return joined(parts) if parts else None
+
+
+_ADDS = "aten::add_.Tensor"
+"""How backward adds to a gradient that is there."""
+_CLEARS = frozenset(
+    {
+        "aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar",
+        "aten::mul_.Tensor", "aten::mul_.Scalar", "aten::_foreach_mul_.Scalar",
+    }
+)  # fmt: skip
+_ZEROS = ("=0", "=0.0")
+_KEEPS = frozenset(
+    {
+        "aten::clone", "aten::copy_", "aten::_to_copy", "aten::detach", "aten::empty_strided",
+        "aten::new_empty_strided", "aten::empty_like", "aten::contiguous",
+    }
+)  # fmt: skip
+"""How backward keeps a gradient that is the first one."""
+_MOST_STEPS = 64
+"""A module that is called now and then gets its first gradient late."""
+
+
+class Alone(NamedTuple):
+    """Numbers of records that only one of two runs has."""
+
+    full: list[int]
+    resumed: list[int]
+
+
+def alone_with_gradients(full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]) -> Alone:
+    """What only one run does because one has gradients and the other has none yet.
+
+    Args:
+        full: The run that was not stopped.
+        resumed: The run that went on.
+        steps: How many steps of the full run went before.
+        starts: The records with which the first step after the checkpoint begins in both.
+
+    Returns:
+        Of the full run what clears gradients and adds to them, of the resumed one what keeps them; and in its first step whatever it does
+        alone: what a program makes when it is first needed, such as the scale of a gradient scaler, it makes once more.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    canonical = Canonical(full, resumed)
+    found = Alone([], [])
+    for step in _steps_to_look_at(full, resumed, steps):
+        chunks = [
+            of_step(process, number, start)
+            for process, number, start in ((full, step, starts[0]), (resumed, step - steps, starts[1]))
+        ]
+        if chunks[0] is None or chunks[1] is None:
+            continue
+        sides = [
+            _Side(process, in_forward(chunk) if step == steps else chunk)
+            for process, chunk in zip((full, resumed), chunks, strict=True)
+            if chunk is not None
+        ]
+        alone = _alone(sides, canonical)
+        found.full.extend(sides[0].chunk.first + int(row) for row in alone[0] if sides[0].touches_gradients(int(row)))
+        found.resumed.extend(
+            sides[1].chunk.first + int(row) for row in alone[1] if step == steps or sides[1].keeps(int(row))
+        )
+    return found
+
+
+class _Side:
+    """The records of a step of one run."""
+
+    def __init__(self, process: ProcessTrace, chunk: Chunk) -> None:
+        self._ops = process.names.texts(Table.OP)
+        self._arguments = process.names.texts(Table.ARGUMENTS)
+        self.chunk = chunk
+        is_backward = chunk.columns["phase"] == Phase.BACKWARD
+        adds = self._ops.index(_ADDS) if _ADDS in self._ops else NONE - 1
+        self.adds: Array = np.flatnonzero(is_backward & (chunk.columns["op"] == adds))
+        self.others: Array = np.setdiff1d(np.arange(chunk.rows), self.adds)
+
+    def added(self, row: int) -> tuple[int, int]:
+        """What an addition adds: row of its producer, below 0 for one from before, and its output."""
+        inputs = self.chunk.children["inputs"]
+        at = int(inputs.starts[row + 1]) - 1
+        if at < int(inputs.starts[row]):
+            return -1, 0
+        distance = int(inputs.columns["producer"][at])
+        return (row - distance if distance else -1), int(inputs.columns["output"][at])
+
+    def touches_gradients(self, row: int) -> bool:
+        """Whether a record adds to a gradient, or sets one to zero."""
+        op = self._ops[int(self.chunk.columns["op"][row])]
+        if op not in _CLEARS:
+            return op == _ADDS
+        number = int(self.chunk.columns["arguments"][row])
+        return "zero" in op or (number >= 0 and self._arguments[number].endswith(_ZEROS))
+
+    def keeps(self, row: int) -> bool:
+        """Whether a record may keep a first gradient."""
+        op = self._ops[int(self.chunk.columns["op"][row])].partition(".")[0]
+        return int(self.chunk.columns["phase"][row]) == Phase.BACKWARD and op in _KEEPS
+
+
+def _alone(sides: Sequence[_Side], canonical: Canonical) -> tuple[Array, Array]:
+    """Rows without a partner. Additions are partners if they add what is the same in both runs."""
+    keys = [keys_of(side.chunk, canonical, number)[side.others] for number, side in enumerate(sides)]
+    paired = join(*keys)
+    rows = [side.others[at] for side, at in zip(sides, paired, strict=True)]
+    names: list[dict[int, object]] = [{int(row): pair for pair, row in enumerate(of_side)} for of_side in rows]
+    added = [_named(side, known) for side, known in zip(sides, names, strict=True)]
+    first, second = (
+        np.array(
+            [
+                *np.setdiff1d(side.others, of_side),
+                *(row for name, row in additions.items() if name not in other),
+            ],
+            dtype=np.int64,
+        )
+        for side, of_side, additions, other in zip(sides, rows, added, reversed(added), strict=True)
+    )
+    return np.sort(first), np.sort(second)
+
+
+def _named(side: _Side, names: dict[int, object]) -> dict[object, int]:
+    """The additions by what they add, and by which of several that add it they are."""
+    found: dict[object, int] = {}
+    times: Counter[object] = Counter()
+    for row in side.adds.tolist():
+        producer, output = side.added(row)
+        adds = names.get(producer, "from before" if producer < 0 else "of its own"), output
+        found[adds, times[adds]] = row
+        # Backward adds up what comes to one place, and adds that to the gradient.
+        names[row] = adds, times[adds]
+        times[adds] += 1
+    return found
+
+
+def _steps_to_look_at(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> Iterator[int]:
+    """The first step, and those that follow in which one run adds more often than the other."""
+    counts = [_additions(process, before) for process, before in ((full, 0), (resumed, steps))]
+    yield steps
+    unlike = sorted(step for step in counts[0].keys() | counts[1].keys() if counts[0][step] != counts[1][step])
+    yield from [step for step in unlike if step > steps][:_MOST_STEPS]
+
+
+def _additions(process: ProcessTrace, steps_before: int) -> Counter[int]:
+    """How often backward adds, and gradients may be cleared, in each step."""
+    ops = [number for number, op in enumerate(process.names.texts(Table.OP)) if op == _ADDS or op in _CLEARS]
+    found: Counter[int] = Counter()
+    for chunk in process.chunks():
+        rows = np.isin(chunk.columns["op"], ops) & (chunk.columns["phase"] != Phase.OPTIMIZER)
+        for step, count in zip(*np.unique(chunk.columns["step"][rows], return_counts=True), strict=True):
+            found[int(step) + steps_before] += int(count)
+    return found
+
+
+# Finds what only one of two runs is known to hold at the end of a step.
+#
+# Modules are known from their first call, and optimizers from their first step. So the full run knows an averaged
+# model that it evaluated in an earlier epoch, and the second optimizer of a GAN, while a resumed run in its first
+# steps does not yet: no difference of what is held.
+
+Unmatched = dict[int, Array]
+"""By the number of a record the positions of the inputs that only its run has."""
+
+
+def held_by_one(full: ProcessTrace, resumed: ProcessTrace, steps_before: int) -> tuple[Unmatched, Unmatched]:
+    """What only one of two runs names at the end of a step, or of the process.
+
+    Args:
+        full: The one run.
+        resumed: The other one.
+        steps_before: How many steps of the full run went before the first step of the other.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    mine, other = _ends(full, 0), _ends(resumed, steps_before)
+    alone: tuple[Unmatched, Unmatched] = ({}, {})
+    compared: dict[tuple[str, str], tuple[Array, Array]] = {}
+    for key in mine.keys() & other.keys():
+        (number, text), (its_number, its_text) = mine[key], other[key]
+        if text == its_text or not (text.startswith("[[") and its_text.startswith("[[")):
+            continue
+        if (text, its_text) not in compared:
+            compared[text, its_text] = _apart(json.loads(text), json.loads(its_text))
+        alone[0][number], alone[1][its_number] = compared[text, its_text]
+    return alone
+
+
+def _ends(process: ProcessTrace, steps_before: int) -> dict[tuple[str, int], tuple[int, str]]:
+    """Number and names of each record of what is held, by its op and step."""
+    found = {}
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["role"] == Role.STATE):
+            op = process.names.text(Table.OP, int(chunk.columns["op"][row])) or ""
+            text = process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])) or ""
+            found[op, int(chunk.columns["step"][row]) + steps_before] = chunk.first + int(row), text
+    return found
+
+
+def _apart(mine: list[list[str]], other: list[list[str]]) -> tuple[Array, Array]:
+    """The positions of the names that the other list lacks."""
+    lists = [[tuple(name) for name in names] for names in (mine, other)]
+    known = set(lists[0]) & set(lists[1])
+    first, second = (np.array([at for at, name in enumerate(names) if name not in known], int) for names in lists)
+    return first, second
+
+
+# What a process held at the end of a step: parameters, optimizer state, states of generators, by digest.
+
+
+@dataclass(frozen=True)
+class HeldAt:
+    """What was held at the end of one step."""
+
+    digests: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """By kind and name; what was not digested is missing."""
+    makers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The record that wrote it last, -1 if none is known; by kind and name likewise."""
+    generators: tuple[bytes, ...] = ()
+    """States of the generators, in the order in which they are recorded: the framework's, Python's, NumPy's."""
+
+
+def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, HeldAt]:
+    """What was held at the end of each of some steps.
+
+    Args:
+        process: Recorded at the level `op`.
+        first: The first of the steps.
+        last: The last of them.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    ops = process.names.texts(Table.OP)
+    step_op = ops.index(STEP_OP) if STEP_OP in ops else -1
+    places: list[tuple[Chunk, int]] = []
+    for chunk in process.chunks():
+        steps = chunk.columns["step"]
+        rows = np.flatnonzero((chunk.columns["op"] == step_op) & (steps >= first) & (steps <= last))
+        places += [(chunk, int(row)) for row in rows]
+    return {int(chunk.columns["step"][row]): _held(process, chunk, row) for chunk, row in places}
+
+
+def states_at_end(process: ProcessTrace) -> tuple[bytes, ...]:
+    """States of the generators when the process ended; empty if it was killed.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    ops = process.names.texts(Table.OP)
+    end = ops.index(END_OP) if END_OP in ops else -1
+    found: tuple[bytes, ...] = ()
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["op"] == end):
+            generators = chunk.children["generators"]
+            states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
+            found = tuple(state.tobytes() for state in states)
+    return found
+
+
+def _held(process: ProcessTrace, chunk: Chunk, row: int) -> HeldAt:
+    one = entry_of(process, chunk, row)
+    names = json.loads(one.arguments) if one.arguments.startswith("[[") else []
+    digests, makers = {}, {}
+    for (kind, name), held in zip(names, one.inputs, strict=False):
+        digest = held.digest
+        if held.producer >= 0:
+            made = entry_of(process, *process.record(held.producer)).outputs
+            digest = made[held.output].digest if held.output < len(made) else None
+        if digest is not None and digest != NO_DIGEST:
+            digests[kind, name], makers[kind, name] = digest, held.producer
+    generators = chunk.children["generators"]
+    states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
+    return HeldAt(digests, makers, tuple(state.tobytes() for state in states))
+
+
+# Compares a run that went on from a checkpoint with the same steps of the run that was not stopped.
+
+_UNKNOWN_INPUTS = (
+    "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
+    "was not put back, or is not the same."
+)
+
+
+@dataclass(frozen=True)
+class ResumedProcess:
+    """One process of the three runs, and how its resumed part compares."""
+
+    full: ProcessTrace
+    first: ProcessTrace
+    resumed: ProcessTrace
+    steps_before: int
+    """How many steps the first run made."""
+    result: ProcessComparison
+    parts: tuple[Remainder, Remainder] | None
+    """What was compared; None if no step is left to compare."""
+    steps: int
+    """How many steps were compared."""
+    first_departs: ProcessComparison | None
+    """How the first run compares with the full one, where it is not the same up to the checkpoint."""
+
+
+def compare_resumed(full: Trace, first: Trace, resumed: Trace) -> list[ResumedProcess]:
+    """Compare each process of a resumed run with the same steps of the full run.
+
+    Args:
+        full: The run that was not stopped.
+        first: The run that saved the checkpoint and ended.
+        resumed: The run that went on from it.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    by_key: Sequence[dict[str, ProcessTrace]] = [{p.key: p for p in ordered(trace)} for trace in (full, first, resumed)]
+    common = [key for key in by_key[0] if all(key in keys for keys in by_key)]
+    return [_compare(by_key[0][key], by_key[1][key], by_key[2][key]) for key in common]
+
+
+def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> ResumedProcess:
+    steps = first.extent[1]
+    whole = [_count_before(process, steps) for process in (full, first)]
+    early = compare_processes(full.until(whole[0]), first.until(whole[1]))
+    # What one of them did besides, such as saving, has not changed anything.
+    departs = early if early.divergence is not None and early.divergence.kind is not Kind.STRUCTURE else None
+    starts = first_step_of_both(full, resumed, steps)
+    compared = min(full.extent[1] - steps, resumed.extent[1])
+    if starts is None or compared <= 0:
+        return ResumedProcess(full, first, resumed, steps, ProcessComparison(full.key), None, 0, departs)
+    unseen = alone_with_gradients(full, resumed, steps, starts)
+    alone = [
+        {**held, **results_of_before(process, start, step)}
+        for held, process, start, step in zip(
+            held_by_one(full, resumed, steps), (full, resumed), starts, (steps, 0), strict=True
+        )
+    ]
+    ends = _backward_begins(full, steps, starts[0]), _backward_begins(resumed, 0, starts[1])
+    parts = (
+        Remainder(full, starts[0], forward_until=ends[0], skipped=unseen.full, without=alone[0]),
+        Remainder(
+            resumed, starts[1], forward_until=ends[1], steps_before=steps, unseen=unseen.resumed, without=alone[1]
+        ),
+    )
+    result = compare_processes(*parts)
+    _doubt_op(result, parts)
+    return ResumedProcess(full, first, resumed, steps, result, parts, compared, departs)
+
+
+def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int, Array]:
+    """What the first step's record of unread values names that was made before: building the one and loading in the other.
+
+    Args:
+        process: Either run.
+        start: The record with which the first step after the checkpoint begins.
+        step: Its number.
+
+    Returns:
+        By the number of the record the positions of those inputs.
+    """
+    chunk = of_step(process, step, start)
+    ops = process.names.texts(Table.OP)
+    if chunk is None or RESULTS_OP not in ops:
+        return {}
+    inputs = chunk.children["inputs"]
+    made_by = producers(chunk)
+    found: dict[int, Array] = {}
+    for row in np.flatnonzero(chunk.columns["op"] == ops.index(RESULTS_OP)).tolist():
+        begins, ends = int(inputs.starts[row]), int(inputs.starts[row + 1])
+        earlier = np.flatnonzero(made_by[begins:ends] < start)
+        if len(earlier):
+            found[chunk.first + row] = earlier
+    return found
+
+
+def _doubt_op(result: ProcessComparison, parts: tuple[Remainder, Remainder]) -> None:
+    """Blame no op that read something from before the checkpoint of which it is not known whether it was the same."""
+    divergence = result.divergence
+    if divergence is None or divergence.kind is not Kind.OP:
+        return
+    part = parts[divergence.records_of]
+    read = entry_of(part, *part.record(divergence.record)).reads
+    if any(one.producer < 0 and one.digest is None and one.layout is not None for one in read):
+        result.divergence = replace(divergence, kind=Kind.DATA, inputs_equal=None, detail=_UNKNOWN_INPUTS)
+
+
+def _count_before(process: ProcessTrace, step: int) -> int:
+    return sum(int((chunk.columns["step"] < step).sum()) for chunk in process.chunks())
+
+
+def _backward_begins(process: ProcessTrace, step: int, start: int) -> int:
+    """The record with which the backward of a step begins."""
+    chunk = of_step(process, step, start)
+    return start if chunk is None else chunk.first + first_backward(chunk)
+
+
+# Comes to a verdict about a resumed run.
+
+
+def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Trace, resumed: Trace) -> Comparison:
+    """Put what the processes came to into one result, whose runs are the full one, the resumed one and the one that saved.
+
+    Args:
+        processes: How each process compares.
+        full: The run that was not stopped.
+        first: The run that saved.
+        resumed: The run that went on.
+    """
+    traces = [full, resumed, first]
+    comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
+    compared = [process for process in processes if process.parts is not None]
+    comparison.recorded.steps = max((process.steps for process in compared), default=0)
+    comparison.recorded.records = sum(
+        max(process.full.extent[0] - process.parts[0].start, 0) for process in compared if process.parts is not None
+    )
+    comparison.environment = environment_differences(full, resumed)
+    comparison.missing = []
+    reasons = [cut_reasons(trace) for trace in traces]
+    if len(compared) < len(processes) or not compared:
+        comparison.trouble.append(Trouble("resume-nothing-compared", _nothing_compared(processes)))
+    departing = [process for process in processes if process.result.divergence is not None]
+    departing.sort(key=when_it_departs)
+    unlike = next((process for process in processes if process.first_departs is not None), None)
+    if departing and unlike is not None:
+        comparison.trouble.append(Trouble("resume-first-departs", _first_departs(unlike)))
+    elif departing:
+        _take(comparison, departing)
+    comparison.dead_differences = sum(process.result.dead_differences for process in compared)
+    comparison.dead_first = [dead for process in compared for dead in process.result.dead_first][:5]
+    if comparison.verdict is Verdict.SAME:
+        comparison.trouble += cut_troubles(traces, reasons)
+        if comparison.trouble:
+            comparison.verdict = Verdict.INCONCLUSIVE
+    return comparison
+
+
+def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
+    """What is earliest comes first: in one step, ranks give each other what they made on the way forward only on the way back."""
+    divergence = process.result.divergence
+    assert divergence is not None
+    return divergence.step, Phase[divergence.phase.upper()], process.full.key
+
+
+def _take(comparison: Comparison, departing: list[ResumedProcess]) -> None:
+    result = departing[0].result
+    comparison.verdict = Verdict.DIFFERENT
+    comparison.first_divergence = result.divergence
+    comparison.divergences = [other.result.divergence for other in departing[1:] if other.result.divergence is not None]
+    comparison.first_visible = result.first_visible
+    comparison.infected = result.infected
+    comparison.dataflow = result.dataflow
+    comparison.absorbed = result.absorbed
+
+
+def _nothing_compared(processes: Sequence[ResumedProcess]) -> str:
+    if not processes:
+        return (
+            "No process recorded in the full run, the first and the resumed one, so there is nothing to compare. Give three commands "
+            "that start the same program."
+        )
+    process = next(one for one in processes if one.parts is None)
+    counts = (process.full.extent[1], process.steps_before, process.resumed.extent[1])
+    return (
+        f"The full run made {counts[0]} steps, the first {counts[1]} and the resumed one {counts[2]}, so no step of the resumed run has its "
+        "partner in the full one. The full run must go on beyond the step at which the first ends, and the resumed one from there on. Where "
+        "no optimizer counts the steps, call determinism.step()."
+    )
+
+
+def _first_departs(process: ResumedProcess) -> str:
+    assert process.first_departs is not None and process.first_departs.divergence is not None
+    divergence = process.first_departs.divergence
+    where = "" if divergence.site is None else f" at {divergence.site.file}:{divergence.site.line}"
+    return (
+        f"The first run departs from the full one already at step {divergence.step}, in {divergence.op}{where} ({divergence.kind}), before "
+        "anything was resumed. So it cannot be told what the checkpoint lacks. Make the program deterministic first: `determinism check` "
+        "names the cause, `determinism run` makes the settings."
+    )

@@ -1,0 +1,327 @@
+"""Runs a program in full, up to a checkpoint, and on from it; compares the resumed steps with those of the full run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from determinism.comparison.result import Comparison, RunSummary
+from determinism.errors import DeterminismError, LaunchError, UsageError
+from determinism.exit_status import exit_phrase
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
+from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.runs import broken_off, may_run_further
+from determinism.launch.unrecorded import require_recorded
+from determinism.redaction import redacted_text
+from determinism.resume.compare import ResumedProcess, compare_resumed, conclude_resumed
+from determinism.resume.trials import (
+    ResumeTrial,
+    after_trials,
+    fix_of_trial,
+    fixes_of,
+    generator_trials,
+    last_before_steps,
+    whole_trials,
+)
+from determinism.resume.unsaved import unsaved
+from determinism.trace.files import make_private_folder
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.types import Verdict
+
+# What is to be resumed, and how: three commands, or one with places to fill in.
+
+RUNS = ("full", "first", "resumed")
+_PLACES = ("{steps}", "{save}", "{load}")
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """The commands of the three runs, or one for all of them."""
+
+    full: str | None = None
+    """A command as a shell takes it; likewise the next two."""
+    first: str | None = None
+    resumed: str | None = None
+    program: Sequence[str] = ()
+    """One command with `{steps}`, `{save}` and `{load}` in its words, instead of these three."""
+    steps: int = 8
+    """How many steps the full run makes."""
+    at: int | None = None
+    """After how many of them the first run saves; None: after half of them."""
+    output: Path | None = None
+    keep: bool = False
+    allow_failure: bool = False
+    explain: bool | None = None
+    """Whether further runs may be made that try a fix; None: if a run took less than a minute."""
+
+    def commands(self, checkpoints: Path) -> dict[str, list[str]]:
+        """The words of each run's command.
+
+        Args:
+            checkpoints: Folder for what the runs save, where one command stands for all of them.
+
+        Raises:
+            UsageError: They are not complete, contradict each other, or cannot be taken apart.
+        """
+        given = {name: getattr(self, name) for name in RUNS}
+        if self.program:
+            if any(given.values()):
+                raise _incomplete("Both three commands and one for all of them were given")
+            return self._filled_in(checkpoints)
+        lacking = [f"--{name}" for name, command in given.items() if not command]
+        if lacking:
+            raise _incomplete(f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing")
+        return {name: _words(name, command) for name, command in given.items()}
+
+    def _filled_in(self, checkpoints: Path) -> dict[str, list[str]]:
+        lacking = [place for place in _PLACES if not any(place in word for word in self.program)]
+        if lacking:
+            raise _incomplete(f"The command holds no {' and no '.join(lacking)}")
+        at = self.steps // 2 if self.at is None else self.at
+        if not 0 < at < self.steps:
+            raise _incomplete(f"--at {at} is not between 0 and --steps {self.steps}")
+        saved = str(checkpoints / "first")
+        places = {
+            "full": (str(self.steps), str(checkpoints / "full"), ""),
+            "first": (str(at), saved, ""),
+            "resumed": (str(self.steps), str(checkpoints / "resumed"), saved),
+        }
+        return {name: [_filled(word, values) for word in self.program] for name, values in places.items()}
+
+
+def _filled(word: str, values: Sequence[str]) -> str:
+    for place, value in zip(_PLACES, values, strict=True):
+        word = word.replace(place, value)
+    return word
+
+
+def _words(name: str, command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise _incomplete(f"--{name} {redacted_text(command)!r} cannot be taken apart into words ({error})") from None
+    if not words:
+        raise _incomplete(f"--{name} is empty")
+    return words
+
+
+def _incomplete(found: str) -> UsageError:
+    return UsageError(
+        "resume-commands",
+        f"{found}, so nothing was run. Give either --full COMMAND --first COMMAND --resumed COMMAND, or one command with {{steps}}, "
+        "{save} and {load} in it: determinism check-resume -- python train.py --steps {steps} --save {save} --load {load}. There "
+        "{steps} is the step to stop at, and {load} is empty in runs that begin anew.",
+    )
+
+
+# Makes the runs of a check of resuming: in full, up to the checkpoint, and on from it.
+
+TITLES = {"full": "full run", "first": "run up to the checkpoint", "resumed": "resumed run"}
+
+
+@dataclass
+class ResumeRuns:
+    """Makes one run after the other, and knows which were made."""
+
+    output: OutputFolder
+    standard_input: StandardInput
+    announce: Callable[[str, Path | None], ProgressCallback | None]
+    allow_failure: bool
+    made: list[RunSummary]
+    """Summaries of the runs that count."""
+    trials: list[str] = field(default_factory=list)
+    """Names of the traces of those that only try something."""
+
+    def make(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        generators: dict[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        trial: str = "",
+    ) -> Trace:
+        """Make one run.
+
+        Args:
+            name: `full`, `first` or `resumed`.
+            command: Its words.
+            generators: Whether states of generators are kept, or put back.
+            environment: Variables besides the current ones.
+            trial: What is tried with it, in words; empty for a run that counts.
+
+        Raises:
+            LaunchError: It cannot be started, it failed, or nothing was recorded.
+            TraceError: The trace cannot be written.
+        """
+        title = f"{TITLES[name]}, {trial}" if trial else TITLES[name]
+        folder = f"trial-{len(self.trials) + 1}-{name}" if trial else name
+        trace, log = self.output.trace(folder), self.output.log(folder) if self.made else None
+        if trial:
+            self.trials.append(folder)
+        try:
+            result = record_program(
+                command,
+                trace,
+                generators=generators,
+                environment={**os.environ, **(environment or {})},
+                log=log,
+                on_progress=self.announce(title, log),
+                stdin=self.standard_input,
+            )
+        except Interrupted as interrupted:
+            self._add(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"), trial)
+            raise
+        except Unfinished as unfinished:
+            self._add(command, trace, unfinished.program_exit, trial)
+            raise
+        self._add(command, trace, result, trial)
+        if result.exit_status and not self.allow_failure:
+            raise LaunchError(
+                "resume-run-failed",
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Mend it, or accept the failure with --allow-failure.",
+            )
+        require_recorded(trace, result.exit_status)
+        return open_trace(trace)
+
+    def _add(self, command: Sequence[str], trace: Path, ended: RunResult | ProgramExit, trial: str) -> None:
+        if not trial:
+            self.made.append(RunSummary(list(command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+
+    def discard_trials(self) -> None:
+        """Remove the traces of what was tried; their logs stay."""
+        for name in self.trials:
+            self.output.discard(name, with_log=False)
+
+
+_CHECKPOINTS = "checkpoints"
+_RUN = (sys.executable, "-m", "determinism", "run", "--seed", "1", "--")
+
+
+@dataclass
+class ResumeCheck:
+    """One check of resuming as it goes on; after an error it still tells which runs were made."""
+
+    request: ResumeRequest
+    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    """Called with what comes next and the log of its output; gives what is told the progress."""
+    warn: Callable[[str], None] = lambda message: None
+    runs: list[RunSummary] = field(default_factory=list)
+    interrupt_status: int = field(default=0, init=False)
+    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+
+    def run(self) -> Comparison:
+        """Make the runs, compare them, name what the checkpoint lacks, and give from outside what can be given.
+
+        Raises:
+            DeterminismError: Something kept the check from coming to a verdict.
+        """
+        # Before anything is made: the commands may contradict each other.
+        self.request.commands(Path())
+        self._output = output = OutputFolder(self.request.output)
+        with StandardInput() as standard_input:
+            self._runs = ResumeRuns(output, standard_input, self.announce, self.request.allow_failure, self.runs)
+            commands = self._commands()
+            full = self._runs.make("full", commands["full"])
+            # What generators hold at the checkpoint is needed if the program did not save it.
+            first = self._runs.make("first", commands["first"], generators={"keep": True})
+            resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
+            comparison, processes = _compared(full, first, resumed)
+            self.runs = comparison.runs
+            try:
+                self._explain(comparison, processes, full)
+            except (Interrupted, KeyboardInterrupt) as interrupt:
+                self.interrupt_status = broken_off(comparison, interrupt, self.warn)
+            self._runs.discard_trials()
+        self._tidy(comparison)
+        return comparison
+
+    def _commands(self) -> dict[str, list[str]]:
+        """The words of each command; the folder for checkpoints is there, and empty."""
+        checkpoints = self._output.path / _CHECKPOINTS
+        if self.request.program:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+            make_private_folder(checkpoints)
+        return self.request.commands(checkpoints)
+
+    def _explain(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> None:
+        """Try what can be set from outside; only what was equal then is called verified."""
+        may_try = comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
+        missing = comparison.missing or []
+        trials = generator_trials(missing, last_before_steps(processes)) if may_try else []
+        outcomes = list(self._outcomes(trials, full))
+        if comparison.missing is not None:
+            missing = comparison.missing = after_trials(missing, outcomes)
+        comparison.fixes = fixes_of(missing, verified=True in outcomes)
+        for trial in whole_trials(comparison, _RUN) if may_try else []:
+            if self._is_cured(trial, None):
+                comparison.fixes.append(fix_of_trial(trial))
+                return
+
+    def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace) -> Iterator[bool | None]:
+        """What came of each, until one makes the runs equal."""
+        for trial in trials:
+            outcome = self._is_cured(trial, full)
+            yield outcome
+            if outcome:
+                return
+
+    def _is_cured(self, trial: ResumeTrial, full: Trace | None) -> bool | None:
+        """Whether the resumed run is equal to the full one with something set; None if that could not be tried.
+
+        Args:
+            trial: What is set.
+            full: The full run; None for one of its own.
+        """
+        try:
+            return self._try(trial, full).verdict is Verdict.SAME
+        except Interrupted:
+            raise
+        except (DeterminismError, OSError) as error:
+            message = error.message if isinstance(error, DeterminismError) else str(error)
+            self.warn(f"What was to be tried ({trial.title}) could not be. {message}")
+            return None
+
+    def _try(self, trial: ResumeTrial, full: Trace | None) -> Comparison:
+        commands = {name: [*trial.prefix, *words] for name, words in self._commands().items()}
+        variables, title = trial.environment, trial.title
+        if full is None:
+            full = self._runs.make("full", commands["full"], environment=variables, trial=title)
+        # Once more: the resumed run may have saved over what it was resumed from.
+        first = self._runs.make(
+            "first", commands["first"], generators={"keep": True}, environment=variables, trial=title
+        )
+        generators = None if trial.generators is None else {**trial.generators, "from": str(first.folder)}
+        resumed = self._runs.make(
+            "resumed", commands["resumed"], generators=generators, environment=variables, trial=title
+        )
+        return _compared(full, first, resumed)[0]
+
+    def _tidy(self, comparison: Comparison) -> None:
+        """Remove what equal runs left, unless it is to be kept."""
+        if comparison.verdict is not Verdict.SAME or self.request.keep:
+            return
+        for run in comparison.runs:
+            if run.trace is not None:
+                self._output.discard(Path(run.trace).name)
+                run.trace = None
+        shutil.rmtree(self._output.path / _CHECKPOINTS, ignore_errors=True)
+        self._output.remove_if_empty()
+
+
+def _compared(full: Trace, first: Trace, resumed: Trace) -> tuple[Comparison, list[ResumedProcess]]:
+    processes = compare_resumed(full, first, resumed)
+    comparison = conclude_resumed(processes, full, first, resumed)
+    if comparison.verdict is Verdict.DIFFERENT:
+        found = [missing for process in processes for missing in unsaved(process)]
+        comparison.missing = list({missing.identifier: missing for missing in found}.values())
+    return comparison, processes

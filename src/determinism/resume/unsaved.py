@@ -1,0 +1,624 @@
+"""What a checkpoint lacks, named from how a resumed run departs from the full one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from determinism.comparison.origins import Entry, Input, entry_of
+from determinism.comparison.result import Divergence, Missing
+from determinism.resume.compare import HeldAt, ResumedProcess, held_at_ends, of_step, states_at_end
+from determinism.resume.trials import (
+    CARRIED_ARRAYS,
+    DRAWN_OTHERWISE,
+    NOT_TAKEN_UP,
+    PUT_BACK_TOO_EARLY,
+    added_to_gradients,
+    batches_of,
+    digests,
+    drawn_from,
+    first_of,
+    fix,
+    gathered,
+    made,
+    read_by,
+    seeds_of_epoch,
+)
+from determinism.trace.files import read_document
+from determinism.trace.names import Frame
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import PUT_BACK_FILE
+from determinism.types import Kind, Phase, Role
+
+# Tells which global generators were not put back, from what was drawn and from the states at the ends of steps.
+
+_GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
+"""In the order in which the ends of steps have their states."""
+
+
+class GeneratorSearch:
+    """Looks for the global generators that a resumed run did not go on with."""
+
+    def __init__(
+        self, process: ResumedProcess, full: Mapping[int, HeldAt], resumed: Mapping[int, HeldAt], record: Entry
+    ) -> None:
+        """Take what is known.
+
+        Args:
+            process: How a process of the resumed run compares; it must have departed.
+            full: What the full run held at the ends of steps, by step.
+            resumed: The same of the resumed run, by its own steps.
+            record: The first divergence.
+
+        Raises:
+            TraceError: A trace is damaged.
+        """
+        assert process.result.divergence is not None and process.parts is not None
+        self._process, self._full, self._resumed, self._record = process, full, resumed, record
+        self._divergence, self._parts = process.result.divergence, process.parts
+        self._before = process.steps_before
+        self.torch_was_put_back = self._has_drawn_from_saved_state()
+        """Whether PyTorch's generator had the saved state in the resumed run."""
+        self.put_back = self._put_back()
+        """The generators that were put into a state in which the first run left them."""
+
+    def identifiers(self) -> list[str]:
+        """The generators that were in another state, and were drawn from until the divergence.
+
+        Of one that was put back, another number of draws may follow from any other difference.
+        """
+        found = []
+        for index, identifier in enumerate(_GENERATORS):
+            states = {step: held.generators[index] for step, held in self._full.items() if index < len(held.generators)}
+            is_drawn = len(set(states.values())) > 1
+            if is_drawn and any(
+                step in states and index < len(held.generators) and states[step] != held.generators[index]
+                for step, held in ((step + self._before, held) for step, held in self._resumed.items())
+            ):
+                found.append(identifier)
+        if "rng-torch" in found and (self._comes_from_batch() or self._first_draws_are_equal()):
+            # What was drawn since, or was not, follows from another difference.
+            found.remove("rng-torch")
+        lost = [identifier for identifier in found if identifier not in self.put_back]
+        return lost or found
+
+    def _put_back(self) -> frozenset[str]:
+        states = _states_put_into(self._process.resumed)
+        left = [self._full.get(self._before - 1, HeldAt()).generators, states_at_end(self._process.first)]
+        found = {
+            identifier
+            for index, identifier in enumerate(_GENERATORS)
+            if any(index < len(kept) and kept[index] in states[identifier] for kept in left)
+        }
+        return frozenset(found | ({"rng-torch"} if self.torch_was_put_back else set()))
+
+    def _comes_from_batch(self) -> bool:
+        """Whether equal batches came from a data loader, and no op drew from another state: samplers and workers draw before the batch."""
+        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
+            return False
+        chunk = of_step(self._process.resumed, self._divergence.step - self._before)
+        return chunk is not None and bool((chunk.columns["role"] == Role.BATCH).any())
+
+    def _first_draws_are_equal(self) -> bool:
+        """Whether both runs first draw from the same state, so that PyTorch's generator went on as it was."""
+        if self._record.role is Role.BATCH or self._divergence.kind is Kind.RNG:
+            return False
+        last = self._divergence.step
+        mine, other = (drawn_from(part, last) for part in self._parts)
+        seen = {
+            state
+            for step, held in self._resumed.items()
+            if step + self._before <= last
+            for state in held.generators[:1]
+        }
+        return bool(mine) and mine[0] in {*other, *seen}
+
+    def _has_drawn_from_saved_state(self) -> bool:
+        """Whether an op of the resumed run drew from the state that PyTorch's generator had at the end of the first run."""
+        saved = self._full.get(self._before - 1, HeldAt()).generators[:1]
+        chunk = of_step(self._process.resumed, 0)
+        if not saved or chunk is None:
+            return False
+        generators = chunk.children["generators"]
+        before_end = int(generators.starts[chunk.rows - 1])
+        return any(state.tobytes() == saved[0] for state in generators.columns["digest"][:before_end])
+
+
+def _states_put_into(process: ProcessTrace) -> dict[str, set[bytes]]:
+    """The digests of the states that the program put each generator into, as far as that was watched."""
+    try:
+        noted = read_document(process.folder / PUT_BACK_FILE)
+    except FileNotFoundError:
+        noted = {}
+    return {
+        identifier: {bytes.fromhex(text) for text in noted.get(identifier.removeprefix("rng-"), ())}
+        for identifier in _GENERATORS
+    }
+
+
+# Tells what the program keeps itself, from what the first op that departs was given.
+
+
+class Kept(NamedTuple):
+    """Something that the program keeps itself."""
+
+    identifier: str
+    """`carried-tensor`, `rng-key` for a key of JAX, or `own-data` for what is no tensor."""
+    made_at: Frame | None
+    """The line of the full run that made it last, of a tensor."""
+
+
+def kept_by_program(process: ResumedProcess, record: Entry) -> Kept | None:
+    """What the program keeps itself, if what departs read that.
+
+    A tensor that was made before the checkpoint, and is nowhere in the resumed run, was carried over from step to step. What came from
+    outside of the framework was made of something else.
+
+    Args:
+        process: How a process of the resumed run compares.
+        record: The first divergence.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    divergence, parts = process.result.divergence, process.parts
+    if divergence is None or parts is None or divergence.records_of or divergence.kind is not Kind.DATA:
+        return None
+    partner = _partner(parts[1], record, divergence.step, _occurrence(parts[0], record, divergence.step))
+    if partner is None:
+        return None
+    number = divergence.record + parts[0].start
+    whole = entry_of(process.full, *process.full.record(number))
+    is_outside = False
+    for position, (mine, other) in enumerate(zip(record.reads, partner.reads, strict=False)):
+        held = _digest(parts[0], mine)
+        if held is not None and held == _digest(parts[1], other):
+            continue
+        source = whole.reads[position].producer
+        if 0 <= source < parts[0].start and _is_lost(process, source, whole.reads[position].output):
+            identifier = "rng-key" if _is_key(whole, position) else "carried-tensor"
+            return Kept(identifier, _line(process.full, source))
+        is_outside |= source < 0 and other.producer < 0
+    return Kept("own-data", None) if is_outside else None
+
+
+_KEY_WORDS = (2, 4)
+"""Of 32 bits, in a key of JAX: two for threefry, four for the others (https://docs.jax.dev/en/latest/jax.random.html)."""
+
+
+def _is_key(record: Entry, position: int) -> bool:
+    """Whether an input of a compiled program is a random key: the numbers below it look like one, and the program draws."""
+    layout = record.reads[position].layout
+    if layout is None or not record.op.startswith("jax::"):
+        return False
+    looks_like_one = layout.dtype == "uint32" and bool(layout.shape) and layout.shape[-1] in _KEY_WORDS
+    at = record.inputs.index(record.reads[position])
+    path = record.input_paths[at] if at < len(record.input_paths) else ""
+    named = f"{record.op} {path}".lower()
+    return looks_like_one and any(word in named for word in ("threefry", "random", "rng", "rbg", "key", "seed"))
+
+
+def _is_lost(process: ResumedProcess, number: int, output: int) -> bool:
+    """Whether what a record of the full run gave never was in the resumed run."""
+    made = entry_of(process.full, *process.full.record(number)).outputs
+    return output < len(made) and made[output].digest not in digests(process.resumed, upto_step=0)
+
+
+def _digest(process: ProcessTrace, one: Input) -> bytes | None:
+    if one.producer < 0:
+        return one.digest
+    made = entry_of(process, *process.record(one.producer)).outputs
+    return made[one.output].digest if one.output < len(made) else None
+
+
+def _occurrence(process: ProcessTrace, record: Entry, step: int) -> int:
+    """How many such records there are before it in its step."""
+    return sum(one.number < record.number for one in _alike(process, record, step))
+
+
+def _partner(process: ProcessTrace, record: Entry, step: int, occurrence: int) -> Entry | None:
+    alike = _alike(process, record, step)
+    return alike[occurrence] if occurrence < len(alike) else None
+
+
+def _alike(process: ProcessTrace, record: Entry, step: int) -> list[Entry]:
+    """The records of a step with the op and the module of a record."""
+    chunk = of_step(process, step)
+    found = () if chunk is None else (entry_of(process, chunk, row) for row in range(chunk.rows))
+    return [one for one in found if (one.op, one.module, one.phase) == (record.op, record.module, record.phase)]
+
+
+def _line(process: ProcessTrace, number: int) -> Frame | None:
+    chunk, row = process.record(number)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    return stack[0] if stack else None
+
+
+# Tells whether a model goes on in another mode: in evaluation instead of training, or the other way round.
+
+
+class Mode(NamedTuple):
+    """How the modes of a model differ between two runs."""
+
+    is_evaluating: bool
+    """Whether it is the resumed run that goes on in evaluation mode."""
+    modules: tuple[str, ...]
+    """Paths of the modules that show it, in order."""
+    site: Frame | None
+    """The line that calls the first of them."""
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        names = ", ".join(repr(name) if name else "the model itself" for name in self.modules[:3])
+        more = f" and {len(self.modules) - 3} more" if len(self.modules) > 3 else ""
+        where = "" if self.site is None else f", called at {self.site.file}:{self.site.line}"
+        does = "draws random numbers or takes the statistics of the batch"
+        if self.is_evaluating:
+            return (
+                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to go on in evaluation mode. Call "
+                "model.train() after loading: no checkpoint holds the mode."
+            )
+        return (
+            f"The resumed run {does} in {names}{more}{where}, and the full run does not: there it seems to be in evaluation mode. Call eval() "
+            "on it after loading, too: no checkpoint holds the mode."
+        )
+
+
+def mode_apart(process: ResumedProcess) -> Mode | None:
+    """How the modes differ in the step of the first divergence; None if they do not, or if something else departs.
+
+    A module that drops out draws random numbers in training, and one that normalises batches is told that it trains.
+
+    Args:
+        process: How a process of the resumed run compares.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    divergence, parts = process.result.divergence, process.parts
+    if divergence is None or parts is None or divergence.phase != Phase.FORWARD.label or not _may_follow(divergence):
+        return None
+    sides = [_training(part, divergence.step) for part in parts]
+    for is_evaluating, mine, other in ((True, sides[0], sides[1]), (False, sides[1], sides[0])):
+        alone = tuple(module for module in mine if module not in other)
+        # Layers that are left out at random are so in both runs.
+        if alone and other.keys() <= mine.keys() and (divergence.kind is not Kind.RNG or divergence.module in alone):
+            return Mode(is_evaluating, alone, mine[alone[0]])
+    return None
+
+
+def _may_follow(divergence: Divergence) -> bool:
+    return divergence.kind in (Kind.STRUCTURE, Kind.ARGUMENT, Kind.DATA, Kind.RNG, Kind.ORDER)
+
+
+def _training(process: ProcessTrace, step: int) -> dict[str, Frame | None]:
+    """The modules that do in a step what modules do in training only, with the lines that call them."""
+    chunk = of_step(process, step)
+    found: dict[str, Frame | None] = {}
+    if chunk is None:
+        return found
+    starts = chunk.children["generators"].starts
+    for row in range(chunk.rows):
+        if chunk.columns["phase"][row] != Phase.FORWARD or chunk.columns["role"][row] != Role.OP:
+            continue
+        if chunk.columns["module"][row] < 0:
+            continue
+        one = entry_of(process, chunk, row)
+        if starts[row + 1] > starts[row] or ("batch_norm" in one.op and "training=True" in one.arguments):
+            stack = process.names.stack(int(chunk.columns["stack"][row]))
+            found.setdefault(one.module or "", stack[0] if stack else None)
+    return found
+
+
+# Tells whether an optimizer's state, or its learning rates, came to other parameters than those they were saved for.
+
+_MOST_WRITES = 16
+"""So many ops write into one tensor of state in a step at most."""
+
+Taken = dict[str, str]
+"""By the name of a parameter whose state or learning rate it took."""
+
+
+def taken_by_others(
+    process: ResumedProcess, held: Mapping[tuple[str, str], bytes], full: HeldAt, resumed: HeldAt
+) -> Taken:
+    """Which parameters took what belongs to others; empty if none did.
+
+    Args:
+        process: How a process of the resumed run compares.
+        held: What the full run held at the checkpoint, by kind and name.
+        full: What it held at the end of the first step after it.
+        resumed: What the resumed run held at the end of its first step.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    return _by_states(process.resumed, held, resumed) or _by_arguments((process.full, process.resumed), (full, resumed))
+
+
+def _by_states(process: ProcessTrace, held: Mapping[tuple[str, str], bytes], resumed: HeldAt) -> Taken:
+    """By the states that were there before the optimizer wrote into them."""
+    owners: dict[tuple[str, bytes], set[str]] = {}
+    for (kind, name), digest in held.items():
+        sort, _, parameter = name.partition(" of ")
+        if kind == "optimizer state":
+            owners.setdefault((sort, digest), set()).add(parameter)
+    taken = {}
+    for (kind, name), maker in resumed.makers.items():
+        sort, _, parameter = name.partition(" of ")
+        if kind != "optimizer state" or (before := _before_writes(process, maker)) is None:
+            continue
+        others = owners.get((sort, before), {parameter})
+        if parameter not in others:
+            taken[parameter] = min(others)
+    return taken
+
+
+def _before_writes(process: ProcessTrace, number: int) -> bytes | None:
+    """What a tensor held before a step wrote into it; None if that is not known."""
+    for _ in range(_MOST_WRITES):
+        if number < 0:
+            return None
+        one = entry_of(process, *process.record(number))
+        if not one.inputs or one.takes_each_by_itself:
+            return None
+        if one.inputs[0].producer < 0 or not _is_in_place(one.op):
+            return one.inputs[0].digest
+        before = entry_of(process, *process.record(one.inputs[0].producer))
+        if not _is_in_place(before.op) or before.op.startswith("aten::copy_"):
+            made = before.outputs[one.inputs[0].output : one.inputs[0].output + 1]
+            return made[0].digest if made else None
+        number = before.number
+    return None
+
+
+def _is_in_place(op: str) -> bool:
+    return op.partition(".")[0].endswith("_")
+
+
+def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[HeldAt, HeldAt]) -> Taken:
+    """By the numbers with which each parameter was written last: the same in sum, and others for each."""
+    given: list[dict[str, str]] = []
+    for process, end in zip(processes, ends, strict=True):
+        makers = {name: maker for (kind, name), maker in end.makers.items() if kind == "parameter" and maker >= 0}
+        given.append({name: entry_of(process, *process.record(maker)).arguments for name, maker in makers.items()})
+    mine, other = given
+    if Counter(mine.values()) != Counter(other.values()) or mine.keys() != other.keys():
+        return {}
+    owner = {arguments: name for name, arguments in reversed(mine.items())}
+    return {name: owner[arguments] for name, arguments in other.items() if mine[name] != arguments}
+
+
+_SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
+"""What a gradient scaler does."""
+
+_PARTS = {"parameter": "model", "buffer": "model", "optimizer state": "optimizer"}
+"""Where each kind of what is held belongs."""
+_STEPS_TO_TAKE_UP = 16
+"""Some optimizers do not step each time, and some modules are not called in each step."""
+
+
+def unsaved(process: ResumedProcess) -> list[Missing]:
+    """What the checkpoint lacks; empty if nothing differs, or if what differs is nothing that is known of.
+
+    Args:
+        process: How a process of the resumed run compares.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    if process.result.divergence is None:
+        return []
+    site = saving_site(process.first)
+    search = _Search(process)
+    found = search.identifiers()
+    return [
+        Missing(
+            one,
+            site,
+            _fix_of(one, search),
+            is_saved=bool(search.absent.get(one)) and search.was_loaded(one),
+            is_put_back=one in search.generators.put_back,
+        )
+        for one in found
+    ]
+
+
+def _fix_of(identifier: str, search: _Search) -> str:
+    if identifier in search.generators.put_back:
+        return PUT_BACK_TOO_EARLY if identifier == "rng-torch" else DRAWN_OTHERWISE
+    if search.mode is not None and identifier == "training-mode":
+        return search.mode.fix
+    if identifier == "optimizer-order":
+        return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
+    if search.kept is not None and identifier == search.kept.identifier in ("carried-tensor", "rng-key"):
+        made = search.kept.made_at
+        is_of_jax = search.record.op.startswith("jax::")
+        advice = CARRIED_ARRAYS if is_of_jax and identifier == "carried-tensor" else fix(identifier)
+        return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{advice}"
+    names = search.absent.get(identifier, [])
+    listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    if names and search.was_loaded(identifier):
+        return NOT_TAKEN_UP[identifier].format(listed)
+    never = f"Never held again: {listed}. If that was saved, then before the last step, in another precision, or it was not loaded. "
+    return f"{never if names else ''}{fix(identifier)}"
+
+
+def saving_site(process: ProcessTrace) -> Frame | None:
+    """The line that saved last; None if nothing is known to have been saved."""
+    found = None
+    for chunk in process.chunks():
+        rows = np.flatnonzero(chunk.columns["role"] == Role.CHECKPOINT)
+        if len(rows):
+            found = int(chunk.columns["stack"][rows[-1]])
+    stack = () if found is None else process.names.stack(found)
+    return stack[0] if stack else None
+
+
+class _Search:
+    """Looks for the parts of a checkpoint, each by evidence of its own."""
+
+    def __init__(self, process: ResumedProcess) -> None:
+        self._process = process
+        divergence = process.result.divergence
+        assert divergence is not None and process.parts is not None
+        self._divergence: Divergence = divergence
+        self._before = process.steps_before
+        last = max(divergence.step, self._before)
+        self._full = held_at_ends(process.full, first=self._before - 1, last=last)
+        self._resumed = held_at_ends(process.resumed, first=0, last=last - self._before)
+        part = process.parts[divergence.records_of]
+        self.record: Entry = entry_of(part, *part.record(divergence.record))
+        self.generators = GeneratorSearch(process, self._full, self._resumed, self.record)
+        self.mode: Mode | None = None
+        """In which mode the model goes on, if it is another one."""
+        self.taken: Taken = {}
+        """Which parameters took the state or the learning rate of others."""
+        self.kept: Kept | None = None
+        """What the program keeps itself."""
+        self.absent: dict[str, list[str]] = {}
+        """What was not taken up, by the part that it belongs to."""
+        self._lost: dict[str, set[bytes]] = {}
+
+    def identifiers(self) -> list[str]:
+        found = self._not_taken_up()
+        generators = self.generators.identifiers()
+        lost = [one for one in generators if one not in self.generators.put_back]
+        # What Python or NumPy draws may decide which modules are called.
+        self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
+        if self.mode is not None:
+            # What is drawn besides, or no more, moves the generators.
+            return ["training-mode", *lost]
+        if self.record.role is Role.BATCH:
+            return [*found, *self._behind_batch(generators)]
+        if self._is_scaling():
+            found.append("scaler")
+        elif self._divergence.kind is Kind.RNG and not generators:
+            found.append("rng-generator")
+        elif not found and (part := self._behind_step(has_generators=bool(generators))) is not None:
+            found.append(part)
+        elif not found and self.generators.put_back.issuperset(generators):
+            self.kept = kept_by_program(self._process, self.record)
+            found += [] if self.kept is None else [self.kept.identifier]
+        return [*found, *generators]
+
+    def _behind_step(self, *, has_generators: bool) -> str | None:
+        """What else a step depends on that goes on from equal parameters and states."""
+        phase, kind = self._divergence.phase, self._divergence.kind
+        if phase == "optimizer" and self._is_taken_by_others():
+            return "optimizer-order"
+        if (
+            kind in (Kind.DATA, Kind.ARGUMENT)
+            and phase == "forward"
+            and not has_generators
+            and self._takes_other_samples()
+        ):
+            return "sampler-position"
+        if kind is Kind.ARGUMENT and phase in ("optimizer", "forward"):
+            return "scheduler" if phase == "optimizer" else None if has_generators else "number"
+        is_late = phase in ("backward", "optimizer")
+        return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
+
+    def _is_taken_by_others(self) -> bool:
+        ends = self._full.get(self._before, HeldAt()), self._resumed.get(0, HeldAt())
+        self.taken = taken_by_others(self._process, self._held_at_checkpoint(), *ends)
+        return bool(self.taken)
+
+    def _takes_other_samples(self) -> bool:
+        """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""
+        assert self._process.parts is not None
+        full, resumed = self._process.parts
+        other = first_of(resumed, self._divergence.step, self.record.op, self.record.module)
+        if self._divergence.records_of or other is None:
+            return False
+        sides = [read_by(part, one) | set(made(one)) for part, one in ((full, self.record), (resumed, other))]
+        return bool((sides[1] - sides[0]) & gathered(self._process.full))
+
+    def was_loaded(self, identifier: str) -> bool:
+        """Whether the resumed run read all of a part from a file, without going on with it."""
+        lost = self._lost.get(identifier, set())
+        return bool(lost) and lost <= digests(self._process.resumed, upto_step=0, of_loads=True)
+
+    def _not_taken_up(self) -> list[str]:
+        """What was held when the first run ended and never was in the resumed run, in its first steps."""
+        last = max(self._divergence.step - self._before, 0) + _STEPS_TO_TAKE_UP
+        present = digests(self._process.resumed, upto_step=last)
+        for (kind, name), digest in self._held_at_checkpoint().items():
+            if kind in _PARTS and digest not in present:
+                self.absent.setdefault(_PARTS[kind], []).append(name)
+                self._lost.setdefault(_PARTS[kind], set()).add(digest)
+        return [part for part in ("model", "optimizer") if part in self.absent]
+
+    def _held_at_checkpoint(self) -> dict[tuple[str, str], bytes]:
+        """What the full run held when the compared part began.
+
+        After the end of the step an average of the weights may have gone on, and the second optimizer of a GAN made its step.
+        """
+        held = dict(self._full.get(self._before - 1, HeldAt()).digests)
+        assert self._process.parts is not None
+        later, start = self._full.get(self._before, HeldAt()), self._process.parts[0].start
+        held.update({key: later.digests[key] for key, maker in later.makers.items() if 0 <= maker < start})
+        return held
+
+    def _stopped_between_steps(self) -> bool:
+        """Whether the first run went backward after its last step, and no optimizer took these gradients."""
+        last = Phase.INIT
+        for chunk in self._process.first.chunks():
+            phases = chunk.columns["phase"]
+            phases = phases[np.isin(phases, (Phase.BACKWARD, Phase.OPTIMIZER))]
+            last = Phase(int(phases[-1])) if len(phases) else last
+        return last is Phase.BACKWARD
+
+    def _had_gradients(self) -> bool:
+        """Whether the full run went on with gradients of earlier steps, to which it added, and the resumed run had none."""
+        assert self._process.parts is not None
+        return added_to_gradients(self._process.full, self._process.parts[0].skipped)
+
+    def _behind_batch(self, generators: list[str]) -> list[str]:
+        """Another batch: one of another place in the run, or one that the full run never had."""
+        if (behind := self._behind_epoch()) is not None:
+            return [*([] if behind else ["rng-generator"]), *generators]
+        mine = tuple(output.digest for output in self._record_of_resumed().outputs)
+        if self.generators.torch_was_put_back:
+            # Another batch came because of what was drawn from it, and that is a matter of the loader.
+            generators = [identifier for identifier in generators if identifier != "rng-torch"]
+        if not generators or mine in batches_of(self._process.full):
+            return ["sampler-position"]
+        return generators
+
+    def _behind_epoch(self) -> bool | None:
+        """Whether an epoch that begins with the batch was drawn from another state of PyTorch's global generator, or (False) of another one.
+
+        None if no epoch begins there, or if it began from the same states.
+        """
+        step = self._divergence.step
+        drawn = seeds_of_epoch(self._process.full, step)
+        if not drawn or drawn & seeds_of_epoch(self._process.resumed, step - self._before):
+            return None
+        return bool(drawn & set(self._full.get(step - 1, HeldAt()).generators[:1]))
+
+    def _record_of_resumed(self) -> Entry:
+        """The record of the resumed run that pairs with the divergence: the batch at which it departs."""
+        process = self._process.resumed
+        step = self._divergence.step - self._before
+        for chunk in process.chunks():
+            rows = np.flatnonzero((chunk.columns["role"] == Role.BATCH) & (chunk.columns["step"] == step))
+            if len(rows):
+                return entry_of(process, chunk, int(rows[-1]))
+        return self.record
+
+    def _is_scaling(self) -> bool:
+        """Whether what departs was made by a gradient scaler, or takes the scale."""
+        if self.record.op.partition(".")[0] in _SCALING:
+            return True
+        if self._divergence.records_of:
+            return False
+        assert self._process.parts is not None
+        number = self._divergence.record + self._process.parts[0].start
+        whole = entry_of(self._process.full, *self._process.full.record(number))
+        makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
+        return any(entry_of(self._process.full, *place).op.partition(".")[0] in _SCALING[:1] for place in makers)

@@ -1,0 +1,598 @@
+"""Makes settings, looks at them, and undoes them: `determinism.enable`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType, TracebackType
+
+from determinism.errors import StateError
+from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS
+from determinism.frameworks.replaced_ops import ReplacedOps
+from determinism.import_hook import after_import
+from determinism.knowledge import settings
+from determinism.knowledge.settings import (
+    GROUPS,
+    Effect,
+    Fact,
+    Remaining,
+    Request,
+    Setting,
+    condition_holds,
+    facts_of,
+    is_installed,
+    is_loaded,
+    is_within,
+    remaining_of,
+    version_of,
+    xla_knows,
+)
+from determinism.seeds import numpy_random
+from determinism.session import seeding
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+    from determinism.knowledge.settings import Control, Remaining
+
+
+# `determinism.patch`: deterministic replacements of ops that have no deterministic implementation of their own.
+
+_NO_PATCHES = {
+    "jax": "XLA has deterministic forms of its ops, or refuses them; there are no patches for it yet",
+}
+
+
+class Patches:
+    """What `determinism.patch` replaced.
+
+    Attributes:
+        replaced: Per framework the ops that were replaced by this call; none of those that were replaced already.
+        absent: Per framework the ops that there is a replacement for, and that the installed version lacks.
+        skipped: Per framework the reason why nothing was replaced.
+        waiting: Frameworks that are not imported yet; their ops are replaced when they are.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: dict[str, list[str]] = {}
+        self.absent: dict[str, list[str]] = {}
+        self.skipped: dict[str, str] = {}
+        self.waiting: list[str] = []
+        self._restorers: list[Callable[[], None]] = []
+        self._restored = False
+
+    def restore(self) -> None:
+        """Put the stock ops back. What was built with the replacements, such as functions that were traced, keeps them."""
+        self._restored = True
+        while self._restorers:
+            self._restorers.pop()()
+
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {', '.join(ops) or 'replaced before'}" for name, ops in self.replaced.items()]
+        lines += [f"{name}: not in this version: {', '.join(ops)}" for name, ops in self.absent.items()]
+        lines += [f"{name}: nothing replaced: {reason}" for name, reason in self.skipped.items()]
+        lines += [f"{name}: waits for the import" for name in self.waiting]
+        return "\n".join(lines)
+
+    def _begin(self) -> None:
+        for name in _NO_PATCHES:
+            after_import(name, self._leave, lambda words: None)
+        for name in PATCHERS:
+            if name not in sys.modules:
+                self.waiting.append(name)
+            after_import(name, self._apply, lambda words: None)
+
+    def _leave(self, module: ModuleType) -> None:
+        self.skipped[module.__name__] = _NO_PATCHES[module.__name__]
+
+    def _apply(self, module: ModuleType) -> None:
+        name = module.__name__
+        if self._restored:
+            return
+        if name in self.waiting:
+            self.waiting.remove(name)
+        try:
+            found: ReplacedOps = import_module(PATCHERS[name]).apply()
+        except Exception as error:  # the import of a framework must not fail for this
+            self.skipped[name] = f"replacing failed with {type(error).__name__}: {error}"
+            return
+        self._restorers.append(found.restore)
+        if found.absent:
+            self.absent[name] = found.absent
+        if found.reason is None:
+            self.replaced[name] = found.ops
+        else:
+            self.skipped[name] = found.reason
+
+
+def patch() -> Patches:
+    """Replace ops that have no deterministic implementation in the installed version by ones that have.
+
+    For PyTorch with `torch.library.get_kernel`: what `torch.use_deterministic_algorithms` refuses, and what varies without a word, by kernels that are put at
+    its dispatcher. For TensorFlow 2.16 to 2.21: what `tf.config.experimental.enable_op_determinism` refuses on a GPU, and what varies on the CPU
+    even so. Call it before functions are traced and models are built, before or after the import of TensorFlow; together with
+    `determinism.enable`, in either order. A second call changes nothing. Nothing is printed; look at the result.
+
+    Returns:
+        What was replaced. As a context (`with determinism.patch():`) it puts everything back at the end.
+    """
+    patches = Patches()
+    patches._begin()
+    return patches
+
+
+# What became of the seeds, as settings.
+
+_SOURCE = "docs/seeds.md"
+_WHY = "Whatever draws from it draws other numbers in each run, unless it begins at the same seed."
+_LINE = "determinism.enable(seed=1)"
+_NAMES = {
+    "python": "seed of random",
+    "numpy": "seed of numpy.random",
+    "torch": "seed of torch, on every device",
+    "tensorflow": "seed of tf.random and Keras",
+    "cupy": "seed of cupy.random, on every device",
+}
+
+
+def seed_settings(*, change: bool) -> list[Setting]:
+    """The state of the seeds as it is now.
+
+    Args:
+        change: Whether settings were to be made; else what is not seeded is missing.
+    """
+    seeds = seeding.active_seeds()
+    if seeds is None:
+        effect = Effect.KEPT if change else Effect.MISSING
+        detail = "no seed was given" if change else "nothing was seeded by determinism"
+        return [Setting("seed", "python", None, None, effect, _WHY, _SOURCE, detail, _LINE)]
+    loaded = {"python": True, "numpy": numpy_random() is not None, **{name: is_loaded(name) for name in SEEDERS}}
+    after = f"{seeds.master} ({'drawn, ' if seeds.master_was_drawn else ''}rank {seeds.streams.rank})"
+    found = []
+    for group, name in _NAMES.items():
+        if group == "python" or loaded[group] or is_installed(group):
+            effect = Effect.NOW if loaded[group] else Effect.WAITING
+            effect = Effect.ALREADY if loaded[group] and not change else effect
+            failure = seeding.failures().get(group, "")
+            effect = Effect.FAILED if failure else effect
+            found.append(Setting(name, group, None, None if failure else after, effect, _WHY, _SOURCE, failure, _LINE))
+    if loaded["numpy"]:
+        found.append(_unseeded_numpy(change))
+    return found
+
+
+def _unseeded_numpy(change: bool) -> Setting:
+    reason = seeding.unseeded_numpy_obstacle()
+    effect = Effect.FAILED if reason else Effect.NOW if change else Effect.ALREADY
+    return Setting(
+        "entropy of numpy.random.default_rng() without a seed",
+        "numpy",
+        "the system's",
+        "the system's" if reason else "derived from the seed",
+        effect,
+        "Generators that are made without a seed take the system's entropy, which is other in each run.",
+        "https://numpy.org/doc/stable/reference/random/bit_generators/generated/numpy.random.SeedSequence.html",
+        reason or "",
+        "numpy.random.default_rng(1)",
+    )
+
+
+_NUMERICAL = ("numpy", "scipy", "torch", "tensorflow", "jax")
+"""Whatever loads one of these has loaded what reads the variables of numerical libraries."""
+
+_CONDITIONS = {
+    "nvidia": "there is no NVIDIA device",
+    "mkl": "nothing here computes with oneMKL",
+    "warn-only": "it matters only where ops warn instead of raising",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting, and what puts it back."""
+
+    setting: Setting
+    undo: Callable[[], None] | None = None
+
+
+def make(fact: Fact, version: str, request: Request) -> Change:
+    """Make a setting, or look at it.
+
+    Args:
+        fact: What is known of it.
+        version: Of its framework; empty for none.
+        request: What is asked for.
+    """
+    if version and not fact.exists_in(version):
+        return _unchanged(fact, Effect.ABSENT, f"{fact.group} {version} is installed; it is for {fact.versions}")
+    if fact.condition == "warn-only" and not request.warn_only:
+        return _unchanged(fact, Effect.UNNEEDED, _CONDITIONS[fact.condition])
+    if not condition_holds(fact.condition):
+        package = fact.condition.removeprefix("package:")
+        return _unchanged(fact, Effect.UNNEEDED, _CONDITIONS.get(fact.condition, f"{package} is not installed"))
+    if fact.kind == "variable":
+        return _make_variable(fact, request)
+    if not is_loaded(fact.group) and not (fact.kind == "flag" and version):
+        return _unchanged(fact, Effect.WAITING)
+    return _make_flag(fact, request) if fact.kind == "flag" else _make_control(fact, request)
+
+
+def wanted(fact: Fact, request: Request) -> Any:
+    """What a setting should be; None if it is only looked at, or if a variable should not be set."""
+    if fact.option:
+        value = getattr(request, fact.option)
+        return str(value) if fact.kind == "variable" and value is not None else value
+    if request.warn_only and fact.value_if_warning is not None:
+        return fact.value_if_warning
+    return fact.value
+
+
+def _unchanged(fact: Fact, effect: Effect, detail: str = "", value: Any = None) -> Change:
+    return Change(_setting(fact, value, value, effect, detail))
+
+
+def _setting(fact: Fact, before: Any, after: Any, effect: Effect, detail: str = "") -> Setting:
+    return Setting(fact.name, fact.group, before, after, effect, fact.why, fact.source, detail, fact.line)
+
+
+def _make_variable(fact: Fact, request: Request) -> Change:
+    before, value = os.environ.get(fact.name), wanted(fact, request)
+    if fact.option and value is None:
+        return _unchanged(fact, Effect.KEPT, value=before)
+    in_force = settings.value_at_start(fact.name) if fact.moment == "start" else before
+    if fact.accepts(in_force, value):
+        return _unchanged(fact, Effect.ALREADY, value=in_force)
+    if not request.change:
+        return _unchanged(fact, Effect.MISSING, value=in_force)
+    is_late = _has_passed(fact)
+    detail = f"{_moment(fact)}; processes started from now on have it" if is_late else ""
+    # What children have counts as done where they have it already.
+    if not fact.accepts(before, value):
+        settings.write(fact.name, value)
+    after = os.environ.get(fact.name)
+    effect = Effect.FRESH if is_late else Effect.NOW
+    return Change(_setting(fact, before, after, effect, detail), lambda: settings.write(fact.name, before))
+
+
+def _make_flag(fact: Fact, request: Request) -> Change:
+    flags = os.environ.get(settings.XLA_FLAGS)
+    before, value = settings.flag_value(flags or "", fact.name), wanted(fact, request)
+    if not xla_knows(fact.name):
+        return _unchanged(fact, Effect.ABSENT, "the installed XLA does not know it, and would end the process", before)
+    if fact.accepts(before, value):
+        return _unchanged(fact, Effect.ALREADY, value=before)
+    if not request.change:
+        return _unchanged(fact, Effect.MISSING, value=before)
+    is_late = _has_passed(fact)
+    detail = f"{_moment(fact)}; processes started from now on have it" if is_late else ""
+    settings.write(settings.XLA_FLAGS, settings.with_flag(flags or "", fact.name, value))
+    effect = Effect.FRESH if is_late else Effect.NOW
+    return Change(_setting(fact, before, value, effect, detail), lambda: settings.write(settings.XLA_FLAGS, flags))
+
+
+def _make_control(fact: Fact, request: Request) -> Change:
+    value = wanted(fact, request)
+    try:
+        control: Control = import_module(ENABLERS[fact.group]).CONTROLS[fact.name]
+    except Exception as error:
+        # A version of the framework that is put together otherwise.
+        return _unchanged(fact, Effect.FAILED, f"its adapter cannot be loaded: {type(error).__name__}: {error}")
+    try:
+        before = control.read()
+    except (AttributeError, ImportError) as error:
+        return _unchanged(fact, Effect.ABSENT, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        # Some cannot be read once the program has used another setting for the same thing.
+        detail = f"it cannot be read: {type(error).__name__}: {error}"
+        return _unchanged(fact, Effect.KEPT if value is None else Effect.FAILED, detail)
+    if value is None:
+        return _unchanged(fact, Effect.KEPT, value=before)
+    undo = _restorer(control, before)
+    if fact.accepts(before, value):
+        # Another setting may change this one, too.
+        return Change(_setting(fact, before, before, Effect.ALREADY), undo if request.change else None)
+    if not request.change:
+        return _unchanged(fact, Effect.MISSING, value=before)
+    try:
+        control.write(value)
+        after = control.read()
+    except Exception as error:
+        return Change(_setting(fact, before, before, Effect.FAILED, f"{type(error).__name__}: {error}"), undo)
+    if not fact.accepts(after, value):
+        return Change(_setting(fact, before, after, Effect.FAILED, f"it was set to {value!r} and is {after!r}"), undo)
+    return Change(_setting(fact, before, after, Effect.NOW), undo)
+
+
+def _restorer(control: Control, before: Any) -> Callable[[], None]:
+    def restore() -> None:
+        if control.read() != before:
+            control.write(before)
+
+    return restore
+
+
+def _has_passed(fact: Fact) -> bool:
+    """Whether the moment has passed up to which a setting must be made."""
+    if fact.moment == "any":
+        return False
+    if fact.moment == "start":
+        return True
+    if fact.moment == "import":
+        return is_loaded(fact.condition.removeprefix("package:") or fact.group)
+    if fact.moment == "libraries":
+        return any(is_loaded(name) for name in _NUMERICAL)
+    return any(import_module(module).has_begun(fact.moment) for name, module in ENABLERS.items() if is_loaded(name))
+
+
+def _moment(fact: Fact) -> str:
+    """The moment up to which a setting must be made, in words."""
+    return {
+        "start": "Python reads it when it starts",
+        "import": f"{fact.condition.removeprefix('package:') or fact.group} was imported before",
+        "libraries": "the libraries that read it were loaded before",
+        "device": "the device was in use before",
+        "collectives": "processes were connected before",
+    }[fact.moment]
+
+
+# Makes the settings of one framework after the other, or looks at them.
+
+
+class SettingMaker:
+    """Makes the settings of one framework after the other, now or when it is imported."""
+
+    def __init__(self, request: Request) -> None:
+        """Take what is asked for."""
+        self.request = request
+
+    def groups(self) -> list[str]:
+        """The frameworks that are installed, after what belongs to none."""
+        return [group for group in GROUPS if group not in ENABLERS or is_loaded(group) or version_of(group) is not None]
+
+    def changes(self, group: str) -> list[Change]:
+        """Make the settings of a framework."""
+        version = (version_of(group) or "") if group in ENABLERS else ""
+        return [make(fact, version, self.request) for fact in facts_of(group)]
+
+    def again(self, group: str, settings: list[Setting]) -> list[Change]:
+        """Make those settings of a framework that waited for its import."""
+        waiting = {setting.name for setting in settings if setting.effect is Effect.WAITING}
+        version = version_of(group) or ""
+        return [make(fact, version, self.request) for fact in facts_of(group) if fact.name in waiting]
+
+    def when_imported(self, group: str, callback: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Call back when a framework has been imported; never if it was already."""
+
+        def imported(_: ModuleType) -> None:
+            try:
+                if is_loaded(group):
+                    callback()
+            except Exception as error:
+                failed(f"{type(error).__name__}: {error}")
+
+        if group in ENABLERS and group not in sys.modules:
+            after_import(group, imported, failed)
+
+    def seeds(self) -> list[Setting]:
+        """What became of the seeds."""
+        return seed_settings(change=self.request.change)
+
+    def remaining(self, groups: list[str]) -> list[Remaining]:
+        """What stays nondeterministic in the installed versions."""
+        found = []
+        for group in groups:
+            version = version_of(group) if group in ENABLERS else None
+            found += [entry for entry in remaining_of(group) if version is not None and _concerns(entry, version)]
+        return found
+
+
+def _concerns(entry: Remaining, version: str) -> bool:
+    return is_within(version, entry.versions)
+
+
+# The result of `determinism.enable`.
+
+
+class Settings:
+    """Every setting that was looked at: what it was and is, why, its source, and whether it took effect.
+
+    Iterating gives the settings, `settings["torch.backends.cudnn.benchmark"]` one of them. As a context, everything is put back
+    at the end.
+    """
+
+    def __init__(self, maker: SettingMaker) -> None:
+        """Take what makes the settings; `begin` makes them."""
+        self._maker = maker
+        self._made: dict[str, list[Setting]] = {}
+        self._undo: list[tuple[str, Callable[[], None]]] = []
+        self._is_active = True
+        self._seeds_at_end: list[Setting] | None = None
+
+    def begin(self) -> None:
+        """Make the settings of everything that is installed; those of frameworks that are not imported wait for that."""
+        for group in self._maker.groups():
+            self._made[group] = []
+            self._take(group, self._maker.changes(group))
+            self._maker.when_imported(group, self._imported(group), self._failed(group))
+        if self._maker.request.change:
+            settings.add(self._open)
+
+    def will_undo(self, name: str, undo: Callable[[], None]) -> None:
+        """Put something else back, too, and before what was changed until now.
+
+        Args:
+            name: What it is called if that fails.
+            undo: Puts it back.
+        """
+        self._undo.append((name, undo))
+
+    def __iter__(self) -> Iterator[Setting]:
+        for made in self._made.values():
+            yield from made
+        yield from self._maker.seeds() if self._seeds_at_end is None else self._seeds_at_end
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Setting:
+        for setting in self:
+            if setting.name == name:
+                return setting
+        raise KeyError(name)
+
+    @property
+    def open(self) -> list[Setting]:
+        """The settings that are not as they should be: they need a fresh process, or could not be applied."""
+        return self._open()
+
+    def _open(self) -> list[Setting]:
+        return [setting for setting in self if setting.effect.is_open]
+
+    @property
+    def remaining(self) -> list[Remaining]:
+        """What stays nondeterministic in the installed versions with every setting made."""
+        return self._maker.remaining(list(self._made))
+
+    def restore(self) -> None:
+        """Put every setting, every variable and the states of all generators back; once done, this does nothing.
+
+        Raises:
+            StateError: Something could not be put back; everything else was.
+        """
+        failures = self._restore()
+        if failures:
+            raise StateError(
+                "settings-not-restored",
+                f"These settings could not be put back, all others were: {'; '.join(failures)}. Start a fresh process to have "
+                "them as they were.",
+            )
+
+    def _restore(self) -> list[str]:
+        if self._is_active:
+            self._seeds_at_end = self._maker.seeds()
+        self._is_active = False
+        settings.remove(self._open)
+        failures = []
+        while self._undo:
+            name, undo = self._undo.pop()
+            try:
+                undo()
+            except Exception as error:
+                failures.append(f"{name} ({type(error).__name__}: {error})")
+        return failures
+
+    def __enter__(self) -> Settings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.restore()
+        else:
+            # The program's own error says more.
+            self._restore()
+
+    def explain(self) -> None:
+        """Print each setting with its reason, its source and what to write to make it by hand."""
+        print(settings.explanation(list(self), self.remaining))
+
+    def __repr__(self) -> str:
+        return settings.table(list(self), self.remaining)
+
+    def _repr_html_(self) -> str:
+        return settings.html_table(list(self), self.remaining)
+
+    def _take(self, group: str, changes: list[Change]) -> None:
+        replaced = {change.setting.name: change.setting for change in changes}
+        kept = [replaced.pop(setting.name, setting) for setting in self._made[group]]
+        self._made[group] = [*kept, *replaced.values()]
+        self._undo += [(change.setting.name, change.undo) for change in changes if change.undo is not None]
+
+    def _imported(self, group: str) -> Callable[[], None]:
+        def imported() -> None:
+            if self._is_active:
+                self._take(group, self._maker.again(group, self._made[group]))
+
+        return imported
+
+    def _failed(self, group: str) -> Callable[[str], None]:
+        def failed(message: str) -> None:
+            self._made[group] = [
+                Setting(
+                    one.name, one.group, one.before, one.after, Effect.FAILED, one.why, one.source, message, one.line
+                )
+                if one.effect is Effect.WAITING
+                else one
+                for one in self._made[group]
+            ]
+
+        return failed
+
+
+# `determinism.enable`: makes what is imported deterministic, and what is imported later.
+
+
+def enable(
+    seed: int | None = None,
+    *,
+    warn_only: bool = False,
+    threads: int | None = None,
+    precision: str | None = None,
+) -> Settings:
+    """Make this process deterministic: PyTorch, TensorFlow with Keras, JAX, NumPy and Python, as far as they are installed.
+
+    It may be called before or after they are imported. Settings of a framework that is not imported yet are made when it is.
+    Nothing is printed; look at the result.
+
+    Args:
+        seed: Seeds every generator, each with a stream of its own; see `determinism.seed`. None leaves them.
+        warn_only: Ops without a deterministic implementation warn instead of raising.
+        threads: How many threads compute on the CPU; None leaves it. Results depend on it.
+        precision: How exact float32 matrix products are: "highest", "high" or "medium"; None leaves it.
+
+    Returns:
+        Each setting: what it was and is, why, and whether it took effect. As a context (`with determinism.enable(seed=1):`) it
+        puts everything back at the end.
+
+    Raises:
+        UsageError: An argument is out of range; nothing was set.
+    """
+    request = Request(warn_only=warn_only, threads=threads, precision=precision)
+    settings = Settings(SettingMaker(request))
+    settings.begin()
+    if seed is not None:
+        settings.will_undo("seeds", seeding.capture_states())
+        try:
+            seeding.start(seed)
+        except Exception:
+            settings.restore()
+            raise
+    return settings
+
+
+def look(request: Request | None = None) -> Settings:
+    """Look at every setting without changing any.
+
+    Args:
+        request: What would be asked for.
+    """
+    request = request or Request()
+    settings = Settings(SettingMaker(Request(request.warn_only, request.threads, request.precision, change=False)))
+    settings.begin()
+    return settings

@@ -1,0 +1,334 @@
+"""Records a part of the running program: `with determinism.record(path)`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from determinism.errors import UsageError
+from determinism.frameworks.registry import RECORDERS
+from determinism.process_name import own_name
+from determinism.redaction import redacted
+from determinism.sites import innermost_user_frame
+from determinism.trace.schema import PROCESSES_FOLDER
+from determinism.trace.writer import create_trace, not_begun, write_manifest
+from determinism.types import Level, ProcessFolders, RecordingOptions
+
+# The recording that this process is under, whoever began it.
+
+
+class RecordingSession(Protocol):
+    """What a framework's recorder gives."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process has a trace of what it does with the framework; some wait until it is used."""
+
+    def begin_at(self, frame: FrameType) -> None:
+        """The recording was begun in this frame; what lies outside of it is not the program's."""
+
+    def step(self) -> None:
+        """A step ends here."""
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned a value."""
+
+    def close(self) -> None:
+        """Finish the files."""
+
+    def leave(self) -> None:
+        """Finish the files and stop seeing ops in this thread."""
+
+    def note_earlier_threads(self) -> None:
+        """Count threads that cannot be recorded."""
+
+    def forked(self) -> None:
+        """This process is a forked child."""
+
+
+class Recorder(Protocol):
+    """A framework's module `recording`."""
+
+    def start(self, folders: ProcessFolders, options: RecordingOptions) -> RecordingSession:
+        """Begin to record this process."""
+
+
+_sessions: list[RecordingSession] = []
+_failed: Callable[[str], None] = warnings.warn
+"""Told what could not be recorded."""
+
+
+def _forked() -> None:
+    for session in _sessions:
+        try:
+            session.forked()
+        except Exception as error:
+            _failed(f"Recording failed in the forked process {os.getpid()}: {type(error).__name__}: {error}")
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def add(session: RecordingSession, failed: Callable[[str], None] = warnings.warn) -> None:
+    """A recording began.
+
+    Args:
+        session: The recording.
+        failed: Told when a forked process cannot be recorded.
+    """
+    global _failed
+    _failed = failed
+    _sessions.append(session)
+
+
+def remove(session: RecordingSession) -> None:
+    """A recording ended."""
+    if session in _sessions:
+        _sessions.remove(session)
+
+
+def has_begun() -> bool:
+    """Whether this process has a trace."""
+    return any(session.has_begun for session in _sessions)
+
+
+def is_recording() -> bool:
+    """Whether this process is being recorded."""
+    return bool(_sessions)
+
+
+def step() -> None:
+    """Say that a step of the program ends here.
+
+    From the first call on only these calls count as the ends of steps, no longer those of optimizers. Without a
+    recording it does nothing.
+    """
+    for session in _sessions:
+        session.step()
+
+
+# Names the processes of a run, so that the same process has the same name in every run.
+
+PROCESS_VARIABLE = "DETERMINISM_PROCESS"
+"""Environment variable through which a recorded process tells its children its key."""
+
+
+class Folders:
+    """The folders of the processes of one run."""
+
+    _claimed_in: int | None = None
+    """The process that a folder was made for last: a second framework in it gets one beside."""
+
+    def __init__(self, trace_folder: Path, framework: str, failed: Callable[[str], None]) -> None:
+        """Take the trace, whose ops are recorded, and what is told when a process cannot be recorded."""
+        self._trace_folder = trace_folder
+        self._framework = framework
+        self.failed = failed
+
+    def claim(self, name: str | None) -> Path:
+        """Make the folder of this process, and let its children know its key.
+
+        Args:
+            name: What the framework calls it among its siblings; None if it knows no name.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        own_key = os.environ.get(PROCESS_VARIABLE)
+        if Folders._claimed_in == os.getpid():
+            return claim_process_folder(self._trace_folder, own_key, self._framework)
+        Folders._claimed_in = os.getpid()
+        folder = claim_process_folder(self._trace_folder, own_key, name)
+        os.environ[PROCESS_VARIABLE] = folder.name
+        return folder
+
+
+def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str | None = None) -> Path:
+    """Make the folder of this process; its name is the process's key.
+
+    Keys are `main`, then `main-2`, `main-3` … for processes that no recorded process started, and `<parent>.<name>` for
+    the others. The name is what tells siblings apart in every run: their rank, what `multiprocessing` calls them, or their
+    number among those that were forked; only other programs count in the order in which they begin to record.
+
+    Args:
+        trace_folder: That of the run.
+        parent_key: Key of the recorded process that started this one; None if none did.
+        name: What this process is called among its siblings, if the framework knows it better.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    name = name or own_name(parent_key or "")
+    for index in itertools.count(1):
+        if name is not None:
+            key = f"{parent_key or 'main'}.{name}" if index == 1 else f"{parent_key or 'main'}.{name}-{index}"
+        elif parent_key is None:
+            key = "main" if index == 1 else f"main-{index}"
+        else:
+            key = f"{parent_key}.{index}"
+        folder = trace_folder / PROCESSES_FOLDER / key
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("the count of keys has no end")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be recorded."""
+
+    level: str = Level.OP.value
+    steps: int | None = None
+    max_disk: int | None = None
+    paranoid: bool = False
+    values: int | None = None
+    capture: dict[str, Any] | None = None
+    rows: dict[str, Any] | None = None
+    generators: dict[str, Any] | None = None
+
+
+class _Folders:
+    """The folders of this process and of those that it forks while it is recorded."""
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._parent = trace_folder / PROCESSES_FOLDER
+        self._key: str | None = None
+
+    def claim(self, name: str | None) -> Path:
+        """Make the folder of this process; children without a name count in the order in which they begin.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        for index in itertools.count(1):
+            if self._key is None:
+                key = "main"
+            elif name is None:
+                key = f"{self._key}.{index}"
+            else:
+                key = f"{self._key}.{name}" if index == 1 else f"{self._key}.{name}-{index}"
+            try:
+                (self._parent / key).mkdir(mode=0o700)
+            except FileExistsError:
+                if self._key is None:
+                    raise
+                continue
+            self._key = key
+            return self._parent / key
+        raise AssertionError("the count of keys has no end")
+
+    def failed(self, reason: str) -> None:
+        """A child could not be recorded: say so on its error stream, which is the only place left."""
+        warnings.warn(reason, RuntimeWarning, stacklevel=2)
+
+
+@contextmanager
+def record(
+    path: str | os.PathLike[str],
+    *,
+    level: str = "op",
+    max_disk: int | None = None,
+    paranoid: bool = False,
+    values: int | None = None,
+) -> Iterator[RecordingSession]:
+    """Record every op that this thread runs inside the `with` block.
+
+    Args:
+        path: The trace to make; a folder that does not exist or is empty.
+        level: `op`, `module` or `step`.
+        max_disk: Bytes that the trace never grows past.
+        paranoid: Digest every input of every op, also those whose producer was recorded.
+        values: Keep up to so many elements of each tensor that an op gave, so that `compare` can say how far apart two are.
+
+    Raises:
+        UsageError: No supported framework is imported, the level does not exist, `values` is below 1, or a recording is
+            running.
+        TraceError: The folder cannot be used.
+    """
+    if level not in set(Level):
+        raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")
+    if values is not None and values < 1:
+        raise UsageError(
+            "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
+        )
+    with recording(path, Options(level=level, max_disk=max_disk, paranoid=paranoid, values=values)) as session:
+        yield session
+
+
+@contextmanager
+def recording(path: str | os.PathLike[str], options: Options) -> Iterator[RecordingSession]:
+    """Record what this thread does inside the `with` block.
+
+    Args:
+        path: The trace to make.
+        options: What is to be recorded.
+
+    Raises:
+        UsageError: No supported framework is imported, or a recording is running.
+        TraceError: The folder cannot be used.
+    """
+    framework = next((name for name in RECORDERS if name in sys.modules), None)
+    if framework is None:
+        raise UsageError(
+            "no-framework",
+            f"None of {', '.join(RECORDERS)} is imported, so there is nothing to record. Import the framework first.",
+        )
+    if is_recording():
+        raise UsageError(
+            "already-recording", "This process is being recorded already; a second recording cannot begin."
+        )
+    folder = Path(path).absolute()
+    facts = {
+        "created": time.time(),
+        "command": redacted([sys.executable, *sys.argv]),
+        "cwd": os.getcwd(),
+        "level": options.level,
+    }
+    create_trace(folder, **facts)
+    session = _started(folder, RECORDERS[framework], options)
+    if isinstance(session, OSError):
+        raise not_begun(folder, session)
+    process = os.getpid()
+    frame = innermost_user_frame()
+    if frame is not None:
+        session.begin_at(frame)
+    del frame
+    add(session)
+    try:
+        yield session
+    finally:
+        remove(session)
+        session.leave()
+        # A forked child comes to the end of the block too; the trace belongs to its parent.
+        if os.getpid() == process:
+            seconds = time.time() - float(str(facts["created"]))
+            # On a full disk the trace stays as it is, and says so when it is read; the program goes on.
+            with suppress(OSError):
+                write_manifest(
+                    folder, {**facts, "exit_status": None, "stopped_by": None, "seconds": seconds, "complete": True}
+                )
+
+
+def _started(folder: Path, module: str, options: Options) -> RecordingSession | OSError:
+    """The recording, or why it could not begin.
+
+    The error is returned, without the frames in which it was raised: they would keep open the files that were made.
+    """
+    try:
+        recorder: Recorder = import_module(module)
+        return recorder.start(_Folders(folder), options)
+    except OSError as error:
+        error.__context__ = None
+        return error.with_traceback(None)

@@ -1,0 +1,1 @@
+"""Programs for developers of this project. They are not part of the installed package."""

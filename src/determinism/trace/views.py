@@ -1,0 +1,301 @@
+"""Parts of a process's records: from one record on, or up to one, as if it had begun or ended there."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from determinism.trace.names import Names
+from determinism.trace.reader import Decoder, ProcessTrace
+from determinism.trace.schema import NONE, Table
+from determinism.trace.stream import Array, Children, Chunk, cut
+from determinism.types import NO_DIGEST, Phase
+
+# Several streams of one run, read as if one process had written them one after the other.
+
+_NAMED_COLUMNS = {
+    "op": Table.OP,
+    "module": Table.MODULE,
+    "stack": Table.STACK,
+    "forward_stack": Table.STACK,
+    "arguments": Table.ARGUMENTS,
+}
+_WITH_LAYOUTS = ("inputs", "outputs")
+
+
+class JoinedNames(Names):
+    """The names of several streams; those of each are numbered on from those of the one before."""
+
+    def __init__(self, parts: Sequence[Names]) -> None:
+        self._texts = {table: [] for table in Table}
+        # What to name if a text is damaged: the folder that holds those of all.
+        self.folder = parts[0].folder.parent if parts else Path()
+        self.shifts: list[dict[Table, int]] = []
+        """Per stream and table: by how much its numbers grow."""
+        for part in parts:
+            shifts = {table: len(texts) for table, texts in self._texts.items()}
+            self.shifts.append(shifts)
+            for table in Table:
+                self._texts[table] += part.texts(table) if table is not Table.STACK else []
+            frames = shifts[Table.FRAME]
+            self._texts[Table.STACK] += [json.dumps([n + frames for n in stack]) for stack in part.stack_frames]
+
+
+class JoinedStreams(ProcessTrace):
+    """Several streams of one run; records are numbered on from stream to stream, so edges stay as they are."""
+
+    def __init__(self, key: str, streams: Sequence[ProcessTrace]) -> None:
+        """Join streams.
+
+        Args:
+            key: What to call them together.
+            streams: None at all are an empty process.
+        """
+        # What to name if something is damaged: the folder that holds those of all.
+        folder = streams[0].folder.parent if streams else Path()
+        super().__init__(folder, description=streams[0].description if streams else {})
+        self.key = key
+        self.streams = streams
+        self._starts = [0]
+        self._latest: Chunk | None = None
+
+    @cached_property
+    def names(self) -> JoinedNames:
+        """The tables of names of all streams."""
+        return JoinedNames([stream.names for stream in self.streams])
+
+    def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
+        """Every record of every stream."""
+        self._starts = [0]
+        for index, stream in enumerate(self.streams):
+            start = end = self._starts[-1]
+            for chunk in stream.chunks(decoder):
+                end = start + chunk.first + chunk.rows
+                yield self._shifted(index, start, chunk)
+            self._starts.append(end)
+        self.truncated = any(stream.truncated for stream in self.streams)
+
+    def until(self, limit: int) -> JoinedStreams:
+        """The same streams, as if no more than this many records had been made in all."""
+        kept = []
+        for stream in self.streams:
+            records, _ = stream.extent
+            kept.append(stream if records <= limit else stream.until(limit))
+            limit = max(limit - records, 0)
+        shorter = JoinedStreams(self.key, kept)
+        shorter.description = self.description
+        return shorter
+
+    @cached_property
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """What is known of losses as numbers, with the records numbered as here."""
+        found, start = [], 0
+        for stream in self.streams:
+            rows = stream.numbers.copy()
+            for field in ("record", "producer"):
+                rows[field] += np.where(rows[field] >= 0, start, 0)
+            found.append(rows)
+            start += stream.extent[0]
+        return np.concatenate(found) if found else super().numbers
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why recording stopped early in one of the streams."""
+        return next((stream.stopped_by for stream in self.streams if stream.stopped_by is not None), None)
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """How many records all streams have, and the most steps of one."""
+        extents = [stream.extent for stream in self.streams]
+        return sum(records for records, _ in extents), max((steps for _, steps in extents), default=0)
+
+    def record(self, number: int) -> tuple[Chunk, int]:
+        """The chunk that holds one record and its position there; `chunks` must have passed it."""
+        if self._latest is None or not 0 <= number - self._latest.first < self._latest.rows:
+            index, own = self.place(number)
+            chunk, _ = self.streams[index].record(own)
+            self._latest = self._shifted(index, number - own, chunk)
+        chunk = self._latest
+        return chunk, number - chunk.first
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Which stream holds a record, and the record's number there."""
+        index = bisect_right(self._starts, number, hi=len(self.streams)) - 1
+        return index, number - self._starts[index]
+
+    def stream_of(self, numbers: Array) -> Array:
+        """Which stream holds each of these records, by position."""
+        return np.searchsorted(self._starts[: len(self.streams)], numbers, side="right") - 1
+
+    def _shifted(self, index: int, start: int, chunk: Chunk) -> Chunk:
+        if not index:
+            return chunk
+        shifts = self.names.shifts[index]
+        columns = dict(chunk.columns)
+        for name, table in _NAMED_COLUMNS.items():
+            columns[name] = _grown(columns[name], shifts[table])
+        children = dict(chunk.children)
+        for group in _WITH_LAYOUTS:
+            entries = children[group]
+            cells = {**entries.columns, "layout": _grown(entries.columns["layout"], shifts[Table.LAYOUT])}
+            children[group] = entries._replace(columns=cells)
+        return replace(chunk, first=start + chunk.first, columns=columns, children=children)
+
+
+def _grown(numbers: Array, shift: int) -> Array:
+    return np.where(numbers == NONE, NONE, numbers + shift)
+
+
+class Remainder(ProcessTrace):
+    """A process without its first records; the rest are numbered from 0.
+
+    What was made before is an input without a producer, with the digest of what the producer left, as far as that was read as a whole.
+    """
+
+    def __init__(
+        self,
+        process: ProcessTrace,
+        start: int,
+        *,
+        steps_before: int = 0,
+        forward_until: int = 0,
+        unseen: Sequence[int] = (),
+        skipped: Sequence[int] = (),
+        without: Mapping[int, Array] | None = None,
+    ) -> None:
+        """Take the rest of a process.
+
+        Args:
+            process: The whole of it.
+            start: Number of the first record that counts.
+            steps_before: Added to the number of each step.
+            forward_until: Number of a record (of the whole process). What comes before it in no phase of its own belongs to the forward.
+            unseen: Numbers of later records (of the whole process) of which the others know no more than of what was made before.
+            skipped: Numbers of such records that are no part of what the others did either. Nothing is left of them but their place: they
+                have neither inputs nor outputs, and no thread, so that nothing pairs with them.
+            without: By the number of a record (of the whole process) the positions of inputs that do not count. Such a record has no
+                arguments, since they name what it read.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        super().__init__(process.folder)
+        self.start = start
+        self._steps_before = steps_before
+        self._forward_until = forward_until
+        self._unseen = np.array([*unseen, *skipped], dtype=np.int64)
+        self.skipped: Array = np.array(skipped, dtype=np.int64)
+        self._without = dict(without or {})
+        self._left: dict[tuple[int, int], tuple[int, bytes]] = {}
+
+    def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
+        """Every record in order from the first that counts."""
+        for chunk in super().chunks(decoder):
+            if chunk.first + chunk.rows > self.start:
+                yield self._seen(cut(chunk, max(self.start - chunk.first, 0), chunk.rows))
+
+    def record(self, number: int) -> tuple[Chunk, int]:
+        """The chunk that holds one record and its position there; `chunks` must have passed it."""
+        chunk, row = super().record(number + self.start)
+        before = max(self.start - chunk.first, 0)
+        return self._seen(cut(chunk, before, chunk.rows)), row - before
+
+    def _seen(self, chunk: Chunk) -> Chunk:
+        """Records with numbers from 0, that know of nothing before."""
+        chunk = self._bared(chunk)
+        inputs, digests = self._detached(chunk)
+        forward = chunk.columns["forward"]
+        phase = chunk.columns["phase"]
+        is_forward = (chunk.numbers < self._forward_until) & np.isin(phase, (Phase.INIT, Phase.OTHER))
+        columns = {
+            **chunk.columns,
+            "phase": np.where(is_forward, Phase.FORWARD, phase).astype(phase.dtype),
+            "step": chunk.columns["step"] + np.int32(self._steps_before),
+            "forward": np.where(chunk.first + np.arange(chunk.rows) - forward < self.start, 0, forward).astype(
+                np.int32
+            ),
+        }
+        children = {**chunk.children, "inputs": inputs, "input_digests": digests}
+        if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
+            columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
+            children = {
+                name: _only(entries, np.repeat(~is_skipped, np.diff(entries.starts)))
+                for name, entries in children.items()
+            }
+        return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
+
+    def _bared(self, chunk: Chunk) -> Chunk:
+        """The records without the inputs that do not count."""
+        rows = [n - chunk.first for n in self._without if 0 <= n - chunk.first < chunk.rows]
+        if not rows:
+            return chunk
+        inputs, digests = chunk.children["inputs"], chunk.children["input_digests"]
+        kept = np.ones(int(inputs.starts[-1]), dtype=bool)
+        for row in rows:
+            kept[inputs.starts[row] + self._without[chunk.first + row]] = False
+        before = np.concatenate([[0], np.cumsum(kept)])
+        owner = np.repeat(np.arange(chunk.rows), np.diff(digests.starts))
+        place = inputs.starts[owner] + digests.columns["position"]
+        positions = (before[place] - before[inputs.starts[owner]]).astype(digests.columns["position"].dtype)
+        digested = _only(digests._replace(columns={**digests.columns, "position": positions}), kept[place])
+        arguments = chunk.columns["arguments"].copy()
+        arguments[rows] = NONE
+        children = {**chunk.children, "inputs": _only(inputs, kept), "input_digests": digested}
+        return replace(chunk, columns={**chunk.columns, "arguments": arguments}, children=children)
+
+    def _detached(self, chunk: Chunk) -> tuple[Children, Children]:
+        inputs, digests = chunk.children["inputs"], chunk.children["input_digests"]
+        distance = inputs.columns["producer"]
+        owner = np.repeat(np.arange(chunk.rows), np.diff(inputs.starts))
+        producers = chunk.first + owner - distance
+        before = (distance != 0) & ((producers < self.start) | np.isin(producers, self._unseen))
+        if not before.any():
+            return inputs, digests
+        digested = np.repeat(np.arange(chunk.rows), np.diff(digests.starts))
+        known = set(zip(digested.tolist(), digests.columns["position"].tolist(), strict=True))
+        found: list[tuple[int, int, bytes]] = []
+        for at in np.flatnonzero(before):
+            row, position = int(owner[at]), int(at - inputs.starts[owner[at]])
+            layout, digest = self._output(chunk.first + row - int(distance[at]), int(inputs.columns["output"][at]))
+            if digest != NO_DIGEST and layout == int(inputs.columns["layout"][at]) and (row, position) not in known:
+                found.append((row, position, digest))
+        cells = {**inputs.columns, "producer": np.where(before, 0, distance).astype(distance.dtype)}
+        return Children(inputs.starts, cells), _with(digests, digested, found)
+
+    def _output(self, number: int, output: int) -> tuple[int, bytes]:
+        """Layout and digest of what a record left."""
+        if (number, output) not in self._left:
+            chunk, row = super().record(number)
+            outputs = chunk.children["outputs"]
+            at = int(outputs.starts[row]) + output
+            if at >= int(outputs.starts[row + 1]):
+                return -1, NO_DIGEST
+            self._left[number, output] = int(outputs.columns["layout"][at]), outputs.columns["digest"][at].tobytes()
+        return self._left[number, output]
+
+
+def _only(entries: Children, kept: Array) -> Children:
+    """Some of the entries, by a mask."""
+    starts = np.concatenate([[0], np.cumsum(kept)])[entries.starts]
+    return Children(starts, {name: cells[kept] for name, cells in entries.columns.items()})
+
+
+def _with(digests: Children, owner: Array, found: list[tuple[int, int, bytes]]) -> Children:
+    """Digests of inputs with more of them, in the order of records and positions."""
+    if not found:
+        return digests
+    rows = np.concatenate([owner, [row for row, _, _ in found]]).astype(np.int64)
+    position = digests.columns["position"]
+    positions = np.concatenate([position, [at for _, at, _ in found]]).astype(position.dtype)
+    made = np.frombuffer(b"".join(digest for _, _, digest in found), dtype=np.uint64).reshape(-1, 2)
+    cells = np.concatenate([digests.columns["digest"].reshape(-1, 2), made])
+    order = np.lexsort((positions, rows))
+    starts = np.searchsorted(rows[order], np.arange(len(digests.starts)))
+    return Children(starts, {"position": positions[order], "digest": cells[order]})
