@@ -12,7 +12,8 @@ import torch
 
 from determinism.resume.compare import ResumedProcess, compare_resumed
 from determinism.resume.unsaved import unsaved
-from determinism.session.record import Options, recording
+from determinism.run_spec import RunSpec
+from determinism.session.record import recording
 from determinism.trace.opening import open_trace
 
 Training = Callable[[Path, str, str], Any]
@@ -27,7 +28,7 @@ def compared(folder: Path, training: Training, fault: str = "") -> ResumedProces
         # A program that does not use them does not seed them either.
         random.seed(run)
         np.random.seed(len(run))
-        with recording(folder / run, Options(generators=_GENERATORS.get(run))):
+        with recording(RunSpec(folder / run, generators=_GENERATORS.get(run))):
             training(folder / "checkpoint", run, fault)
     (process,) = compare_resumed(*(open_trace(folder / run) for run in ("full", "first", "resumed")))
     assert process.first_departs is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 NO_DIGEST = bytes(16)
 """Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""
@@ -122,41 +122,3 @@ class ProcessFolders(Protocol):
 
     def failed(self, reason: str) -> None:
         """This process could not be recorded."""
-
-
-class RecordingOptions(Protocol):
-    """What a framework's recorder is asked to do."""
-
-    @property
-    def level(self) -> str:
-        """A `Level`."""
-
-    @property
-    def steps(self) -> int | None:
-        """End the program after this many steps."""
-
-    @property
-    def max_disk(self) -> int | None:
-        """Bytes that the trace of a process may take."""
-
-    @property
-    def paranoid(self) -> bool:
-        """Digest every input of every op."""
-
-    @property
-    def values(self) -> int | None:
-        """Keep so many elements of each tensor that an op gave."""
-
-    @property
-    def capture(self) -> dict[str, Any] | None:
-        """Which record to look at closely, in a confirming run."""
-
-    @property
-    def rows(self) -> dict[str, Any] | None:
-        """Look at the rows of batches: `batch`, how many samples one has, and `settings`, names of what is to be set for a trial."""
-
-    @property
-    def generators(self) -> dict[str, Any] | None:
-        """Keep the states of the global generators at the end of the last step; or put kept ones back: `from`, `which`, `moment`, `after`; or
-        `watch` which states the program puts them into.
-        """

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from determinism.diagnose.sources import Source, differing_sources
-from determinism.launch.program import with_bootstrap
-from determinism.probes.request import FixedSource, ProbeRequest
+from determinism.launch.program import child_environment
+from determinism.run_spec import FixedSource, ProbeRequest, RunSpec
 
 
 class Ended(NamedTuple):
@@ -46,8 +46,11 @@ class Stage:
 
     def probed(self, *command: str, request: ProbeRequest | None = None, **environment: str) -> Ended:
         """Run it with probes."""
-        request = request or ProbeRequest()
-        return self._ended(command, with_bootstrap({**os.environ, **environment, **request.to_environment()}))
+        return self.run(RunSpec(probes=request or ProbeRequest()), *command, **environment)
+
+    def run(self, spec: RunSpec, *command: str, **environment: str) -> Ended:
+        """Run it as a specification asks for."""
+        return self._ended(command, child_environment({**os.environ, **environment}, spec))
 
     def noted(self, *command: str, **environment: str) -> Path:
         """Run it with notes, and give the folder with them."""

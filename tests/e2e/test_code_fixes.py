@@ -8,7 +8,7 @@ import pytest
 
 from determinism.diagnose.fixes import code_fix
 from determinism.diagnose.sources import Source, SourceSite
-from determinism.probes.request import CodeChange, ProbeRequest
+from determinism.run_spec import CodeChange, ProbeRequest
 from tests.e2e.probing import Stage, documents
 
 WORDS = "words = set('the quick brown fox jumps over a lazy dog'.split())\n"

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from determinism.launch.record import record_program
+from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
 
 PROGRAM = """
@@ -25,7 +26,7 @@ if __name__ == "__main__":
 
 def test_each_process_tells_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    record_program([sys.executable, str(tmp_path / "program.py")], tmp_path / "trace", log=tmp_path / "log")
+    record_program([sys.executable, str(tmp_path / "program.py")], RunSpec(tmp_path / "trace"), log=tmp_path / "log")
     trace = open_trace(tmp_path / "trace")
 
     told = {one.key: [spot["what"] for spot in one.description["blind_spots"]] for one in trace.processes}

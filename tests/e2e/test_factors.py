@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,12 +14,11 @@ from determinism.factors.catalog import (
     FACTORS,
     STIRRABLE,
     Action,
-    FactorRequest,
     before_start,
-    factor_environment,
     obstacle,
 )
-from determinism.launch.program import with_bootstrap
+from determinism.launch.program import child_environment
+from determinism.run_spec import FactorRequest, RunSpec
 
 PRINTS = {
     "hash-seed": "print(list({'ant', 'bee', 'cat', 'dog', 'elk', 'fox', 'gnu', 'hen'}), hash('ant'))",
@@ -53,10 +51,10 @@ def printed(program: str, actions: Mapping[str, str], number: int, folder: Path)
     request = FactorRequest(actions, number)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     if actions:
-        environment = factor_environment(environment, request)
+        environment = child_environment(environment, RunSpec(factors=request))
     return subprocess.run(
         [sys.executable, "-c", program],
-        env=with_bootstrap(environment),
+        env=environment,
         cwd=folder,
         preexec_fn=before_start(request),
         stdout=subprocess.PIPE,
@@ -186,8 +184,8 @@ def test_threads_that_take_turns_fill_and_empty_queues_in_one_order(folder: Path
     ],
 )  # fmt: skip
 def test_programs_with_threads_that_take_turns_end_as_they_do(program: str, folder: Path) -> None:
-    request = FactorRequest({"thread-schedule": "fixed"}, 1)
-    environment = with_bootstrap(factor_environment(dict(os.environ), request))
+    spec = RunSpec(factors=FactorRequest({"thread-schedule": "fixed"}))
+    environment = child_environment(os.environ, spec)
     ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=folder, timeout=60, check=False)
     assert ended.returncode == 7
 
@@ -288,9 +286,3 @@ def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:
 
 def test_all_that_can_be_stirred_is_tried_here() -> None:
     assert set(STIRRABLE) - set(PRINTS) == {"thread-schedule", "workers"}
-
-
-def test_a_request_travels_whole() -> None:
-    request = FactorRequest({"memory": "fixed", "clock": "stirred"}, 3)
-    again = FactorRequest.from_environment(request.to_environment())
-    assert json.dumps(vars(again)) == json.dumps(vars(request))

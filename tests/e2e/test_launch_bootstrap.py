@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.options import RecordingConfiguration
 from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
 from determinism.launch.unrecorded import not_recorded_reasons, unrecorded_reason
+from determinism.run_spec import EnablingRequest, FactorRequest, ProbeRequest, RunSpec
 
 RECORDER = """
     import json, os, pathlib
@@ -63,7 +63,7 @@ class Stage:
 
     def environ(self, **extra: str) -> dict[str, str]:
         base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.modules), **extra}
-        return child_environment(base, RecordingConfiguration(self.trace, "module"))
+        return child_environment(base, RunSpec(self.trace, level="module"))
 
     def run(self, code: str, *options: str, **extra: str) -> str:
         done = subprocess.run(
@@ -152,7 +152,7 @@ def test_module_search_path_is_the_programs_own(stage: Stage) -> None:
 
 def test_without_the_request_only_the_chain_runs(stage: Stage) -> None:
     environ = stage.environ()
-    del environ["DETERMINISM_RECORDING"]
+    del environ["DETERMINISM_RUN"]
     code = "import sys, tinyframe; print(hasattr(sys, 'hidden_ran'))"
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("True\n", "")
@@ -160,8 +160,9 @@ def test_without_the_request_only_the_chain_runs(stage: Stage) -> None:
 
 
 def test_request_that_cannot_be_read_disturbs_nothing(stage: Stage) -> None:
-    for text in ("", "{", "[]", '{"trace_folder": 3}', '{"trace_folder": "/nowhere", "unknown": 1}'):
-        environ = {**stage.environ(), "DETERMINISM_RECORDING": text}
+    unknown = '{"recording": {"trace_folder": "/nowhere", "unknown": 1}}'
+    for text in ("", "{", "[]", '{"recording": {', '{"recording": {"trace_folder": 3}}', unknown):
+        environ = {**stage.environ(), "DETERMINISM_RUN": text}
         done = subprocess.run(
             [sys.executable, "-c", "import tinyframe"], env=environ, capture_output=True, text=True, check=True
         )
@@ -346,11 +347,11 @@ def old_interpreters() -> list[str]:
 def test_child_of_an_older_python_prints_nothing_and_is_noted(stage: Stage) -> None:
     (stage.modules / "sitecustomize.py").write_text("import sys; sys.hidden_ran = True\n")
     interpreters = old_interpreters()
-    requests = {"DETERMINISM_ENABLING": "{}", "DETERMINISM_PROBES": "{}", "DETERMINISM_FACTORS": "{}"}
+    spec = RunSpec(enabling=EnablingRequest(), factors=FactorRequest({}), probes=ProbeRequest())
     for interpreter in interpreters:
         done = subprocess.run(
             [interpreter, "-c", "import sys; print(sys.hidden_ran)"],
-            env=stage.environ(**requests), capture_output=True, text=True, timeout=120,
+            env=spec.added_to(stage.environ()), capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", ""), interpreter
     reasons = not_recorded_reasons(stage.trace)

@@ -14,20 +14,21 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from determinism.errors import LaunchError
 from determinism.launch.io import StandardInput
-from determinism.launch.options import RecordingConfiguration
 from determinism.launch.program import ProgramExit, run_program
+from determinism.run_spec import RunSpec
 
 
 @pytest.fixture
-def configuration(tmp_path: Path) -> RecordingConfiguration:
+def spec(tmp_path: Path) -> RunSpec:
     (tmp_path / "trace" / "processes").mkdir(parents=True)
-    return RecordingConfiguration(tmp_path / "trace")
+    return RunSpec(tmp_path / "trace")
 
 
 def python(code: str) -> list[str]:
@@ -47,26 +48,26 @@ def python(code: str) -> list[str]:
     ],
 )
 def test_exit_status_passes_through(
-    command: list[str], status: int, stopped_by: str | None, configuration: RecordingConfiguration, tmp_path: Path
+    command: list[str], status: int, stopped_by: str | None, spec: RunSpec, tmp_path: Path
 ) -> None:
-    found = run_program(command, configuration=configuration, log=tmp_path / "log")
+    found = run_program(command, spec, log=tmp_path / "log")
     assert (found.exit_status, found.stopped_by) == (status, stopped_by)
     assert 0 < found.seconds < 60
 
 
-def test_output_goes_to_the_log_in_order(configuration: RecordingConfiguration, tmp_path: Path, capfd) -> None:
+def test_output_goes_to_the_log_in_order(spec: RunSpec, tmp_path: Path, capfd) -> None:
     command = ["sh", "-c", "echo one; echo two >&2; echo three"]
-    run_program(command, configuration=configuration, log=tmp_path / "log")
+    run_program(command, spec, log=tmp_path / "log")
     assert (tmp_path / "log").read_text() == "one\ntwo\nthree\n"
     assert capfd.readouterr() == ("", "")
 
 
-def test_output_passes_through_without_a_log(configuration: RecordingConfiguration, capfd) -> None:
-    run_program(["sh", "-c", "echo one; echo two >&2"], configuration=configuration)
+def test_output_passes_through_without_a_log(spec: RunSpec, capfd) -> None:
+    run_program(["sh", "-c", "echo one; echo two >&2"], spec)
     assert capfd.readouterr() == ("one\n", "two\n")
 
 
-def test_environment_folder_and_descriptors(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_environment_folder_and_descriptors(spec: RunSpec, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
     code = f"""
@@ -75,40 +76,39 @@ def test_environment_folder_and_descriptors(configuration: RecordingConfiguratio
         print(os.getcwd(), os.environ["MINE"], os.environ["PYTHONPATH"].split(os.pathsep)[1:], "HOME" in os.environ)
     """
     environment = {"PATH": os.environ["PATH"], "MINE": "kept", "PYTHONPATH": "/one:/two"}
-    run_program(python(code), configuration=configuration, log=tmp_path / "log", cwd=tmp_path, environment=environment)
+    spec = replace(spec, copied=(str(tmp_path), "/original"))
+    run_program(python(code), spec, log=tmp_path / "log", environment=environment)
     assert (tmp_path / "log").read_text() == f"{tmp_path} kept ['/one', '/two'] False\n"
     assert os.read(read_end, 100) == b"through"
     os.close(read_end)
     os.close(write_end)
 
 
-def test_command_that_cannot_be_started(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_command_that_cannot_be_started(spec: RunSpec, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="'no-such-command' could not be started") as caught:
-        run_program(["no-such-command"], configuration=configuration)
+        run_program(["no-such-command"], spec)
     assert caught.value.identifier == "command-unstartable"
     text = tmp_path / "text"
     text.write_text("hello")
     text.chmod(0o755)
     with pytest.raises(LaunchError, match="Exec format error"):
-        run_program([str(text)], configuration=configuration)
+        run_program([str(text)], spec)
 
 
-def test_progress_comes_from_the_spools_and_stays_after_the_end(
-    configuration: RecordingConfiguration, tmp_path: Path
-) -> None:
+def test_progress_comes_from_the_spools_and_stays_after_the_end(spec: RunSpec, tmp_path: Path) -> None:
     code = f"""
         import pathlib, sys, time
         sys.path.insert(0, {str(Path(__file__).parents[2] / "src")!r})
         from determinism.trace.spool import Spool
         for name, records in (("main", 5), ("main.1", 7)):
-            folder = pathlib.Path({str(configuration.trace_folder)!r}, "processes", name)
+            folder = pathlib.Path({str(spec.trace_folder)!r}, "processes", name)
             folder.mkdir()
             spool = Spool(folder / "records.spool", 64, 64)
             for step in range(1, records + 1):
                 spool.append((0, step, 0, 0, 0, -1, -1, -1, -1, -1), (), (), (), ())
         until = time.monotonic() + 60
         while not pathlib.Path({str(tmp_path / "seen")!r}).exists() and time.monotonic() < until: time.sleep(0.01)
-        for path in pathlib.Path({str(configuration.trace_folder)!r}).glob("*/*/records.spool"): path.unlink()
+        for path in pathlib.Path({str(spec.trace_folder)!r}).glob("*/*/records.spool"): path.unlink()
     """
     seen: list[tuple[int, int]] = []
 
@@ -117,44 +117,40 @@ def test_progress_comes_from_the_spools_and_stays_after_the_end(
         if now == (12, 7):
             (tmp_path / "seen").touch()
 
-    run_program(python(code), configuration=configuration, log=tmp_path / "log", on_progress=see)
+    run_program(python(code), spec, log=tmp_path / "log", on_progress=see)
     assert (tmp_path / "log").read_text() == ""
     assert seen[-1] == (12, 7)
 
 
-def test_no_program_stays_behind_when_watching_breaks_off(
-    configuration: RecordingConfiguration, tmp_path: Path
-) -> None:
+def test_no_program_stays_behind_when_watching_breaks_off(spec: RunSpec, tmp_path: Path) -> None:
     def break_off(records: int, step: int) -> None:
         raise RuntimeError("no progress")
 
     started = time.monotonic()
     with pytest.raises(RuntimeError, match="no progress"):
-        run_program(["sleep", "90"], configuration=configuration, log=tmp_path / "log", on_progress=break_off)
+        run_program(["sleep", "90"], spec, log=tmp_path / "log", on_progress=break_off)
     assert time.monotonic() - started < 60
 
 
 READ_ALL = python("import sys; text = sys.stdin.read(); print(len(text), text[:5])")
 
 
-def runs(
-    command: list[str], stdin: StandardInput, configuration: RecordingConfiguration, folder: Path
-) -> Iterator[str]:
+def runs(command: list[str], stdin: StandardInput, spec: RunSpec, folder: Path) -> Iterator[str]:
     for index in range(3):
         log = folder / f"log{index}"
-        assert run_program(command, configuration=configuration, log=log, stdin=stdin).exit_status == 0
+        assert run_program(command, spec, log=log, stdin=stdin).exit_status == 0
         yield log.read_text()
 
 
-def test_file_as_input_is_read_from_the_same_offset(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_file_as_input_is_read_from_the_same_offset(spec: RunSpec, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("skip me: " + "x" * 100_000)
     with (tmp_path / "input").open() as file:
         os.lseek(file.fileno(), 9, os.SEEK_SET)
         with StandardInput(file.fileno()) as stdin:
-            assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["100000 xxxxx\n"] * 3
+            assert list(runs(READ_ALL, stdin, spec, tmp_path)) == ["100000 xxxxx\n"] * 3
 
 
-def test_pipe_as_input_is_fed_to_every_run(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_pipe_as_input_is_fed_to_every_run(spec: RunSpec, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
 
     def write() -> None:
@@ -165,57 +161,55 @@ def test_pipe_as_input_is_fed_to_every_run(configuration: RecordingConfiguration
 
     threading.Thread(target=write).start()
     with StandardInput(read_end) as stdin:
-        assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["300000 yyyyy\n"] * 3
+        assert list(runs(READ_ALL, stdin, spec, tmp_path)) == ["300000 yyyyy\n"] * 3
     os.close(read_end)
 
 
-def test_pipe_that_stays_open_and_is_not_read(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_pipe_that_stays_open_and_is_not_read(spec: RunSpec, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"nobody reads this")
     with StandardInput(read_end) as stdin:
         started = time.monotonic()
-        assert list(runs(["true"], stdin, configuration, tmp_path)) == [""] * 3
+        assert list(runs(["true"], stdin, spec, tmp_path)) == [""] * 3
         assert time.monotonic() - started < 60
     os.close(read_end)
     os.close(write_end)
 
 
-def test_pipe_without_end_is_taken_only_as_far_as_it_is_read(
-    configuration: RecordingConfiguration, tmp_path: Path
-) -> None:
+def test_pipe_without_end_is_taken_only_as_far_as_it_is_read(spec: RunSpec, tmp_path: Path) -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         assert endless.stdout is not None
         with StandardInput(endless.stdout.fileno()) as stdin:
-            found = list(runs(["sh", "-c", "head -c 200000 | wc -c"], stdin, configuration, tmp_path))
+            found = list(runs(["sh", "-c", "head -c 200000 | wc -c"], stdin, spec, tmp_path))
             assert os.fstat(stdin._spool.fileno()).st_size < 1_000_000
         endless.kill()
     assert [text.strip() for text in found] == ["200000"] * 3
 
 
-def test_later_run_that_reads_further_than_the_first(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_later_run_that_reads_further_than_the_first(spec: RunSpec, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"one\ntwo\n")
     with StandardInput(read_end) as stdin:
-        run_program(["sh", "-c", "read a; echo $a"], configuration=configuration, log=tmp_path / "first", stdin=stdin)
+        run_program(["sh", "-c", "read a; echo $a"], spec, log=tmp_path / "first", stdin=stdin)
         os.write(write_end, b"three\n")
         os.close(write_end)
-        run_program(["cat"], configuration=configuration, log=tmp_path / "second", stdin=stdin)
+        run_program(["cat"], spec, log=tmp_path / "second", stdin=stdin)
     os.close(read_end)
     assert (tmp_path / "first").read_text() == "one\n"
     assert (tmp_path / "second").read_text() == "one\ntwo\nthree\n"
 
 
-def test_device_and_closed_input(configuration: RecordingConfiguration, tmp_path: Path) -> None:
+def test_device_and_closed_input(spec: RunSpec, tmp_path: Path) -> None:
     with open(os.devnull) as null, StandardInput(null.fileno()) as stdin:
-        assert list(runs(READ_ALL, stdin, configuration, tmp_path)) == ["0 \n"] * 3
+        assert list(runs(READ_ALL, stdin, spec, tmp_path)) == ["0 \n"] * 3
     driver = f"""
         from pathlib import Path
-        from determinism.launch.options import RecordingConfiguration
+        from determinism.run_spec import RunSpec
         from determinism.launch.program import run_program
         from determinism.launch.io import StandardInput
         with StandardInput() as stdin:
-            configuration = RecordingConfiguration(Path({str(tmp_path)!r}))
-            print(run_program(["true"], configuration=configuration, stdin=stdin).exit_status)
+            spec = RunSpec(Path({str(tmp_path)!r}))
+            print(run_program(["true"], spec, stdin=stdin).exit_status)
     """
     found = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *python(driver)], capture_output=True, text=True)
     assert (found.stdout, found.stderr) == ("0\n", "")
@@ -225,7 +219,7 @@ DRIVER = """
     import json, os, sys
     from pathlib import Path
     from determinism.launch import program
-    from determinism.launch.options import RecordingConfiguration
+    from determinism.run_spec import RunSpec
     from determinism.launch.program import Interrupted, run_program
     request = json.loads(sys.argv[1])
     program.GRACE_SECONDS, program._FORWARDING_SECONDS = request["grace"], request["forwarding"]
@@ -235,7 +229,7 @@ DRIVER = """
             os.dup2(terminal, stream)
     log = Path(request["log"]) if request["log"] else None
     try:
-        end = run_program(request["command"], configuration=RecordingConfiguration(Path(request["trace"])), log=log)
+        end = run_program(request["command"], RunSpec(Path(request["trace"])), log=log)
         document = {"interrupted": None, "exit": vars(end)}
     except Interrupted as interrupted:
         document = {"interrupted": interrupted.message, "exit": vars(interrupted.program_exit)}

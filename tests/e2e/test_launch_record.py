@@ -16,10 +16,11 @@ from determinism.comparison.runs import TIME_LIMIT
 from determinism.errors import LaunchError, TraceError
 from determinism.launch.record import record_program
 from determinism.launch.unrecorded import unrecorded_reason
+from determinism.run_spec import RunSpec
 
 CLAIMING = """
     import json, os, pathlib, sys
-    trace = pathlib.Path(json.loads(os.environ["DETERMINISM_RECORDING"])["trace_folder"])
+    trace = pathlib.Path(json.loads(os.environ["DETERMINISM_RUN"])["recording"]["trace_folder"])
     (trace / "processes" / "main").mkdir()
     def describe(**facts): (trace / "processes" / "main" / "process.json").write_text(json.dumps(facts))
 """
@@ -36,7 +37,7 @@ def manifest(folder: Path) -> dict:
 def test_manifest_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "trace"
     command = python("describe(environment={'torch': '2.13.0'}); sys.exit(3)")
-    result = record_program(command, folder, level="module", steps=4, log=tmp_path / "log")
+    result = record_program(command, RunSpec(folder, level="module", steps=4), log=tmp_path / "log")
     assert (result.exit_status, result.stopped_by, result.folder) == (3, None, folder)
     found = manifest(folder)
     assert found["format"] == "determinism.trace/1"
@@ -51,49 +52,49 @@ def test_manifest_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_program_that_was_killed(tmp_path: Path) -> None:
-    result = record_program(python("describe(); os.kill(os.getpid(), 9)"), tmp_path / "trace")
+    result = record_program(python("describe(); os.kill(os.getpid(), 9)"), RunSpec(tmp_path / "trace"))
     assert (result.exit_status, result.stopped_by) == (-9, "SIGKILL")
     assert manifest(tmp_path / "trace")["stopped_by"] == "SIGKILL"
 
 
 def test_program_that_did_its_steps(tmp_path: Path) -> None:
     command = python("describe(finished='steps'); os.kill(os.getpid(), 15)")
-    result = record_program(command, tmp_path / "trace", steps=1)
+    result = record_program(command, RunSpec(tmp_path / "trace", steps=1))
     assert (result.exit_status, result.stopped_by) == (-15, "steps")
 
 
 def test_description_that_is_cut_does_not_hinder(tmp_path: Path) -> None:
     command = python("(trace / 'processes' / 'main' / 'process.json').write_text('{\"envi')")
-    assert record_program(command, tmp_path / "trace").exit_status == 0
+    assert record_program(command, RunSpec(tmp_path / "trace")).exit_status == 0
     assert manifest(tmp_path / "trace")["environment"] == {}
 
 
 def test_output_that_exists(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TraceError, match="already exists and is not empty") as caught:
-        record_program(["true"], tmp_path)
+        record_program(["true"], RunSpec(tmp_path))
     assert caught.value.identifier == "output-exists"
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_log_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file or directory"):
-        record_program(["true"], tmp_path / "trace", log=tmp_path / "nowhere" / "log")
+        record_program(["true"], RunSpec(tmp_path / "trace"), log=tmp_path / "nowhere" / "log")
 
 
 def test_trace_that_vanished(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="could not be finished"):
-        record_program(["rm", "-r", str(tmp_path / "trace")], tmp_path / "trace")
+        record_program(["rm", "-r", str(tmp_path / "trace")], RunSpec(tmp_path / "trace"))
 
 
 def test_command_that_cannot_be_started_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="could not be started"):
-        record_program(["no-such-command"], tmp_path / "trace")
+        record_program(["no-such-command"], RunSpec(tmp_path / "trace"))
     assert not (tmp_path / "trace").exists()
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:
-    record_program([sys.executable, "-c", "import json"], tmp_path / "trace")
+    record_program([sys.executable, "-c", "import json"], RunSpec(tmp_path / "trace"))
     reason = unrecorded_reason(tmp_path / "trace")
     assert reason is not None
     assert reason.startswith("No process of the program recorded anything")
@@ -105,8 +106,9 @@ def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
         from pathlib import Path
         from determinism.launch.program import Interrupted
         from determinism.launch.record import record_program
+        from determinism.run_spec import RunSpec
         try:
-            record_program(["sh", "-c", "echo ready; exec sleep 30"], Path({str(tmp_path / "trace")!r}))
+            record_program(["sh", "-c", "echo ready; exec sleep 30"], RunSpec(Path({str(tmp_path / "trace")!r})))
         except Interrupted as interrupted:
             print(interrupted.message)
     """
@@ -125,7 +127,7 @@ def test_program_does_not_get_pandas_where_it_is_installed(tmp_path: Path) -> No
     (tmp_path / "pandas.py").write_text("open('pandas-imported', 'w').close()\n")
     loop = "import torch\nx = torch.ones(2)\nfor _ in range(9000):\n    x = x + 1"
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{loop}\nsys.exit('pandas' in sys.modules)"
-    result = record_program([sys.executable, "-c", code], tmp_path / "trace", log=tmp_path / "log")
+    result = record_program([sys.executable, "-c", code], RunSpec(tmp_path / "trace"), log=tmp_path / "log")
     assert result.exit_status == 0, (tmp_path / "log").read_text()
 
 
@@ -135,7 +137,7 @@ def test_program_that_took_too_long_is_not_said_to_have_differed(tmp_path: Path)
         marker = tmp_path / f"{name}.computed"
         result = record_program(
             [sys.executable, "-c", code, str(marker)],
-            tmp_path / name,
+            RunSpec(tmp_path / name),
             why_stop=lambda marker=marker: TIME_LIMIT if marker.exists() else None,
         )
         assert result.stopped_by == "time-limit"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from determinism.diagnose.sources import differing_sources
-from determinism.probes.request import ProbeRequest
+from determinism.run_spec import ProbeRequest, RunSpec
 from tests.e2e.probing import Stage, documents
 
 WORDS = "words = {w for w in ['ant', 'bee', 'cat', 'dog', 'eel', 'fox', 'gnu', 'hen']}\n"
@@ -206,13 +205,6 @@ def test_sites_of_a_copy_are_those_of_the_original(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "import time\nprint(time.time())\n")
     notes = tmp_path / "notes"
     notes.mkdir()
-    stage.probed(request=ProbeRequest(notes=notes, copied=(str(stage.folder), "/home/ada/project")))
+    stage.run(RunSpec(probes=ProbeRequest(notes=notes), copied=(str(stage.folder), "/home/ada/project")))
 
     assert [one["file"] for one in documents(notes) if "digest" in one] == ["/home/ada/project/main.py"]
-
-
-def test_request_survives_the_environment(tmp_path: Path) -> None:
-    request = ProbeRequest(notes=tmp_path, fixed_sources=("clock",), copied=("a", "b"))
-
-    assert ProbeRequest.from_environment({**os.environ, **request.to_environment()}) == request
-    assert ProbeRequest.from_environment({}) is None

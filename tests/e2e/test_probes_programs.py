@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from determinism.launch.options import EnablingRequest
 from determinism.launch.program import with_bootstrap
-from determinism.probes.request import ProbeRequest
+from determinism.run_spec import EnablingRequest, ProbeRequest, RunSpec
 from tests.e2e.probing import Ended, Stage, documents
 from tests.e2e.running import PROGRAMS
 
@@ -313,7 +312,7 @@ def test_compiled_functions_have_the_graphs_that_they_have_without(tmp_path: Pat
 )
 def test_training_has_the_same_bits(tmp_path: Path, program: str) -> None:
     stage = Stage(tmp_path, (PROGRAMS / program).read_text())
-    enabled = {**EnablingRequest(seed=1).to_environment(), "PYTHONHASHSEED": "0"}
+    enabled = RunSpec(enabling=EnablingRequest(seed=1)).added_to({"PYTHONHASHSEED": "0"})
     plain = stage.plain(**with_bootstrap({**os.environ, **enabled}))
     probed = stage.probed(**enabled)
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from determinism.diagnose.sources import differing_sources
-from determinism.probes.request import ProbeRequest
+from determinism.run_spec import ProbeRequest, RunSpec
 from tests.e2e.commands import run
 
 PROGRAM = """
@@ -63,7 +63,7 @@ def notes_of(folder: Path, name: str, **environment: str) -> Path:
     """The notes of one recorded run."""
     notes = folder / f"notes-{name}"
     notes.mkdir()
-    recorded(folder, name, **ProbeRequest(notes=notes).to_environment(), **environment)
+    recorded(folder, name, **RunSpec(probes=ProbeRequest(notes=notes)).added_to(environment))
     return notes
 
 

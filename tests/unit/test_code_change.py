@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from determinism.probes.changes import Unchangeable, changed_tree
 from determinism.probes.loading import Loading
-from determinism.probes.request import ChangedLines, CodeChange, ProbeRequest, Unchangeable, changed_tree
+from determinism.run_spec import ChangedLines, CodeChange
 
 TEXT = b'''"""Reads."""
 
@@ -63,12 +64,6 @@ def test_two_changes_of_one_line_are_not_made() -> None:
     other = CodeChange(SORTED.file, (ChangedLines(5, 5, 'for name in os.listdir("."):', "for name in ():"),))
     with pytest.raises(Unchangeable, match="line 5"):
         changed_tree(TEXT, "/p/read.py", [SORTED, other])
-
-
-def test_change_travels_through_the_environment() -> None:
-    request = ProbeRequest(changes=(SORTED, CodeChange("/p/é.py", SORTED.changes, ("import zlib",))))
-    assert ProbeRequest.from_environment(request.to_environment()) == request
-    assert not request.probes
 
 
 def test_only_the_changed_file_runs_from_other_code(tmp_path: Path) -> None:

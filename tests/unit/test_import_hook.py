@@ -16,7 +16,7 @@ import pytest
 
 from determinism.import_hook import after_import
 from determinism.launch.notes import note_not_recorded
-from determinism.launch.options import RecordingConfiguration
+from determinism.run_spec import RunSpec
 
 NAME = "hooked_example"
 
@@ -136,7 +136,7 @@ def test_lazy_loader() -> None:
 
 
 def test_failing_callback_becomes_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    for name, value in RecordingConfiguration(tmp_path).to_environment().items():
+    for name, value in RunSpec(tmp_path).added_to({}).items():
         monkeypatch.setenv(name, value)
 
     def fail(module: types.ModuleType) -> None:

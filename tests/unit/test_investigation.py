@@ -15,7 +15,7 @@ from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
-from determinism.probes.request import FixedSource
+from determinism.run_spec import FixedSource
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
 

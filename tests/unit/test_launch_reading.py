@@ -28,7 +28,7 @@ class Stage:
 
     def begin(self) -> None:
         """The second run."""
-        request = json.dumps({"trace_folder": str(self.trace)})
+        request = json.dumps({"recording": {"trace_folder": str(self.trace)}})
         self.readings = Readings(self.times.ended, request)
 
     def open(self, file: Any, flags: int = os.O_RDONLY) -> None:
@@ -129,7 +129,7 @@ class Watched:
         trace = self.folder / "out" / f"run-{len(self.times.ended) + 1}"
         trace.mkdir(parents=True)
         time.sleep(0.02)
-        readings = Readings(tuple(self.times.ended), json.dumps({"trace_folder": str(trace)}))
+        readings = Readings(tuple(self.times.ended), json.dumps({"recording": {"trace_folder": str(trace)}}))
         with self.times.run():
             time.sleep(0.02)
             action(lambda event, *arguments: readings.look(event, arguments))

@@ -18,6 +18,7 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.runs import broken_off, may_run_further
 from determinism.launch.unrecorded import require_recorded
+from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
 from determinism.types import Verdict
@@ -118,7 +119,11 @@ class BatchCheck:
         rows = {"batch": size, "settings": [_STIRRED] * stirred}
         try:
             result = record_program(
-                command, trace, rows=rows, log=log, on_progress=self.announce(title, log), stdin=self._standard_input
+                command,
+                RunSpec(trace, rows=rows),
+                log=log,
+                on_progress=self.announce(title, log),
+                stdin=self._standard_input,
             )
         except Interrupted as interrupted:
             self._add_run(command, trace, replace(interrupted.program_exit, stopped_by="interrupt"))
@@ -184,8 +189,7 @@ class BatchCheck:
         title = f"batches of {size}, {trial.fix.title[0].lower()}{trial.fix.title[1:]}"
         result = record_program(
             self.request.command(size),
-            trace,
-            rows={"batch": size, "settings": [*trial.settings, *[_STIRRED] * stirred]},
+            RunSpec(trace, rows={"batch": size, "settings": [*trial.settings, *[_STIRRED] * stirred]}),
             environment={**os.environ, **trial.environment},
             log=log,
             on_progress=self.announce(title, log),

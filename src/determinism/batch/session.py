@@ -18,8 +18,9 @@ from determinism.comparison.result import Comparison
 from determinism.digest import digest_bytes
 from determinism.errors import UsageError
 from determinism.frameworks.registry import ROW_RECORDERS, STATE_KEEPERS
+from determinism.run_spec import RunSpec
 from determinism.session import seeding
-from determinism.session.record import Options, recording
+from determinism.session.record import recording
 from determinism.session.snapshot import Snapshot
 from determinism.trace.opening import open_trace
 from determinism.trace.row_calls import SeenCall, SeenTensor
@@ -179,7 +180,7 @@ class _Check:
         """Call it with each of some batches; with the last run's in reverse order."""
         ordered = cut[::-1] if run == len(self._sizes) else cut
         try:
-            with recording(trace, Options(rows=rows)) if self._has_recorder else nullcontext():
+            with recording(RunSpec(trace, rows=rows)) if self._has_recorder else nullcontext():
                 results = [(portion, self._function(portion)) for portion in ordered]
         finally:
             self._restore()

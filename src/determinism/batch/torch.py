@@ -96,7 +96,7 @@ class Rows:
         """Open the file.
 
         Args:
-            request: `batch` and `settings`; see `RecordingOptions.rows`.
+            request: `batch` and `settings`; see `RunSpec.rows`.
             folder: Of the process.
 
         Raises:

@@ -27,7 +27,7 @@ from determinism.cli.options import (
     type=click.IntRange(min=2),
     help="How many runs.  [default: 2, and up to 3 more if they are equal but its order depends on timing]",
 )
-@recording_options
+@recording_options(without=["values"])
 @click.option(
     "--output",
     type=click.Path(path_type=Path),

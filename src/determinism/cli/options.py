@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from determinism.errors import DeterminismError, UsageError
+from determinism.run_spec import RunSpec
 from determinism.types import PRECISIONS, Level
 
 # What is said of an error that should not have come: a defect of ours.
@@ -201,21 +202,47 @@ class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
         return STIRRABLE if "all" in names else tuple(dict.fromkeys(names))
 
 
-def recording_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--level`, `--steps`, `--max-disk` and `--paranoid`."""
-    level = click.option(
+_RECORDING_OPTIONS = {
+    "level": click.option(
         "--level", type=click.Choice([level.value for level in Level]), default=Level.OP.value, show_default=True,
         help="How much is recorded: every op, every module call, or what is held at the end of each step.",
-    )  # fmt: skip
-    steps = click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps.")
-    max_disk = click.option(
+    ),
+    "steps": click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps."),
+    "max_disk": click.option(
         "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace takes this much."
-    )
-    paranoid = click.option(
+    ),
+    "paranoid": click.option(
         "--paranoid", is_flag=True,
         help="Digest inputs that a recorded op made too, in case something writes into their memory unseen.",
-    )  # fmt: skip
-    return level(steps(max_disk(paranoid(function))))
+    ),
+    "values": click.option(
+        "--values", type=click.IntRange(min=1), metavar="N",
+        help="Keep up to N elements of each tensor, so that `compare` can say how far values are apart; 64 will do.",
+    ),
+}  # fmt: skip
+"""By the field of `RunSpec` that each sets."""
+
+
+def recording_options(*, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that reach a recorder, which come together as `spec`.
+
+    Args:
+        without: Fields of `RunSpec` whose options the command does not have.
+    """
+    names = [name for name in _RECORDING_OPTIONS if name not in without]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_spec(*args: Any, **options: Any) -> Any:
+            spec = RunSpec(**{name: options.pop(name) for name in names})
+            return function(*args, spec=spec, **options)
+
+        command: Callable[..., Any] = with_spec
+        for name in reversed(names):
+            command = _RECORDING_OPTIONS[name](command)
+        return command
+
+    return decorate
 
 
 failure_option = click.option(

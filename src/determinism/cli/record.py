@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recording_options
+from determinism.run_spec import RunSpec
 
 
 @click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program once and keep its trace.")
@@ -20,23 +22,13 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
     metavar="NAME",
     help="Record one part of a run, such as that of one machine of a cluster; all parts go to the same DIR.",
 )
-@recording_options
-@click.option(
-    "--values",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Keep up to N elements of each tensor, so that `compare` can say how far values are apart; 64 will do.",
-)
+@recording_options()
 @program_argument
 def record(
     program: tuple[str, ...],
     output: Path,
     part: str | None,
-    level: str,
-    steps: int | None,
-    max_disk: int | None,
-    paranoid: bool,
-    values: int | None,
+    spec: RunSpec,
 ) -> None:
     """Run a program once, unchanged, and record what it computes to DIR.
 
@@ -57,16 +49,7 @@ def record(
             say(warning)
         try:
             with StandardInput() as standard_input:
-                result = record_program(
-                    program,
-                    folder,
-                    level=level,
-                    steps=steps,
-                    max_disk=max_disk,
-                    paranoid=paranoid,
-                    values=values,
-                    stdin=standard_input,
-                )
+                result = record_program(program, replace(spec, trace_folder=folder), stdin=standard_input)
             status = result.exit_status
             require_recorded(folder, status)
         except Interrupted as interrupted:

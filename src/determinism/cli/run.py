@@ -21,7 +21,7 @@ def run(program: tuple[str, ...], **options: Any) -> None:
     """
     from determinism.cli.ending import reporting
     from determinism.launch.doctor import start_enabled
-    from determinism.launch.options import EnablingRequest
+    from determinism.run_spec import EnablingRequest, RunSpec
 
     with reporting():
-        start_enabled(program, EnablingRequest(**options))
+        start_enabled(program, RunSpec(enabling=EnablingRequest(**options)))

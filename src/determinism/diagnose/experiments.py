@@ -14,7 +14,7 @@ from typing import Protocol
 from determinism.comparison.result import Comparison, Divergence, Experiment
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action
-from determinism.probes.request import CodeChange, FixedSource
+from determinism.run_spec import CodeChange, FixedSource
 from determinism.trace.names import Frame
 from determinism.types import Verdict
 

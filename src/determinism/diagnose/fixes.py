@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 from determinism.comparison.result import Fix
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.sources import Source, SourceSite
-from determinism.probes.request import ChangedLines, CodeChange, FixedSource
 from determinism.probes.runtime import Elements
+from determinism.run_spec import ChangedLines, CodeChange, FixedSource
 
 # Changes to the text of a program, told by the pieces of its syntax tree that they replace.
 

@@ -13,7 +13,7 @@ from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
-from determinism.probes.request import FixedSource
+from determinism.run_spec import FixedSource
 from determinism.trace.names import Frame
 from determinism.types import Kind
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from determinism.run_spec import FactorRequest
 
 
 class Action(StrEnum):
@@ -113,47 +109,6 @@ STIRRABLE = tuple(factor.name for factor in _ALL if factor.stirred is not None)
 """The factors that `--vary all` stirs."""
 
 
-# What is to be held still or stirred, as it travels from the command to the processes of the program.
-
-FACTORS_VARIABLE = "DETERMINISM_FACTORS"
-"""Environment variable with the request, as JSON."""
-
-
-class FactorRequest:
-    """The factors of one run."""
-
-    def __init__(self, actions: Mapping[str, str], number: int = 1) -> None:
-        """Take what is asked for.
-
-        Args:
-            actions: Per factor, `fixed` or `stirred`.
-            number: Which run this is, from 1; what is stirred depends on it and on nothing else.
-        """
-        self.actions = dict(actions)
-        self.number = number
-
-    def is_fixed(self, name: str) -> bool:
-        """Whether a factor is held still."""
-        return self.actions.get(name) == "fixed"
-
-    def is_stirred(self, name: str) -> bool:
-        """Whether a factor is stirred."""
-        return self.actions.get(name) == "stirred"
-
-    def to_environment(self) -> dict[str, str]:
-        """The environment variable that carries the request."""
-        return {FACTORS_VARIABLE: json.dumps({"actions": self.actions, "number": self.number})}
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> FactorRequest:
-        """The request that an environment carries.
-
-        Raises:
-            KeyError: It carries none.
-        """
-        return cls(**json.loads(environ[FACTORS_VARIABLE]))
-
-
 # Factors that are decided before Python starts: environment variables, and where the system puts memory.
 
 _ADDR_NO_RANDOMIZE = 0x0040000
@@ -171,7 +126,7 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest) -> di
         environ: The environment the program would have.
         request: The factors.
     """
-    result = {**environ, **request.to_environment()}
+    result = dict(environ)
     if request.is_fixed("hash-seed"):
         result["PYTHONHASHSEED"] = "0"
     elif request.is_stirred("hash-seed"):

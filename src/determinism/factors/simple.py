@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-    from determinism.factors.catalog import FactorRequest
+    from determinism.run_spec import FactorRequest
 
 
 # Puts memory at other addresses, with other alignments, in each run.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from determinism.factors.catalog import FactorRequest
+    from determinism.run_spec import FactorRequest
 
 
 # Lets the processes that the program starts run one after the other.

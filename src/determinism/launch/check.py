@@ -39,16 +39,16 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.record import RunResult, Unfinished
 from determinism.launch.runs import (
     CheckRequest,
-    Conditions,
     FailFast,
     FreshCopy,
     RunSeries,
     broken_off,
-    conditions_of,
     may_run_further,
     open_stored_run,
+    with_intervention,
 )
 from determinism.launch.unrecorded import require_recorded
+from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.names import Frame
 from determinism.trace.opening import open_trace
@@ -336,11 +336,8 @@ class Laboratory:
             raise BudgetSpent
         log = self._output.log(name)
         copy = self._copy_for(intervention)
-        copied = None if copy is None else (str(copy.folder), str(copy.original))
         notes = self._notes(name) if probes else None
-        conditions = conditions_of(
-            intervention, number, notes=notes, copied=copied, temporary=self._temporary_for(intervention)
-        )
+        temporary = self._temporary_for(intervention)
         series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1)
         most_seconds = _LEAST_PATIENCE + _PATIENCE * self._run_seconds
         last = time.monotonic() + most_seconds
@@ -350,7 +347,8 @@ class Laboratory:
             on_progress,
             log=log,
             why_stop=lambda: TIME_LIMIT if time.monotonic() > last else None,
-            conditions=conditions,
+            spec=with_intervention(self._request.spec, intervention, number, notes=notes),
+            environment=None if temporary is None else {**os.environ, "TMPDIR": str(temporary)},
         )
         if result.stopped_by == TIME_LIMIT:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
@@ -545,7 +543,7 @@ class Check:
             raise UsageError("too-few-runs", f"-n {num_runs} leaves nothing to compare. Ask for 2 runs or more.")
         traces: list[Trace] = []
         if request.runs_from is not None:
-            traces.append(open_stored_run(request.runs_from, level=request.level, steps=request.steps))
+            traces.append(open_stored_run(request.runs_from, level=request.spec.level, steps=request.spec.steps))
         warning = check_interpreter(request.command, os.environ)
         if warning is not None:
             self.warn(warning)
@@ -568,7 +566,7 @@ class Check:
         self._tidy(comparison)
         return comparison
 
-    def _make(self, traces: list[Trace], name: str, title: str, conditions: Conditions | None = None) -> None:
+    def _make(self, traces: list[Trace], name: str, title: str, spec: RunSpec | None = None) -> None:
         """Make one more run and open its trace."""
         trace = self._output.trace(name)
         log = self._output.log(name) if self.runs else None
@@ -578,7 +576,7 @@ class Check:
                 why_stop = stack.enter_context(FailFast(traces[0], trace)).why_stop
             try:
                 result = self._series.make(
-                    name, title, self.announce(title, log), log=log, why_stop=why_stop, conditions=conditions
+                    name, title, self.announce(title, log), log=log, why_stop=why_stop, spec=spec
                 )
             except Interrupted as interrupted:
                 self._add_run(trace, replace(interrupted.program_exit, stopped_by="interrupt"))
@@ -639,8 +637,8 @@ class Check:
         traces: list[Trace] = []
         for number in range(1, VARIED_RUNS + 1):
             title = f"run {number} with {', '.join(factors)} stirred"
-            conditions = conditions_of(Intervention.stir(*factors), number)
-            self._make(traces, f"varied-run-{number}", title, conditions)
+            spec = with_intervention(self.request.spec, Intervention.stir(*factors), number)
+            self._make(traces, f"varied-run-{number}", title, spec)
             if len(traces) > 1:
                 comparison = self._compare([traces[0], traces[-1]])
                 comparison.varied = factors

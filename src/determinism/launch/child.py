@@ -8,7 +8,7 @@ import sys
 from determinism.exit_status import ending_as_before
 from determinism.frameworks.registry import RECORDERS
 from determinism.import_hook import after_import
-from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
+from determinism.launch.notes import is_asked_for, note_not_recorded
 from determinism.launch.reading import note_leftovers
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
     Args:
         recorders: Per framework the module that records it.
     """
-    if RECORDING_VARIABLE not in os.environ or _is_helper(sys.orig_argv):
+    if not is_asked_for("recording") or _is_helper(sys.orig_argv):
         return
     _hide_own_frames_at_the_end()
     note_leftovers()
@@ -110,17 +110,18 @@ def _start_recorder(framework: str, recorder: str) -> None:
     from importlib import import_module
 
     from determinism import relocation
-    from determinism.launch.options import RecordingConfiguration
+    from determinism.run_spec import RunSpec
     from determinism.session import record
     from determinism.session.record import PROCESS_VARIABLE, Folders
 
-    configuration = RecordingConfiguration.from_environment(os.environ)
-    if configuration is None:
+    spec = RunSpec.from_environment(os.environ)
+    if spec.trace_folder is None:
+        # The program has changed its environment since it started.
         return
-    if configuration.copied is not None:
-        relocation.set_copy(*configuration.copied)
+    if spec.copied is not None:
+        relocation.set_copy(*spec.copied)
     start_session = import_module(recorder).start
-    session = start_session(Folders(configuration.trace_folder, framework, note_not_recorded), configuration)
+    session = start_session(Folders(spec.trace_folder, framework, note_not_recorded), spec)
     session.note_earlier_threads()
     is_second = record.has_begun()
     record.add(session, note_not_recorded)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -18,43 +17,26 @@ from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase
 from determinism.knowledge.settings import Effect, Remaining, Request, Setting
 from determinism.launch.interpreter import OLDEST_PYTHON, find_executable, find_interpreter, hiding_options, version_of
-from determinism.launch.options import EnablingRequest
-from determinism.launch.program import with_bootstrap
+from determinism.launch.program import child_environment
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 
 # Turns this process into a program that is made deterministic.
 
-HASH_SEED = "PYTHONHASHSEED"
 
-
-def enabled_environment(environ: Mapping[str, str], request: EnablingRequest) -> dict[str, str]:
-    """Add to an environment what makes the Python processes started in it deterministic.
-
-    Only what Python reads when it starts is set here. All else is set inside: there the versions are known.
-
-    Args:
-        environ: The environment the program would have.
-        request: What is asked for.
-    """
-    result = with_bootstrap({**environ, **request.to_environment()})
-    if not re.fullmatch(r"\d+", environ.get(HASH_SEED, "")):
-        result[HASH_SEED] = "0"
-    return result
-
-
-def start_enabled(command: Sequence[str], request: EnablingRequest) -> NoReturn:
+def start_enabled(command: Sequence[str], spec: RunSpec) -> NoReturn:
     """Become the program: the same process, the same terminal, and its own exit status.
 
     Args:
         command: The program and its arguments.
-        request: What is asked for.
+        spec: What is asked for.
 
     Raises:
         LaunchError: It cannot be started, or not be made deterministic.
     """
     path = find_executable(command[0], os.environ)
     _check(path, command)
-    environ = enabled_environment(os.environ, request)
+    environ = child_environment(os.environ, spec)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

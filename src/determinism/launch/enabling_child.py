@@ -7,17 +7,17 @@ import os
 import sys
 
 from determinism.errors import legible
-from determinism.factors.catalog import FactorRequest
 from determinism.frameworks.registry import ENABLERS, FACTORS
 from determinism.import_hook import after_import
-from determinism.launch.notes import RECORDING_VARIABLE, note_not_recorded
-from determinism.launch.options import EnablingRequest
+from determinism.launch.notes import note_not_recorded
+from determinism.run_spec import EnablingRequest, FactorRequest, RunSpec
 from determinism.session.enable import enable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
     from collections.abc import Callable
+    from pathlib import Path
     from types import FrameType, ModuleType
 
     from determinism.session.enable import Patches, Settings
@@ -34,7 +34,7 @@ def start_enabling() -> None:
     Raises:
         DeterminismError: The request cannot be met.
     """
-    request = EnablingRequest.from_environment(os.environ)
+    request = RunSpec.from_environment(os.environ).enabling or EnablingRequest()
     settings = enable(request.seed, warn_only=request.warn_only, threads=request.threads, precision=request.precision)
     patches = _patched() if request.patch else None
     _say_open(settings, patches)
@@ -80,8 +80,7 @@ class EntropyNotes:
 
     def __init__(self) -> None:
         """Take the trace that this process records into; without one nothing is noted."""
-        text = os.environ.get(RECORDING_VARIABLE)
-        self._folder = None if text is None else str(json.loads(text)["trace_folder"])
+        self._folder = RunSpec.from_environment(os.environ).trace_folder
         self._seen: set[tuple[tuple[int, int], ...]] = set()
         self._is_busy = False
 
@@ -97,7 +96,7 @@ class EntropyNotes:
         finally:
             self._is_busy = False
 
-    def _write(self, at: FrameType | None, folder: str) -> None:
+    def _write(self, at: FrameType | None, folder: Path) -> None:
         from determinism.code_owner import Owner, owner_of
         from determinism.sites import frame_text
 
@@ -115,7 +114,7 @@ class EntropyNotes:
             return
         self._seen.add(key)
         line = json.dumps([json.loads(frame_text(frame)) for frame in frames])
-        with open(os.path.join(folder, f"{ENTROPY_PREFIX}{os.getpid()}.jsonl"), "a", encoding="utf-8") as file:
+        with open(folder / f"{ENTROPY_PREFIX}{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
@@ -124,7 +123,7 @@ class EntropyNotes:
 
 def start_factors() -> None:
     """Do what the environment asks for, now and whenever a framework is imported."""
-    request = FactorRequest.from_environment(os.environ)
+    request = RunSpec.from_environment(os.environ).factors or FactorRequest({})
     _start_in_python(request)
     if request.is_fixed("patches"):
         from determinism.session.enable import patch

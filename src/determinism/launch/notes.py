@@ -7,8 +7,8 @@ common, and goes without what it cannot import.
 import os
 import sys
 
-RECORDING_VARIABLE = "DETERMINISM_RECORDING"
-"""Environment variable with the request to record, as JSON."""
+RUN_VARIABLE = "DETERMINISM_RUN"
+"""Environment variable with the `RunSpec`, as JSON."""
 
 NOTE_PREFIX = "not-recorded-"
 
@@ -35,6 +35,16 @@ def _words_of_process():
         return []
 
 
+def is_asked_for(part):
+    # type: (str) -> bool
+    """Whether the run is asked for a part of its specification: `recording`, `enabling`, `factors` or `probes`.
+
+    Without `json`, whose import would give the program our modules in place of its own ones of the same names. Within a text
+    JSON escapes quotes, so nothing but the key looks like this.
+    """
+    return '"' + part + '": {' in os.environ.get(RUN_VARIABLE, "")
+
+
 def note_not_recorded(reason):
     # type: (str) -> None
     """Write into the trace that this process is not recorded, and why; the first note of a process stays.
@@ -45,7 +55,7 @@ def note_not_recorded(reason):
     try:
         import json
 
-        folder = json.loads(os.environ[RECORDING_VARIABLE])["trace_folder"]
+        folder = json.loads(os.environ[RUN_VARIABLE])["recording"]["trace_folder"]
         note = {"pid": os.getpid(), "command": _command(), "executable": sys.executable, "reason": reason}
         path = os.path.join(folder, NOTE_PREFIX + str(os.getpid()) + ".json")
         # The opening fails where the file is there.

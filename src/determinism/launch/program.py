@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -15,10 +16,11 @@ from types import FrameType
 
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
+from determinism.factors.catalog import before_start, factor_environment
 from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
 from determinism.launch.io import OutputLog, StandardInput
-from determinism.launch.options import RecordingConfiguration
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 from determinism.session.record import PROCESS_VARIABLE
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE
 from determinism.trace.spool import read_progress
@@ -28,17 +30,24 @@ from determinism.trace.spool import read_progress
 BOOTSTRAP_FOLDER = Path(__file__).absolute().with_name("bootstrap")
 
 
-def child_environment(environ: Mapping[str, str], configuration: RecordingConfiguration) -> dict[str, str]:
-    """Add to an environment what makes the Python processes started in it record themselves.
+HASH_SEED = "PYTHONHASHSEED"
+
+
+def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
+    """Add to an environment what makes the Python processes started in it do what a run is asked for.
 
     Args:
-        environ: The environment the program would have without recording.
-        configuration: What to record.
+        environ: The environment the program would have otherwise.
+        spec: What it is asked for.
     """
-    result = {**environ, **configuration.to_environment()}
-    # Set if this command itself runs under recording; its program is a new first process.
-    result.pop(PROCESS_VARIABLE, None)
-    return with_bootstrap(result)
+    result = with_bootstrap(spec.added_to(environ))
+    if spec.trace_folder is not None:
+        # Set if this command itself runs under recording; its program is a new first process.
+        result.pop(PROCESS_VARIABLE, None)
+    if spec.enabling is not None and not re.fullmatch(r"\d+", environ.get(HASH_SEED, "")):
+        # Python reads it when it starts. All else is set inside: there the versions are known.
+        result[HASH_SEED] = "0"
+    return result if spec.factors is None else factor_environment(result, spec.factors)
 
 
 def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:
@@ -329,28 +338,24 @@ def never() -> str | None:
 
 def run_program(
     command: Sequence[str],
+    spec: RunSpec,
     *,
-    configuration: RecordingConfiguration,
     log: Path | None = None,
-    cwd: Path | None = None,
     on_progress: ProgressCallback | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
     why_stop: Callable[[], str | None] = never,
-    before_start: Callable[[], None] | None = None,
 ) -> ProgramExit:
-    """Run a command with nothing changed but that its Python processes record themselves.
+    """Run a command with nothing changed but what its specification asks its Python processes to do.
 
     Args:
         command: The program and its arguments.
-        configuration: What to record, and where.
+        spec: What to record, and where; what an experiment changes.
         log: File for the program's output; None passes it through.
-        cwd: Working folder; None for the current one.
         on_progress: Called about ten times a second.
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
         why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
-        before_start: What its process does before it becomes the program.
 
     Raises:
         LaunchError: It cannot be started.
@@ -358,19 +363,23 @@ def run_program(
         OSError: The log cannot be written.
     """
     own = os.environ if environment is None else environment
-    environ = child_environment(own if cwd is None else {**own, "PWD": str(cwd)}, configuration)
+    folder = spec.trace_folder
+    assert folder is not None, "what is not recorded is not watched either"
+    cwd = None if spec.copied is None else spec.copied[0]
+    environ = child_environment(own if cwd is None else {**own, "PWD": cwd}, spec)
+    prepare = None if spec.factors is None else before_start(spec.factors)
     with ExitStack() as stack:
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
         output = stack.enter_context(OutputLog(log))
         received = stack.enter_context(caught_signals())
-        hidden = HiddenProcesses(configuration.trace_folder)
+        hidden = HiddenProcesses(folder)
         started = time.monotonic()
-        process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, before_start)
+        process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, prepare)
         stack.callback(_end, process)
         output.started()
         if run_input is not None:
             run_input.started()
-        progress = Progress(configuration.trace_folder)
+        progress = Progress(folder)
 
         def each_moment() -> None:
             hidden.look(process.pid)
@@ -389,10 +398,10 @@ def run_program(
 def _start(
     command: Sequence[str],
     environ: dict[str, str],
-    cwd: Path | None,
+    cwd: str | None,
     stdin: int | None,
     output: OutputLog,
-    before_start: Callable[[], None] | None,
+    prepare: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
     try:
         # Descriptors that the shell opened for the program beyond the first three pass through.
@@ -404,7 +413,7 @@ def _start(
             stdout=output.stdout,
             stderr=output.stderr,
             close_fds=False,
-            preexec_fn=before_start,
+            preexec_fn=prepare,
         )
     except (OSError, ValueError) as error:
         raise LaunchError(

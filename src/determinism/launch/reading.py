@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from determinism.launch.notes import RECORDING_VARIABLE
+from determinism.launch.notes import RUN_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
-"""Environment variable with the begin and end of each earlier run: nanoseconds since 1970, as `begin:end`, with commas."""
-
-FIRST_RUN = "-"
-"""Value of that variable in the first run, which has no earlier ones: only writes are noted."""
+_EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
+_FIRST_RUN = "-"
+"""The variable and its value in the first run of a check; `run_spec.py`, whose import takes too long here, writes them."""
 
 WRITE_EVENT = "determinism.write"
 """Audit event, with the path, of a file that is about to be written by code that Python does not audit."""
@@ -42,19 +40,19 @@ _EVENTS = frozenset(
 
 def note_leftovers() -> None:
     """Watch the files that this process opens, if the environment says that it belongs to a check."""
-    runs = os.environ.get(EARLIER_RUNS_VARIABLE)
+    runs = os.environ.get(_EARLIER_RUNS_VARIABLE)
     if runs:
-        times = [] if runs == FIRST_RUN else [tuple(map(int, run.split(":"))) for run in runs.split(",")]
-        sys.addaudithook(Readings(times, os.environ[RECORDING_VARIABLE]).look)
+        times = [] if runs == _FIRST_RUN else [tuple(map(int, run.split(":"))) for run in runs.split(",")]
+        sys.addaudithook(Readings(times, os.environ[RUN_VARIABLE]).look)
 
 
 class Readings:
     """Files that this process, and those it forks, wrote, and those it read that earlier runs had changed."""
 
-    def __init__(self, runs: Sequence[tuple[int, ...]], request: str) -> None:
+    def __init__(self, runs: Sequence[tuple[int, ...]], spec: str) -> None:
         self._runs = runs
         self._first_begin = min((run[0] for run in runs), default=0)
-        self._request = request
+        self._spec = spec
         self._noted: set[tuple[int, int]] = set()
         self._touched: set[tuple[str, str]] = set()
 
@@ -119,7 +117,7 @@ class Readings:
     def _note(self, note: dict[str, Any], path: str) -> None:
         import json
 
-        folder = json.loads(self._request)["trace_folder"]
+        folder = json.loads(self._spec)["recording"]["trace_folder"]
         if path.startswith(os.path.join(os.path.dirname(folder), "")):
             return
         line = json.dumps(note) + "\n"

@@ -15,10 +15,10 @@ from typing import Any
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
 from determinism.launch.io import StandardInput
-from determinism.launch.options import RecordingConfiguration
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
 from determinism.launch.unrecorded import unrecorded_processes
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, write_manifest
 
@@ -56,75 +56,49 @@ class Unfinished(TraceError):
 
 def record_program(
     command: Sequence[str],
-    folder: Path,
+    spec: RunSpec,
     *,
-    level: str = "op",
-    steps: int | None = None,
-    max_disk: int | None = None,
-    paranoid: bool = False,
-    values: int | None = None,
-    capture: dict[str, Any] | None = None,
-    rows: dict[str, Any] | None = None,
-    generators: dict[str, Any] | None = None,
     log: Path | None = None,
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
-    copied_to: Path | None = None,
-    earlier_runs: Sequence[tuple[int, int]] | None = None,
     why_stop: Callable[[], str | None] = never,
     environment: Mapping[str, str] | None = None,
-    before_start: Callable[[], None] | None = None,
 ) -> RunResult:
     """Run a command under recording.
 
     Args:
         command: The program and its arguments.
-        folder: The trace to make.
-        level: How much is recorded.
-        steps: End recording and the program after this many steps.
-        max_disk: Bytes that the trace never grows past.
-        paranoid: Digest every input.
-        values: Keep so many elements of each tensor that an op gave.
-        capture: Which record to capture in a confirming run.
-        rows: How many samples a batch has whose rows are looked at, and what is set for a trial.
-        generators: Whether states of generators are kept, or put back; see `RecordingOptions.generators`.
+        spec: What is recorded, and where; in a copy of the working directory the program is run there.
         log: File for the program's output; None passes it through.
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
-        copied_to: A copy of the working directory to run it in; None for the working directory itself.
-        earlier_runs: When runs whose changed files are leftovers began and ended, in nanoseconds since 1970; None if
-            the files that the program opens are not watched.
         why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
         environment: The environment it would have without recording; None for the current one.
-        before_start: What its process does before it becomes the program.
 
     Raises:
         TraceError: The trace cannot be written; `Unfinished` if the program was run.
         LaunchError: The program cannot be started.
         Interrupted: The user ended it; the trace is whole up to there.
     """
-    folder = folder.absolute()
-    copied = None if copied_to is None else (str(copied_to), str(Path.cwd()))
-    configuration = RecordingConfiguration(
-        folder, level, steps, max_disk, paranoid, capture, copied, earlier_runs, rows, generators, values
-    )
-    create_trace(folder, **(facts := _facts(command, configuration)))
+    assert spec.trace_folder is not None
+    folder = spec.trace_folder.absolute()
+    create_trace(folder, **(facts := _facts(command, spec)))
     run = partial(
-        run_program, command, configuration=configuration, log=log, cwd=copied_to, on_progress=on_progress,
-        environment=environment, stdin=stdin, why_stop=why_stop, before_start=before_start,
+        run_program, command, replace(spec, trace_folder=folder),
+        log=log, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
     )  # fmt: skip
     return _run_to_its_end(folder, facts, run)
 
 
-def _facts(command: Sequence[str], configuration: RecordingConfiguration) -> dict[str, Any]:
+def _facts(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
     """What the manifest says from the start."""
     return {
         "created": time.time(),
         "command": redacted(command),
         "cwd": str(Path.cwd()),
-        "level": configuration.level,
-        "steps": configuration.steps,
-        "paranoid": configuration.paranoid,
+        "level": spec.level,
+        "steps": spec.steps,
+        "paranoid": spec.paranoid,
     }
 
 

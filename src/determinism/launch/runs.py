@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,13 +24,12 @@ from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
-from determinism.factors.catalog import FactorRequest, before_start, factor_environment
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
 from determinism.launch.reading import LEFTOVERS_PREFIX
 from determinism.launch.record import RunResult, record_program
-from determinism.probes.request import ProbeRequest
 from determinism.redaction import redacted_text
+from determinism.run_spec import FactorRequest, ProbeRequest, RunSpec
 from determinism.trace.files import make_private_folder, private
 from determinism.trace.names import Frame
 from determinism.trace.opening import open_trace, take_picture
@@ -47,12 +46,10 @@ class CheckRequest:
     command: Sequence[str]
     num_runs: int | None = None
     """None: two, and more if they are equal although the program is racy."""
-    level: str = "op"
-    steps: int | None = None
+    spec: RunSpec = field(default_factory=RunSpec)
+    """What every run records."""
     output: Path | None = None
     keep: bool = False
-    max_disk: int | None = None
-    paranoid: bool = False
     strict: bool = False
     allow_failure: bool = False
     runs_from: Path | None = None
@@ -72,48 +69,27 @@ class CheckRequest:
     """Later runs end when they have shown a difference."""
 
 
-# What an experiment changes about one run, as what starts the program needs it.
+# What an experiment changes about one run.
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The surroundings of one run."""
-
-    environment: Mapping[str, str] | None = None
-    """The environment that the program has; None for the current one."""
-    before_start: Callable[[], None] | None = None
-    """What its process does before it becomes the program."""
-
-
-def conditions_of(
-    intervention: Intervention,
-    number: int,
-    *,
-    notes: Path | None = None,
-    copied: tuple[str, str] | None = None,
-    temporary: Path | None = None,
-) -> Conditions:
-    """Give a run the surroundings that an experiment asks for.
+def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *, notes: Path | None = None) -> RunSpec:
+    """Add to what a run is asked for what an experiment changes about it.
 
     Args:
+        spec: What every run is asked for.
         intervention: What is held still or stirred. That it may need a fresh copy is not seen to here.
         number: Which run of the experiment it is, from 1; what is stirred depends on it.
         notes: Folder for notes of what the program takes from outside; None if none are wanted.
-        temporary: Folder for temporary files, which exists; None for the usual one.
-        copied: The copy that the program runs in, and the folder that it is a copy of.
     """
-    environment: dict[str, str] = dict(os.environ)
     factors = FactorRequest({factor: action.value for factor, action in intervention.factors}, number)
-    if factors.actions:
-        environment = factor_environment(environment, factors)
-    if temporary is not None:
-        environment["TMPDIR"] = str(temporary)
+    probes = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes)
     if notes is not None:
         make_private_folder(notes, exist_ok=True)
-    request = ProbeRequest(notes, intervention.in_order, changes=intervention.ordered_changes, copied=copied)
-    if request.probes or request.changes:
-        environment |= request.to_environment()
-    return Conditions(environment, before_start(factors))
+    return replace(
+        spec,
+        factors=factors if factors.actions else None,
+        probes=probes if probes.probes or probes.changes else None,
+    )
 
 
 # Follows a run while it goes on, and tells when it has shown a difference from the first one.
@@ -543,7 +519,7 @@ class RunSeries:
     @property
     def max_disk(self) -> int | None:
         """Bytes that a run may leave; None for as many as it likes."""
-        return self._request.max_disk
+        return self._request.spec.max_disk
 
     def make(
         self,
@@ -553,7 +529,8 @@ class RunSeries:
         *,
         log: Path | None,
         why_stop: Callable[[], str | None] = never,
-        conditions: Conditions | None = None,
+        spec: RunSpec | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> RunResult:
         """Make one run.
 
@@ -563,31 +540,27 @@ class RunSeries:
             on_progress: Gets records and step about ten times a second.
             log: File for its output; None passes it through.
             why_stop: Asked about ten times a second; the run is stopped when it gives a reason, such as `fail-fast`.
-            conditions: What is changed about it in an experiment.
+            spec: What it is asked for in an experiment; None for what all runs are.
+            environment: The one it has; None for the current one.
 
         Raises:
             LaunchError: It cannot be prepared or started, or the user ended it.
             TraceError: The trace cannot be written.
         """
-        copied_to = self._prepare(name, title)
-        changed = conditions or Conditions()
+        copied = self._prepare(name, title)
         trace = self._output.trace(name)
+        spec = replace(
+            spec or self._request.spec, trace_folder=trace, copied=copied, earlier_runs=tuple(self._times.ended)
+        )
         with self._times.run():
             result = record_program(
                 self._request.command,
-                trace,
-                level=self._request.level,
-                steps=self._request.steps,
-                max_disk=self._request.max_disk,
-                paranoid=self._request.paranoid,
+                spec,
                 log=log,
                 on_progress=on_progress,
                 stdin=self._standard_input,
-                copied_to=copied_to,
-                earlier_runs=tuple(self._times.ended),
                 why_stop=why_stop,
-                environment=changed.environment,
-                before_start=changed.before_start,
+                environment=environment,
             )
         self.leftovers += self._times.leftovers(trace, fresh_copy=self._copy is not None)
         return result
@@ -617,28 +590,26 @@ class RunSeries:
             LaunchError: It cannot be prepared or started, or the user ended it.
             TraceError: The trace cannot be written.
         """
-        copied_to = self._prepare(name, title)
+        copied = self._prepare(name, title)
         until = time.monotonic() + seconds
         record_program(
             self._request.command,
-            self._output.trace(name),
-            capture=capture,
+            RunSpec(self._output.trace(name), capture=capture, copied=copied),
             log=log,
             on_progress=on_progress,
             stdin=self._standard_input,
-            copied_to=copied_to,
             why_stop=lambda: TIME_LIMIT if time.monotonic() > until else None,
         )
 
-    def _prepare(self, name: str, title: str) -> Path | None:
-        """Bring about the start that every run has; returns the copy to run in."""
+    def _prepare(self, name: str, title: str) -> tuple[str, str] | None:
+        """Bring about the start that every run has; returns the copy to run in, and what it is a copy of."""
         folder = None
         if self._copy is not None:
             self._copy.renew()
             folder = self._copy.folder
         if self._request.before is not None:
             prepare(self._request.before, title, folder=folder, log=self._output.preparation_log(name))
-        return folder
+        return None if folder is None else (str(folder), str(Path.cwd()))
 
 
 # A run that was recorded before, as the first one of a check.

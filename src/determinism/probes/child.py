@@ -18,9 +18,9 @@ from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import Loading, install, rewrite_cells, rewrite_spawned
 from determinism.probes.notes import Notes
-from determinism.probes.request import ProbeRequest
 from determinism.probes.runtime import Probes, Probing, SourceTable
 from determinism.probes.sources import FUNCTIONS
+from determinism.run_spec import RunSpec
 
 # Lets PyTorch's compiler see through the probes, which would otherwise break its graphs.
 
@@ -46,11 +46,12 @@ _notes: list[Notes] = []
 
 def start() -> None:
     """Probe this process, if the environment asks for it."""
-    request = ProbeRequest.from_environment(os.environ)
+    spec = RunSpec.from_environment(os.environ)
+    request = spec.probes
     if request is None:
         return
-    if request.copied is not None:
-        relocation.set_copy(*request.copied)
+    if spec.copied is not None:
+        relocation.set_copy(*spec.copied)
     probing = Probing(request)
     loading = Loading(_started_as(), _not_probed(probing.notes), rewrites=request.probes, changes=request.changes)
     if request.probes:

@@ -17,9 +17,10 @@ from determinism.code_owner import Owner, owner_of_module
 from determinism.errors import legible
 from determinism.import_hook import IMPORT_SYSTEM_FILE
 from determinism.notebook_cells import is_cell
-from determinism.probes.request import CodeChange, Unchangeable, changed_tree
+from determinism.probes.changes import Unchangeable, changed_tree
 from determinism.probes.rewrite import rewritten
 from determinism.relocation import original_path
+from determinism.run_spec import CodeChange
 
 _MOST_BYTES = 4_000_000
 _NOT_CHANGED = 70

@@ -21,8 +21,8 @@ from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import is_rewritten
 from determinism.probes.notes import Notes
-from determinism.probes.request import ProbeRequest
 from determinism.probes.rewrite import parsed
+from determinism.run_spec import ProbeRequest
 
 # Texts for values that are the same in every run, and numbers for objects that have no such text.
 #

@@ -31,6 +31,7 @@ from determinism.resume.trials import (
     whole_trials,
 )
 from determinism.resume.unsaved import unsaved
+from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
@@ -170,8 +171,7 @@ class ResumeRuns:
         try:
             result = record_program(
                 command,
-                trace,
-                generators=generators,
+                RunSpec(trace, generators=generators),
                 environment={**os.environ, **(environment or {})},
                 log=log,
                 on_progress=self.announce(title, log),

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,11 @@ from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.process_name import own_name
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, not_begun, write_manifest
-from determinism.types import Level, ProcessFolders, RecordingOptions
+from determinism.types import Level, ProcessFolders
 
 # The recording that this process is under, whoever began it.
 
@@ -59,7 +60,7 @@ class RecordingSession(Protocol):
 class Recorder(Protocol):
     """A framework's module `recording`."""
 
-    def start(self, folders: ProcessFolders, options: RecordingOptions) -> RecordingSession:
+    def start(self, folders: ProcessFolders, spec: RunSpec) -> RecordingSession:
         """Begin to record this process."""
 
 
@@ -185,20 +186,6 @@ def claim_process_folder(trace_folder: Path, parent_key: str | None, name: str |
     raise AssertionError("the count of keys has no end")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is to be recorded."""
-
-    level: str = Level.OP.value
-    steps: int | None = None
-    max_disk: int | None = None
-    paranoid: bool = False
-    values: int | None = None
-    capture: dict[str, Any] | None = None
-    rows: dict[str, Any] | None = None
-    generators: dict[str, Any] | None = None
-
-
 class _Folders:
     """The folders of this process and of those that it forks while it is recorded."""
 
@@ -263,17 +250,17 @@ def record(
         raise UsageError(
             "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
         )
-    with recording(path, Options(level=level, max_disk=max_disk, paranoid=paranoid, values=values)) as session:
+    spec = RunSpec(Path(path), level=level, max_disk=max_disk, paranoid=paranoid, values=values)
+    with recording(spec) as session:
         yield session
 
 
 @contextmanager
-def recording(path: str | os.PathLike[str], options: Options) -> Iterator[RecordingSession]:
+def recording(spec: RunSpec) -> Iterator[RecordingSession]:
     """Record what this thread does inside the `with` block.
 
     Args:
-        path: The trace to make.
-        options: What is to be recorded.
+        spec: What is to be recorded, and where.
 
     Raises:
         UsageError: No supported framework is imported, or a recording is running.
@@ -289,15 +276,16 @@ def recording(path: str | os.PathLike[str], options: Options) -> Iterator[Record
         raise UsageError(
             "already-recording", "This process is being recorded already; a second recording cannot begin."
         )
-    folder = Path(path).absolute()
+    assert spec.trace_folder is not None
+    folder = spec.trace_folder.absolute()
     facts = {
         "created": time.time(),
         "command": redacted([sys.executable, *sys.argv]),
         "cwd": os.getcwd(),
-        "level": options.level,
+        "level": spec.level,
     }
     create_trace(folder, **facts)
-    session = _started(folder, RECORDERS[framework], options)
+    session = _started(replace(spec, trace_folder=folder), RECORDERS[framework])
     if isinstance(session, OSError):
         raise not_begun(folder, session)
     process = os.getpid()
@@ -321,14 +309,15 @@ def recording(path: str | os.PathLike[str], options: Options) -> Iterator[Record
                 )
 
 
-def _started(folder: Path, module: str, options: Options) -> RecordingSession | OSError:
+def _started(spec: RunSpec, module: str) -> RecordingSession | OSError:
     """The recording, or why it could not begin.
 
     The error is returned, without the frames in which it was raised: they would keep open the files that were made.
     """
     try:
         recorder: Recorder = import_module(module)
-        return recorder.start(_Folders(folder), options)
+        assert spec.trace_folder is not None
+        return recorder.start(_Folders(spec.trace_folder), spec)
     except OSError as error:
         error.__context__ = None
         return error.with_traceback(None)

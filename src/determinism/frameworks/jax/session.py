@@ -26,9 +26,10 @@ from determinism.frameworks.wrapping import Undo, wrap
 from determinism.knowledge import settings
 from determinism.process_name import world_size
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 from determinism.trace.schema import END_OP, STEP_OP, Meaning
 from determinism.trace.writer import ProcessWriter
-from determinism.types import Level, ProcessFolders, RecordingOptions, Role
+from determinism.types import Level, ProcessFolders, Role
 
 # Where values leave JAX: as NumPy arrays, as Python numbers, and in print.
 
@@ -107,7 +108,7 @@ class Session:
     Libraries import JAX for programs that never use it, so nothing is made before something runs.
     """
 
-    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
+    def __init__(self, folders: ProcessFolders, options: RunSpec) -> None:
         self.level = Level(options.level)
         self._folders = folders
         self._options = options
@@ -271,7 +272,7 @@ class Session:
         self._show_own_frames()
 
 
-def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+def start(folders: ProcessFolders, options: RunSpec) -> Session:
     """Begin to record this process as soon as it uses JAX.
 
     Args:

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops
 
 from determinism.errors import StateError
-from determinism.factors.catalog import FactorRequest
 from determinism.frameworks.wrapping import wrap
 from determinism.knowledge.settings import Control
+from determinism.run_spec import FactorRequest
 from determinism.seeds import Streams, capture_numpy, capture_python
 
 # TensorFlow's settings that `determinism.enable` reads and writes.

@@ -37,9 +37,10 @@ from determinism.import_hook import after_import
 from determinism.knowledge import settings
 from determinism.process_name import world_size
 from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
 from determinism.trace.schema import END_OP, RESULTS_OP, STEP_OP, Meaning
 from determinism.trace.writer import ProcessWriter
-from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
+from determinism.types import Level, Phase, ProcessFolders, Role
 
 # What a program made before it was recorded: functions that were traced, and optimizers that step in them.
 
@@ -411,7 +412,7 @@ class Session:
     has_begun = True
     """Whether this process has a trace of what it does with the framework."""
 
-    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
+    def __init__(self, folders: ProcessFolders, options: RunSpec) -> None:
         self.level = Level(options.level)
         self._folders = folders
         self._options = options
@@ -602,7 +603,7 @@ class Session:
         self._show_own_frames()
 
 
-def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+def start(folders: ProcessFolders, options: RunSpec) -> Session:
     """Begin to record this process.
 
     Args:

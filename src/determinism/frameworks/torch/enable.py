@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from determinism.factors.catalog import FactorRequest
 from determinism.frameworks.torch.snapshot import GeneratorStates, capture_generators, restore_generators, undisturbed
+from determinism.run_spec import FactorRequest
 from determinism.seeds import Streams
 
 # Holds what PyTorch has of an experiment's factors still, or stirs it.

@@ -37,9 +37,10 @@ from determinism.knowledge import settings
 from determinism.process_name import world_size
 from determinism.redaction import redacted
 from determinism.resume.torch import KeptGenerators, PutBackGenerators, WatchedGenerators
+from determinism.run_spec import RunSpec
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
-from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Role
+from determinism.types import Level, Phase, ProcessFolders, Role
 
 # What a run was asked for besides recording it: to look at rows, to keep generators, or to put them back.
 
@@ -47,7 +48,7 @@ from determinism.types import Level, Phase, ProcessFolders, RecordingOptions, Ro
 class Besides:
     """The requests that one process of a run serves."""
 
-    def __init__(self, options: RecordingOptions) -> None:
+    def __init__(self, options: RunSpec) -> None:
         self._options = options
         self._rows: Rows | None = None
         self._kept: KeptGenerators | None = None
@@ -133,7 +134,7 @@ _PARTS = ("worker", "pool")
 class ProcessTraces:
     """The traces of one process."""
 
-    def __init__(self, options: RecordingOptions) -> None:
+    def __init__(self, options: RunSpec) -> None:
         self._options = options
         self.environment: dict[str, Any] = {}
         """What the process runs in; empty until `begin`."""
@@ -177,7 +178,7 @@ class Session:
     has_begun = True
     """Whether this process has a trace of what it does with the framework."""
 
-    def __init__(self, folders: ProcessFolders, options: RecordingOptions) -> None:
+    def __init__(self, folders: ProcessFolders, options: RunSpec) -> None:
         self.level = Level(options.level)
         self._folders = folders
         self._options = options
@@ -404,7 +405,7 @@ class Session:
             self.recorder.__exit__(None, None, None)
 
 
-def start(folders: ProcessFolders, options: RecordingOptions) -> Session:
+def start(folders: ProcessFolders, options: RunSpec) -> Session:
     """Begin to record this process, and every process that it forks.
 
     Args:

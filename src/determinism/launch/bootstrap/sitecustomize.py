@@ -24,6 +24,12 @@ class _OwnPackageFinder(object):
         return PathFinder.find_spec(name, [_ROOT])
 
 
+def _is_asked_for(part):
+    # type: (str) -> bool
+    """See `notes.is_asked_for`; this must not import the package, which may lack what it needs."""
+    return '"' + part + '": {' in os.environ.get("DETERMINISM_RUN", "")
+
+
 def _import_own_package():
     # type: () -> None
     finder = _OwnPackageFinder()
@@ -91,13 +97,13 @@ def _described(error):
 def _wake():
     # type: () -> None
     parts = (
-        ("DETERMINISM_PROBES", _start_probing, _say, "{} is not probed: {}"),
-        ("DETERMINISM_ENABLING", _start_enabling, _say, "{} was not made deterministic: {}"),
-        ("DETERMINISM_FACTORS", _start_factors, _note, "The experiment could not start in {}: {}"),
-        ("DETERMINISM_RECORDING", _start_recording, _note, "Recording could not start in {}: {}"),
+        ("probes", _start_probing, _say, "{} is not probed: {}"),
+        ("enabling", _start_enabling, _say, "{} was not made deterministic: {}"),
+        ("factors", _start_factors, _note, "The experiment could not start in {}: {}"),
+        ("recording", _start_recording, _note, "Recording could not start in {}: {}"),
     )
-    for variable, start, report, message in parts:
-        if variable not in os.environ:
+    for part, start, report, message in parts:
+        if not _is_asked_for(part):
             continue
         try:
             _import_own_package()
@@ -109,7 +115,7 @@ def _wake():
 sys.path[:] = [entry for entry in sys.path if entry != _BOOTSTRAP]
 if _IS_SUPPORTED:
     _wake()
-elif "DETERMINISM_RECORDING" in os.environ:
+elif _is_asked_for("recording"):
     _note(
         "{} is Python {}.{}; recording needs 3.11 or newer. Run the program with a newer Python.".format(
             sys.executable, sys.version_info[0], sys.version_info[1]
