@@ -25,7 +25,7 @@ import determinism
 from determinism.frameworks.torch.patches.alerts import ALERTS
 from determinism.frameworks.torch.patches.binding import bind
 from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.probing import alerts_on_cpu
+from determinism.frameworks.torch.patches.patch import alerts_on_cpu
 from measured import markdown, surroundings, write
 from patched_kernels import capturing, error, in_float64, patched_cpu
 from patched_ops import CASES, Call, OpCase

@@ -9,9 +9,6 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # At run time the import of `typing` would cost every Python process of a recorded program ten milliseconds.
-    from typing import Any
-
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
     from determinism.comparison.result import Comparison as Comparison
@@ -27,10 +24,10 @@ if TYPE_CHECKING:
     from determinism.session.record import step as step
     from determinism.session.seeding import Seeds as Seeds
     from determinism.session.seeding import seed as seed
-
-__version__ = "0.1.0"
+    from determinism.types import __version__ as __version__
 
 _PLACES = {
+    "__version__": "determinism.types",
     "Comparison": "determinism.comparison.result",
     "DeterminismError": "determinism.errors",
     "Patches": "determinism.session.enable",
@@ -66,13 +63,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "state":
-        return import_module("determinism.state")
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+if not TYPE_CHECKING:
+    # A type checker would take this for a promise that there is every name.
+    def __getattr__(name: str) -> object:
+        if name == "state":
+            return import_module("determinism.state")
+        place = _PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(place), name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from determinism.redaction import redacted_text
-from determinism.relocation import original_path
+from determinism.source_files import original_path
 
 _PACKAGES = (
     "torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas",

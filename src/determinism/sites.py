@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from determinism.code_owner import Owner, owner_of, owner_of_file
-from determinism.notebook_cells import cell_name
 from determinism.redaction import redacted_code
-from determinism.relocation import original_path
+from determinism.source_files import Owner, cell_name, original_path, owner_of, owner_of_file
 
 _MAX_FRAMES = 48
 _MAX_CODE = 400

@@ -1,10 +1,12 @@
-"""The words of the project as types: phases, roles, kinds of divergence, verdicts, levels."""
+"""The words of the project as types: phases, roles, kinds of divergence, verdicts, levels; and its version."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Protocol
+
+__version__ = "0.1.0"
 
 NO_DIGEST = bytes(16)
 """Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""

@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 import determinism
-from determinism.frameworks.torch import patches as torch_patches
-from determinism.frameworks.torch.patches import binding
+from determinism.frameworks.torch.patches import binding, catalogue
 from determinism.frameworks.torch.patches.alerts import ALERTS
 from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.patch import Patch
-from determinism.frameworks.torch.patches.probing import alerts_on_cpu
+from determinism.frameworks.torch.patches.patch import Patch, alerts_on_cpu
 from tests.torch_patched import ON_CPU, close, named, patched_cpu
 
 pytestmark = [
@@ -76,7 +74,7 @@ def test_probing_leaves_modes_and_random_numbers_alone() -> None:
 
 def test_ops_that_a_version_lacks_are_told_and_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = Patch("new", "an op of tomorrow", ("op_of_tomorrow",), torch.clone, lambda device: ())
-    monkeypatch.setattr(torch_patches, "PATCHES", (*PATCHES, lacking))
+    monkeypatch.setattr(catalogue, "PATCHES", (*PATCHES, lacking))
     with determinism.patch() as patches:
         assert patches.absent == {"torch": ["an op of tomorrow"]}
         assert "torch: not in this version: an op of tomorrow" in str(patches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from determinism.notebook_cells import cell_name
+from determinism.source_files import cell_name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import determinism
-from determinism.frameworks.replaced_ops import ReplacedOps
+from determinism.frameworks.registry import ReplacedOps
 from determinism.session import enable
 
 FRAMEWORK, PATCHER = "a_framework_for_patching", "a_patcher_of_it"

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from determinism.audit.harness import about_machine, answer, count_results, read_request, with_device
 from determinism.digest import digest_many
-from determinism.frameworks.torch import patches
+from determinism.frameworks.torch.patches.catalogue import apply as replace_ops
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.knowledge.entries import Measurement
 
@@ -688,7 +688,7 @@ def main() -> int:
     if request["threads"] is not None:
         torch.set_num_threads(request["threads"])
     # Replacements last as long as this is held on to.
-    replaced = patches.apply() if request["patched"] else None
+    replaced = replace_ops() if request["patched"] else None
     accelerators = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
     about = with_device(about_machine(torch.__version__), request["device"], accelerators)
     cases = database_cases() if request["database"] else all_cases()

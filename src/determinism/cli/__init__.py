@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from determinism import __version__
 from determinism.cli.audit import audit
 from determinism.cli.check import check
 from determinism.cli.check_batch import check_batch
@@ -23,6 +22,7 @@ from determinism.cli.run import run
 from determinism.cli.show import show
 from determinism.cli.status import status
 from determinism.errors import legible
+from determinism.types import __version__
 
 
 class _NobodyReads(Exception):

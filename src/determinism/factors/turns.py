@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from determinism.code_owner import Owner, owner_of
+from determinism.source_files import Owner, owner_of
 
 TYPE_CHECKING = False
 

@@ -1,6 +1,9 @@
-"""Which frameworks there are adapters for, and which modules they are. Imports none of them."""
+"""Which frameworks there are adapters for, which modules they are, and what these answer. Imports none of them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 RECORDERS = {
     "torch": "determinism.frameworks.torch.session",
@@ -20,7 +23,7 @@ ENABLERS = {
 """Per framework the module with `CONTROLS`, the settings that can be read and written, and `has_begun(moment)`."""
 
 PATCHERS = {
-    "torch": "determinism.frameworks.torch.patches",
+    "torch": "determinism.frameworks.torch.patches.catalogue",
     "tensorflow": "determinism.frameworks.tensorflow.patches",
 }
 """Per framework the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
@@ -69,3 +72,24 @@ FACTORS = {
     "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
 """Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""
+
+
+def _nothing() -> None:
+    """There is nothing to put back."""
+
+
+@dataclass(frozen=True)
+class ReplacedOps:
+    """The answer of a framework's `apply()`.
+
+    Attributes:
+        ops: What was replaced, in the words of the user.
+        absent: What there is a replacement for, and what the installed version lacks.
+        reason: Why nothing was replaced; None if something was, or was before.
+        restore: Puts the stock ops back.
+    """
+
+    ops: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    reason: str | None = None
+    restore: Callable[[], None] = _nothing

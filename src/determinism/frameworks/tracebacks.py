@@ -12,8 +12,8 @@ from typing import Any
 _OWN = tuple(
     f"determinism.{name}"
     for name in (
-        "device_digest", "digest", "exit_status", "frameworks.", "import_hook", "launch.", "probes.", "redaction",
-        "relocation", "session.", "sites", "trace.",
+        "device_digest", "digest", "exit_status", "frameworks.", "import_hook", "launch.", "probes.", "redaction", "session.",
+        "sites", "source_files", "trace.",
     )
 )  # fmt: skip
 """Modules whose names begin so run between the program and what it calls."""

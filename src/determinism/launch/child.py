@@ -109,17 +109,17 @@ def _start_recorder(framework: str, recorder: str) -> None:
     import atexit
     from importlib import import_module
 
-    from determinism import relocation
     from determinism.run_spec import RunSpec
     from determinism.session import record
     from determinism.session.record import PROCESS_VARIABLE, Folders
+    from determinism.source_files import set_copy
 
     spec = RunSpec.from_environment(os.environ)
     if spec.trace_folder is None:
         # The program has changed its environment since it started.
         return
     if spec.copied is not None:
-        relocation.set_copy(*spec.copied)
+        set_copy(*spec.copied)
     start_session = import_module(recorder).start
     session = start_session(Folders(spec.trace_folder, framework, note_not_recorded), spec)
     session.note_earlier_threads()

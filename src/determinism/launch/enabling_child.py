@@ -97,8 +97,8 @@ class EntropyNotes:
             self._is_busy = False
 
     def _write(self, at: FrameType | None, folder: Path) -> None:
-        from determinism.code_owner import Owner, owner_of
         from determinism.sites import frame_text
+        from determinism.source_files import Owner, owner_of
 
         library, is_import = None, False
         while at is not None and (owner := owner_of(at)) is not Owner.USER:

@@ -131,7 +131,7 @@ class Readings:
 
 def _site() -> tuple[str, int, str] | None:
     """File, line and function of the program's own code that opens a file; None if it is not that."""
-    from determinism.code_owner import Owner, owner_of
+    from determinism.source_files import Owner, owner_of
 
     frame: FrameType | None = sys._getframe()
     while frame is not None:

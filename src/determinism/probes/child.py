@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from determinism import relocation
-from determinism.code_owner import is_console_script
 from determinism.exit_status import ending_as_before
 from determinism.import_hook import after_import
 from determinism.probes import rewrite
@@ -21,6 +19,7 @@ from determinism.probes.notes import Notes
 from determinism.probes.runtime import Probes, Probing, SourceTable
 from determinism.probes.sources import FUNCTIONS
 from determinism.run_spec import RunSpec
+from determinism.source_files import is_console_script, set_copy
 
 # Lets PyTorch's compiler see through the probes, which would otherwise break its graphs.
 
@@ -51,7 +50,7 @@ def start() -> None:
     if request is None:
         return
     if spec.copied is not None:
-        relocation.set_copy(*spec.copied)
+        set_copy(*spec.copied)
     probing = Probing(request)
     loading = Loading(_started_as(), _not_probed(probing.notes), rewrites=request.probes, changes=request.changes)
     if request.probes:

@@ -13,14 +13,12 @@ from importlib.util import cache_from_source
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from determinism.code_owner import Owner, owner_of_module
 from determinism.errors import legible
 from determinism.import_hook import IMPORT_SYSTEM_FILE
-from determinism.notebook_cells import is_cell
 from determinism.probes.changes import Unchangeable, changed_tree
 from determinism.probes.rewrite import rewritten
-from determinism.relocation import original_path
 from determinism.run_spec import CodeChange
+from determinism.source_files import Owner, is_cell, original_path, owner_of_module
 
 _MOST_BYTES = 4_000_000
 _NOT_CHANGED = 70

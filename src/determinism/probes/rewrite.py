@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeGuard, TypeVar
 
-from determinism.notebook_cells import cell_name
 from determinism.redaction import redacted_code
-from determinism.relocation import original_path
+from determinism.source_files import cell_name, original_path
 
 # The names under which rewritten code finds the probes. They begin and end like Python's own, so no class mangles
 # them.

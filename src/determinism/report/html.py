@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from determinism import __version__
 from determinism.errors import legible
 from determinism.report.formats import summary
+from determinism.types import __version__
 
 # Scales and ticks of charts: where a number lies in a drawing, and which numbers stand beside an axis.
 

@@ -235,7 +235,7 @@ class ResumeCheck:
             # What generators hold at the checkpoint is needed if the program did not save it.
             first = self._runs.make("first", commands["first"], generators={"keep": True})
             resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
-            comparison, processes = _compared(full, first, resumed)
+            comparison, processes = compare_resume_runs(full, first, resumed)
             self.runs = comparison.runs
             try:
                 self._explain(comparison, processes, full)
@@ -304,7 +304,7 @@ class ResumeCheck:
         resumed = self._runs.make(
             "resumed", commands["resumed"], generators=generators, environment=variables, trial=title
         )
-        return _compared(full, first, resumed)[0]
+        return compare_resume_runs(full, first, resumed)[0]
 
     def _tidy(self, comparison: Comparison) -> None:
         """Remove what equal runs left, unless it is to be kept."""
@@ -318,7 +318,12 @@ class ResumeCheck:
         self._output.remove_if_empty()
 
 
-def _compared(full: Trace, first: Trace, resumed: Trace) -> tuple[Comparison, list[ResumedProcess]]:
+def compare_resume_runs(full: Trace, first: Trace, resumed: Trace) -> tuple[Comparison, list[ResumedProcess]]:
+    """Compare the three runs of a check of resuming, and name what the checkpoint lacks.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
     processes = compare_resumed(full, first, resumed)
     comparison = conclude_resumed(processes, full, first, resumed)
     if comparison.verdict is Verdict.DIFFERENT:

@@ -10,8 +10,7 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 
 from determinism.errors import StateError
-from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS
-from determinism.frameworks.replaced_ops import ReplacedOps
+from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS, ReplacedOps
 from determinism.import_hook import after_import
 from determinism.knowledge import settings
 from determinism.knowledge.settings import (

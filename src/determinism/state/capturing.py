@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from determinism import __version__, rng
+from determinism import rng
 from determinism.errors import StateError, UsageError
 from determinism.frameworks.registry import ENABLERS, STATE_KEEPERS
 from determinism.knowledge.settings import Control
 from determinism.session import seeding
 from determinism.session.seeding import active_seeds, rank_of_environment, registered_generators, unseeded_numpy
 from determinism.state.captured import FORMAT, Encoder, State, from_bytes, keeper, loaded_keepers
+from determinism.types import __version__
 
 # The states of random generators: the global ones, those that were registered, and single ones.
 

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from determinism import relocation
 from determinism.digest import digest_bytes, digest_many, digest_text
 from determinism.frameworks.array_capture import Capture, NotWritable
 from determinism.frameworks.attention import Attention
@@ -27,6 +26,7 @@ from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.sites import NO_STACK
+from determinism.source_files import copy_of
 from determinism.trace.schema import INPUT_PATHS, RESULTS_OP
 from determinism.types import Phase, Role
 
@@ -184,7 +184,7 @@ def _paths_of_inputs(module: Any) -> str:
 
 def _at_original_paths(program: bytes) -> bytes:
     """A program with the paths that its files have outside of a copy of the working directory."""
-    copied = relocation.copy_of()
+    copied = copy_of()
     return program if copied is None else program.replace(copied[0].encode(), copied[1].encode())
 
 

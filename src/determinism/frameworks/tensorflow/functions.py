@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import function_pb2, types_pb2
@@ -25,13 +25,9 @@ from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.graphs import FunctionPlan, Node, Place, Sort
 from determinism.frameworks.tensorflow.ops import drawn_from
-from determinism.frameworks.tensorflow.records import PendingRecords, graph_call
+from determinism.frameworks.tensorflow.records import PendingRecords, RecordMaker, graph_call
 from determinism.frameworks.tensorflow.values import Resource, digest_array, digest_tensor, has_value
 from determinism.types import Phase, Role
-
-if TYPE_CHECKING:
-    from determinism.frameworks.tensorflow.recorder import Recorder
-
 
 _XLA = "_XlaMustCompile"
 _NAME = "determinism_watch"
@@ -483,7 +479,7 @@ _UNKNOWN_GRAPH = "its graph is not known: what went in and what came out is reco
 class FunctionCalls:
     """Knows the second version of every function that was called."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RecordMaker) -> None:
         """Take what makes the records."""
         self._recorder = recorder
         self.library = Library(lambda name, error: recorder.failed(_plain_name(name), error))

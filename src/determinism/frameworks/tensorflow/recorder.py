@@ -17,13 +17,10 @@ from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
-from determinism.frameworks.tensorflow.ops import Pipelines, drawn_from
+from determinism.frameworks.tensorflow.ops import drawn_from
 from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
 from determinism.frameworks.tensorflow.values import (
     Resource,
-    Variables,
-    content_of,
-    device_name,
     digest_tensor,
     has_value,
     is_read_from,
@@ -99,18 +96,11 @@ class Recorder(RecordMaker):
         """
         super().__init__(paranoid=paranoid)
         self.tracks_ops = tracks_ops
-        self.device = "CPU:0"
-        self.arrived: Callable[[], None] = lambda: None
-        """Called when a batch came in."""
-        self.note_racy: Callable[[str], None] = lambda what: None
-        """Told what may go otherwise in the next run."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
-        self.variables = Variables()
         self.calls = FunctionCalls(self)
         self.keras_seeds = KerasSeeds(self)
-        self.pipelines = Pipelines(self.note_racy)
         super().begin(stream)
 
     def failed_to_hook(self, reason: str) -> None:
@@ -189,10 +179,6 @@ class Recorder(RecordMaker):
             self.variables.wrote(resource, held)
         self.values.made(made, held)
 
-    def layout(self, tensor: Any) -> int:
-        """The number of an eager tensor's layout."""
-        return self.stream.layout(tensor.dtype.name, tensor.shape, device_name(tensor.device))
-
     def value(self, tensor: Any) -> Value:
         """What an eager tensor holds, and who made it; what nobody is known to have made is digested now."""
         known = self.values.get(tensor)
@@ -227,11 +213,6 @@ class Recorder(RecordMaker):
         if self.variables.get(resource.key) is None and (held := self.read_variable(resource)) is not None:
             self.variables.wrote(resource, Value(EXTERNAL, 0, *held))
         return resource
-
-    def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
-        """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
-        tensor = content_of(resource.handle)
-        return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
 
 
 def _digest_of_name(kind: str, _: Any) -> bytes:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,13 +21,10 @@ from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.tensorflow.graphs import Place
-from determinism.frameworks.tensorflow.values import Resource, Values
+from determinism.frameworks.tensorflow.ops import Pipelines
+from determinism.frameworks.tensorflow.values import Resource, Values, Variables, content_of, device_name, digest_tensor
 from determinism.sites import NO_STACK
 from determinism.types import Phase, Role
-
-if TYPE_CHECKING:
-    from determinism.frameworks.tensorflow.recorder import Recorder
-
 
 # A call of an op as data: its arguments and attributes as JSON, from which a script can make it again.
 
@@ -205,7 +202,7 @@ _Record = tuple[
 class PendingRecords:
     """Takes the records of one call, in the order of the program, and then hands them over."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RecordMaker) -> None:
         """Begin, behind the records that the recorder has made."""
         self._recorder = recorder
         self._first = recorder.writer.num_records
@@ -306,7 +303,12 @@ class RecordMaker(Attention):
         self.replicas: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         """Threads in which a distribution strategy runs replicas one at a time, while the recorded thread waits for them."""
         self._paranoid = paranoid
+        self.device = "CPU:0"
         self.step_ended: Callable[[str], None] = lambda counted_by: None
+        self.arrived: Callable[[], None] = lambda: None
+        """Called when a batch came in."""
+        self.note_racy: Callable[[str], None] = lambda what: None
+        """Told what may differ in the next run."""
         self.backward_depth = 0
         self.capture: Capture | None = None
         """Looks at every record before it is made; set in a further run that looks closely at one."""
@@ -317,8 +319,23 @@ class RecordMaker(Attention):
         self.writer = stream.writer
         self._stacks: dict[int, tuple[Place, int, int]] = {}
         self.values = Values()
+        self.variables = Variables()
+        self.pipelines = Pipelines(self.note_racy)
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
         self.is_active = True
+
+    def layout(self, tensor: Any) -> int:
+        """The number of an eager tensor's layout."""
+        return self.stream.layout(tensor.dtype.name, tensor.shape, device_name(tensor.device))
+
+    def read_variable(self, resource: Resource) -> tuple[int, bytes] | None:
+        """Layout and digest of what a variable holds now; None if it is none, or holds nothing yet."""
+        tensor = content_of(resource.handle)
+        return None if tensor is None else (self.layout(tensor), digest_tensor(tensor))
+
+    def held_by(self, tensor: Any) -> Value | Resource | None:
+        """What an argument of a function holds; None for what cannot be looked at."""
+        raise NotImplementedError
 
     def is_own(self) -> bool:
         """Whether this thread's ops are recorded, and something is to be recorded now."""

@@ -7,6 +7,11 @@ is documented; and `scatter_reduce_cuda_kernel` and `index_reduce_cuda` are ther
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch._prims_common as formulas
+
 ALERTS = {
     "adaptive-avg-pool2d": "adaptive_avg_pool2d_backward_cuda",
     "adaptive-avg-pool3d": "adaptive_avg_pool3d_backward_cuda",
@@ -46,3 +51,29 @@ ALERTS = {
     "quantized-resize": "quantized_resize_cpu_",
 }
 """Per identity of a patch the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""
+
+# The alerts that `torch.compile` raises by itself while it traces: a few of PyTorch's Python formulas repeat those of the kernels.
+# Tracing calls no kernel, so replacing kernels leaves them. They are told apart by the words that they are raised with.
+
+SILENT = frozenset(ALERTS.values())
+"""What replaced ops are called in alerts. Traced, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic in
+deterministic mode."""
+
+
+def silence() -> Callable[[], None]:
+    """Let tracing go on where it meets an op that is replaced. Gives what puts the alerts back."""
+    stock = getattr(formulas, "alert_not_deterministic", None)
+    if stock is None or hasattr(stock, "__wrapped__"):
+        return lambda: None
+
+    def alert_not_deterministic(caller: str, *given: Any, **named: Any) -> None:
+        if caller not in SILENT:
+            stock(caller, *given, **named)
+
+    alert_not_deterministic.__wrapped__ = stock  # type: ignore[attr-defined]
+    formulas.alert_not_deterministic = alert_not_deterministic
+
+    def restore() -> None:
+        formulas.alert_not_deterministic = stock
+
+    return restore

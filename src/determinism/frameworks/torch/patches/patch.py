@@ -1,8 +1,10 @@
-"""One op that is replaced: which overloads of it, by what, and where the replacement is right."""
+"""One op that is replaced: which overloads of it, by what, where the replacement is right, and whether the installed version needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,3 +56,32 @@ class Patch:
         """Call the op as the installed version has it, replaced or not, with the example."""
         op = getattr(torch.ops.aten, self.overloads[0].partition(".")[0])
         return op(*self.example(device), **self.named)
+
+
+# Whether the installed version needs a replacement on the CPU, found by running the stock op on a small example.
+
+_ALERT = "does not have a deterministic implementation"
+
+
+@contextmanager
+def deterministic_mode() -> Iterator[None]:
+    """PyTorch's deterministic mode, for a while; without what the public function sets besides."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def alerts_on_cpu(patch: Patch) -> bool:
+    """Whether the op raises in deterministic mode."""
+    if not patch.probed:
+        return False
+    with deterministic_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as that quantized tensors are deprecated: the program made none
+        try:
+            patch.run_example(torch.device("cpu"))
+        except RuntimeError as error:
+            return _ALERT in str(error)
+    return False

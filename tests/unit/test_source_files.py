@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 
 import determinism
-from determinism.code_owner import Owner, owner_of, owner_of_file
+from determinism.source_files import Owner, owner_of, owner_of_file
 
 STDLIB = sysconfig.get_path("stdlib")
 

@@ -1,4 +1,4 @@
-"""Whose code a frame runs: the user's, an installed library's, or that of the framework and the interpreter.
+"""The files that code comes from: whose they are, what cells of notebooks are called, and which file a copied one is a copy of.
 
 User code is what lies outside the standard library, the frameworks, NumPy, this package, and the folders that packages
 are installed to. The package that was started (`python -m package`, a console script) is the user's wherever it lies.
@@ -7,11 +7,14 @@ are installed to. The package that was started (`python -m package`, a console s
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from enum import IntEnum
 from functools import cache
 from types import FrameType
+
+# Whose code a frame runs: the user's, an installed library's, or that of the framework and the interpreter.
 
 _FRAMEWORKS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "tensorflow", "keras", "jax", "jaxlib", "numpy", "determinism"}
@@ -107,3 +110,53 @@ def _started_packages() -> frozenset[str]:
         return frozenset()
     called = [getattr(value, "__module__", None) for value in vars(main).values() if callable(value)]
     return frozenset(str(name).partition(".")[0] for name in called if name) - {"builtins", "__main__"}
+
+
+# Cells of notebooks: `In[3]` in every run, where IPython's own name for their file has the number of the process.
+
+_OF_KERNEL = re.compile(re.escape(os.sep) + r"ipykernel_\d+" + re.escape(os.sep))
+
+
+def is_cell(path: str) -> bool:
+    """Whether a code object's file is a cell that IPython runs, in a terminal or for a notebook."""
+    return path.startswith("<ipython-input-") or _OF_KERNEL.search(path) is not None
+
+
+def cell_name(path: str) -> str | None:
+    """What a cell is called: by the number of the execution, `In[3]`; None for files that are no cells.
+
+    Args:
+        path: As the code object has it.
+    """
+    if not is_cell(path):
+        return None
+    module = sys.modules.get("IPython.core.getipython")
+    shell = None if module is None else module.get_ipython()
+    try:
+        named = None if shell is None else shell.compile.format_code_name(path)
+    except Exception:
+        named = None
+    return str(named[1]) if named else _OF_KERNEL.sub(f"{os.sep}ipykernel{os.sep}", path)
+
+
+# Where the files of a program lie that was started in a copy of its folder.
+
+_moves: list[tuple[str, str]] = []
+
+
+def set_copy(copy: str, original: str) -> None:
+    """Say that this process runs in a copy of a folder."""
+    _moves[:] = [(copy, original)]
+
+
+def original_path(path: str) -> str:
+    """The file or folder that a path leads to, or the one that this is a copy of."""
+    for copy, original in _moves:
+        if path == copy or path.startswith(copy + os.sep):
+            return original + path[len(copy) :]
+    return path
+
+
+def copy_of() -> tuple[str, str] | None:
+    """The folder that this process runs in and the one that it is a copy of; None if it runs in no copy."""
+    return _moves[0] if _moves else None

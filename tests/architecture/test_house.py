@@ -1,0 +1,93 @@
+"""How the package is built keeps to its limits, and what measures it sees what breaks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.house import FEWEST_LINES, House, read_house, report
+
+LONG = "\n".join(f"line_{number} = {number}" for number in range(FEWEST_LINES))
+
+
+def house(folder: Path, **modules: str) -> House:
+    """A package of modules with these texts, each long enough; `a__b` is `b` in the folder `a`."""
+    package = folder / "lodge"
+    for name, text in {"__init__": '"""A package."""', **modules}.items():
+        path = package.joinpath(*name.split("__")) if not name.startswith("__") else package / name
+        path = path.with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if name.startswith("__") else f"{text}\n{LONG}\n")
+    return read_house(package, short={})
+
+
+@pytest.fixture(scope="module")
+def package() -> House:
+    return read_house()
+
+
+def test_the_package_keeps_to_its_limits(package: House) -> None:
+    assert list(package.broken_limits()) == []
+
+
+def test_its_measures_are_printed(package: House) -> None:
+    lines = list(report(package))
+    assert any(line.startswith("modules ") and "2" in line for line in lines)
+    assert any(line.startswith("on the way of a record") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import lodge.first",
+        "def later():\n    from lodge import first",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lodge.first import line_1",
+    ],
+)
+def test_a_cycle_is_seen_however_it_is_closed(text: str, tmp_path: Path) -> None:
+    found = house(tmp_path, first="from lodge.second import line_1", second=text)
+    assert found.cycles() == [["lodge.first", "lodge.second"]]
+    assert any("lodge.first, lodge.second" in limit for limit in found.broken_limits())
+
+
+def test_modules_that_only_lead_downwards_are_no_cycle(tmp_path: Path) -> None:
+    found = house(tmp_path, first="import lodge.third", second="import lodge.third, lodge.first", third="import os")
+    assert found.cycles() == []
+    assert found.longest_chain() == ["lodge.second", "lodge.first", "lodge.third"]
+
+
+def test_what_is_imported_within_a_function_is_not_loaded(tmp_path: Path) -> None:
+    found = house(tmp_path, first="def later():\n    import lodge.second", second="import os")
+    assert len(found.longest_chain()) == 1
+    assert found.loaded_by(["lodge.first"]) == {"lodge.first"}
+
+
+def test_what_is_imported_within_a_class_or_a_try_is_loaded(tmp_path: Path) -> None:
+    found = house(
+        tmp_path, first="try:\n    class One:\n        import lodge.second\nexcept ImportError:\n    pass", second=""
+    )
+    assert found.longest_chain() == ["lodge.first", "lodge.second"]
+
+
+def test_a_long_chain_is_refused(tmp_path: Path) -> None:
+    modules = {f"m{number}": f"import lodge.m{number + 1}" for number in range(10)}
+    assert not any("chain" in limit for limit in house(tmp_path / "ten", **{**modules, "m9": ""}).broken_limits())
+    assert any("chain of 11" in limit for limit in house(tmp_path / "eleven", **modules, m10="").broken_limits())
+
+
+def test_a_short_module_needs_a_reason_that_stays_true(tmp_path: Path) -> None:
+    found = house(tmp_path, part____init__='"""Only a docstring."""', part__one="")
+    (tmp_path / "lodge" / "short.py").write_text("x = 1\n")
+    short = read_house(tmp_path / "lodge", short={})
+    assert [module.name for module in short.short_modules()] == ["lodge.short"]
+    assert any("lodge.short has 1 lines" in limit for limit in short.broken_limits())
+    assert not any(
+        "lodge.short" in limit for limit in read_house(tmp_path / "lodge", {"lodge.short": "x"}).broken_limits()
+    )
+    assert any("lodge.gone" in limit for limit in House(found.modules, {"lodge.gone": "x"}).broken_limits())
+
+
+def test_a_module_of_one_neighbour_is_named(tmp_path: Path) -> None:
+    found = house(tmp_path, first="import lodge.second", second="", far__third="import lodge.first")
+    assert found.with_one_importer() == [("lodge.second", "lodge.first")]
