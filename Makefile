@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes demo facts docs site clean
+.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -76,6 +76,14 @@ fuzz: $(INSTALLED)  ## Damage traces a hundred thousand times, and read each (ab
 
 causes: $(INSTALLED)  ## Look for the causes of programs that have known ones, and print a table of what was found.
 	$(BIN)/python -m tests.e2e.many_causes
+
+golden: $(INSTALLED)  ## Compare the stored traces anew and write the reports on them; look at the difference with git.
+	$(BIN)/python -m tests.golden.make reports
+
+golden-traces: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ## Record the stored traces anew, with every framework (about half an hour).
+	$(BIN)/python -m tests.golden.make traces --workers $(WORKERS)
+	.venv-tensorflow/bin/python -m tests.golden.make traces --workers $(WORKERS) tensorflow explained/tensorflow_missing_seed
+	.venv-jax/bin/python -m tests.golden.make traces --workers $(WORKERS) jax explained/jax_key
 
 demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
 	@rm -f $(VENV)/demo.json

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from determinism.errors import TraceError
 from determinism.trace import schema
-from determinism.trace.batches import RECORD_SCHEMA, batch_from_spool
+from determinism.trace.batches import RECORD_SCHEMA
 from determinism.trace.files import read_document, require_plain
 from determinism.trace.kept_values import read_numbers
 from determinism.trace.names import Names
 from determinism.trace.schema import NONE, Table
-from determinism.trace.spool import STOPS, read_spool
+from determinism.trace.spool import STOPS, batch_from_spool, read_spool
 from determinism.trace.stream import Array, BatchStream, Chunk, RecordReader, chunk_from_batch, cut, owner_named_in
 from determinism.types import Access, Level, Phase, Role, Stream
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from determinism.errors import TraceError
+from determinism.trace.batches import CELL_TYPES, RECORD_SCHEMA, child_type
 from determinism.trace.files import open_plain, read_plain
 from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS, Column
 from determinism.types import NO_DIGEST
@@ -465,3 +467,41 @@ def _without_pending(
         return cells
     places += found
     return [NO_DIGEST if isinstance(cell, PendingDigest) else cell for cell in cells]
+
+
+# The records of a spool as an Arrow batch.
+
+
+def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
+    """The records in a spool.
+
+    Raises:
+        ValueError: Its numbers lead out of it.
+    """
+    records = content.rows(RECORDS, content.num_records)
+    numbers = content.first_record + np.arange(content.num_records, dtype=np.int64)
+    arrays = [_array(column, records, numbers) for column in RECORD_COLUMNS]
+    for group, columns in CHILD_COLUMNS.items():
+        offsets = np.zeros(content.num_records + 1, np.int32)
+        offsets[1:] = content.ends(group)
+        entries = content.rows(group, int(offsets[-1]))
+        of_entries = np.repeat(numbers, np.diff(offsets))
+        children = [_array(column, entries, of_entries) for column in columns]
+        values = pa.StructArray.from_arrays(children, fields=list(child_type(columns)))
+        arrays.append(pa.ListArray.from_arrays(_fixed(pa.int32(), offsets), values))
+    return pa.record_batch(
+        [a.cast(f.type) if a.type != f.type else a for a, f in zip(arrays, RECORD_SCHEMA, strict=True)],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def _array(column: Column, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> pa.Array:
+    """One column of rows that belong to the records of these numbers."""
+    cells = rows[column.name]
+    if column.is_reference:
+        cells = np.where(cells >= 0, numbers - cells, 0).astype(np.int32)
+    return _fixed(CELL_TYPES[column.code], cells)
+
+
+def _fixed(kind: pa.DataType, cells: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(cells), [None, pa.py_buffer(np.ascontiguousarray(cells))])

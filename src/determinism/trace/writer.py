@@ -22,7 +22,6 @@ from determinism.trace.batches import (
     RECORD_SCHEMA,
     WRITE_OPTIONS,
     batch_from_names,
-    batch_from_spool,
     readable_parts,
     written_bytes,
 )
@@ -40,7 +39,7 @@ from determinism.trace.schema import (
     Meaning,
     Table,
 )
-from determinism.trace.spool import PendingDigest, Spool, WaitingRows, spool_bytes
+from determinism.trace.spool import PendingDigest, Spool, WaitingRows, batch_from_spool, spool_bytes
 
 NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
 """Errors of a process, or a machine, that has as many files open as it may."""
