@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install lint types layers tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes golden golden-traces demo facts docs site clean
+.PHONY: help install lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -36,6 +36,9 @@ types: $(INSTALLED)  ## Check the types.
 
 layers: $(INSTALLED)  ## Check who imports whom.
 	$(BIN)/lint-imports --no-logo
+
+house: $(INSTALLED)  ## Measure how the package is built: modules, their lengths, chains and cycles of imports.
+	$(BIN)/python -m tools.house
 
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

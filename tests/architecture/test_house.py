@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import FEWEST_LINES, House, read_house, report
+from tools.house import FEWEST_LINES, LONGEST_CHAIN, House, read_house, report
 
 LONG = "\n".join(f"line_{number} = {number}" for number in range(FEWEST_LINES))
 
@@ -71,9 +71,12 @@ def test_what_is_imported_within_a_class_or_a_try_is_loaded(tmp_path: Path) -> N
 
 
 def test_a_long_chain_is_refused(tmp_path: Path) -> None:
-    modules = {f"m{number}": f"import lodge.m{number + 1}" for number in range(10)}
-    assert not any("chain" in limit for limit in house(tmp_path / "ten", **{**modules, "m9": ""}).broken_limits())
-    assert any("chain of 11" in limit for limit in house(tmp_path / "eleven", **modules, m10="").broken_limits())
+    modules = {f"m{number}": f"import lodge.m{number + 1}" for number in range(LONGEST_CHAIN)}
+    modules[f"m{LONGEST_CHAIN}"] = ""
+    longest = house(tmp_path / "longest", **{**modules, f"m{LONGEST_CHAIN - 1}": ""})
+    assert not any("chain" in limit for limit in longest.broken_limits())
+    too_long = house(tmp_path / "too long", **modules)
+    assert any(f"chain of {LONGEST_CHAIN + 1}" in limit for limit in too_long.broken_limits())
 
 
 def test_a_short_module_needs_a_reason_that_stays_true(tmp_path: Path) -> None:
