@@ -20,9 +20,10 @@ from determinism.run_spec import EnablingRequest, FactorRequest, ProbeRequest, R
 RECORDER = """
     import json, os, pathlib
     class Session:
-        def __init__(self, folder, configuration):
-            self.folder = folder
-            self.write("started", level=configuration.level)
+        def __init__(self, folders, spec):
+            self.folder = folders.claim(None)
+            (self.folder / "process.json").write_text("{}")
+            self.write("started", level=spec.level)
         def write(self, event, **facts):
             (self.folder / f"{event}-{os.getpid()}.json").write_text(json.dumps(facts))
         def close(self):
@@ -31,10 +32,6 @@ RECORDER = """
             self.write("forked")
         def note_earlier_threads(self):
             pass
-    def start(folders, configuration):
-        folder = folders.claim(None)
-        (folder / "process.json").write_text("{}")
-        return Session(folder, configuration)
 """
 
 # Stands where a user's own sitecustomize would, so that every test also shows that this is run.

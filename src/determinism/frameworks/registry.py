@@ -10,7 +10,7 @@ RECORDERS = {
     "tensorflow": "determinism.frameworks.tensorflow.session",
     "jax": "determinism.frameworks.jax.session",
 }
-"""Per framework the module with `start(folder, options)`, which returns a session."""
+"""Per framework the module with `Session(folders, spec)`, a recording; see `frameworks/session.py`."""
 
 ROW_RECORDERS = ("torch",)
 """Frameworks whose recorder can look at the rows of batches."""

@@ -120,8 +120,7 @@ def _start_recorder(framework: str, recorder: str) -> None:
         return
     if spec.copied is not None:
         set_copy(*spec.copied)
-    start_session = import_module(recorder).start
-    session = start_session(Folders(spec.trace_folder, framework, note_not_recorded), spec)
+    session = import_module(recorder).Session(Folders(spec.trace_folder, framework, note_not_recorded), spec)
     session.note_earlier_threads()
     is_second = record.has_begun()
     record.add(session, note_not_recorded)

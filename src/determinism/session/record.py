@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
@@ -23,48 +22,15 @@ from determinism.run_spec import RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, not_begun, write_manifest
-from determinism.types import Level, ProcessFolders
+from determinism.types import Level
+
+if TYPE_CHECKING:
+    from determinism.frameworks.session import AdapterSession
 
 # The recording that this process is under, whoever began it.
 
 
-class RecordingSession(Protocol):
-    """What a framework's recorder gives."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether this process has a trace of what it does with the framework; some wait until it is used."""
-
-    def begin_at(self, frame: FrameType) -> None:
-        """The recording was begun in this frame; what lies outside of it is not the program's."""
-
-    def step(self) -> None:
-        """A step ends here."""
-
-    def returned(self, value: Any) -> None:
-        """A checked function returned a value."""
-
-    def close(self) -> None:
-        """Finish the files."""
-
-    def leave(self) -> None:
-        """Finish the files and stop seeing ops in this thread."""
-
-    def note_earlier_threads(self) -> None:
-        """Count threads that cannot be recorded."""
-
-    def forked(self) -> None:
-        """This process is a forked child."""
-
-
-class Recorder(Protocol):
-    """A framework's module `recording`."""
-
-    def start(self, folders: ProcessFolders, spec: RunSpec) -> RecordingSession:
-        """Begin to record this process."""
-
-
-_sessions: list[RecordingSession] = []
+_sessions: list[AdapterSession] = []
 _failed: Callable[[str], None] = warnings.warn
 """Told what could not be recorded."""
 
@@ -80,7 +46,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def add(session: RecordingSession, failed: Callable[[str], None] = warnings.warn) -> None:
+def add(session: AdapterSession, failed: Callable[[str], None] = warnings.warn) -> None:
     """A recording began.
 
     Args:
@@ -92,7 +58,7 @@ def add(session: RecordingSession, failed: Callable[[str], None] = warnings.warn
     _sessions.append(session)
 
 
-def remove(session: RecordingSession) -> None:
+def remove(session: AdapterSession) -> None:
     """A recording ended."""
     if session in _sessions:
         _sessions.remove(session)
@@ -229,7 +195,7 @@ def record(
     max_disk: int | None = None,
     paranoid: bool = False,
     values: int | None = None,
-) -> Iterator[RecordingSession]:
+) -> Iterator[AdapterSession]:
     """Record every op that this thread runs inside the `with` block.
 
     Args:
@@ -256,7 +222,7 @@ def record(
 
 
 @contextmanager
-def recording(spec: RunSpec) -> Iterator[RecordingSession]:
+def recording(spec: RunSpec) -> Iterator[AdapterSession]:
     """Record what this thread does inside the `with` block.
 
     Args:
@@ -309,15 +275,15 @@ def recording(spec: RunSpec) -> Iterator[RecordingSession]:
                 )
 
 
-def _started(spec: RunSpec, module: str) -> RecordingSession | OSError:
+def _started(spec: RunSpec, module: str) -> AdapterSession | OSError:
     """The recording, or why it could not begin.
 
     The error is returned, without the frames in which it was raised: they would keep open the files that were made.
     """
     try:
-        recorder: Recorder = import_module(module)
         assert spec.trace_folder is not None
-        return recorder.start(_Folders(spec.trace_folder), spec)
+        session: AdapterSession = import_module(module).Session(_Folders(spec.trace_folder), spec)
+        return session
     except OSError as error:
         error.__context__ = None
         return error.with_traceback(None)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -20,12 +17,11 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 from tensorflow.python.framework import config, func_graph, ops
 
-from determinism import environment, rng
+from determinism import rng
 from determinism.digest import digest_text
-from determinism.frameworks.array_capture import Capture
-from determinism.frameworks.earlier_threads import note_earlier_threads, program_threads
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
+from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tensorflow.functions import Probe
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.records import as_array
@@ -34,12 +30,8 @@ from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.unrecorded_threads import UnrecordedThreads
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
-from determinism.knowledge import settings
-from determinism.process_name import world_size
-from determinism.redaction import redacted
 from determinism.run_spec import RunSpec
-from determinism.trace.schema import END_OP, RESULTS_OP, STEP_OP, Meaning
-from determinism.trace.writer import ProcessWriter
+from determinism.trace.schema import RESULTS_OP, Meaning
 from determinism.types import Level, Phase, ProcessFolders, Role
 
 # What a program made before it was recorded: functions that were traced, and optimizers that step in them.
@@ -406,60 +398,30 @@ _NO_LAYERS = "they are not recorded; what is held at the ends of steps is, and -
 _FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Start it with the method spawn."
 
 
-class Session:
-    """One recording of this process, from `start` to `close`."""
+class Session(AdapterSession):
+    """One recording of this process, from its making to `close`."""
 
-    has_begun = True
-    """Whether this process has a trace of what it does with the framework."""
+    framework = "tensorflow"
+    _used_after_fork = _FORKED
 
-    def __init__(self, folders: ProcessFolders, options: RunSpec) -> None:
-        self.level = Level(options.level)
-        self._folders = folders
-        self._options = options
-        self._process = os.getpid()
-        self._num_batches = 0
-        self._racy: list[str] = []
+    def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
+        super().__init__(folders, spec)
         self._held = HeldVariables()
-        self._undo: list[Callable[[], None]] = []
-        self.recorder = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        self.recorder = Recorder(tracks_ops=self.level is Level.OP, paranoid=spec.paranoid)
         self._threads = OtherThreads(self.recorder, self.note_racy)
         self._begin()
         self._show_own_frames = hide_own_frames()
         self._install()
 
-    @property
-    def num_records(self) -> int:
-        """How many records this process has made."""
-        return self.writer.num_records
-
     def _begin(self) -> None:
-        folder = self._folders.claim(None)
-        self.writer = ProcessWriter(
-            folder,
-            description={
-                "framework": "tensorflow",
-                "level": self.level.value,
-                "stream": "process",
-                "steps_by": None,
-                "argv": redacted(sys.argv),
-                "started": time.time(),
-                "world_size": world_size(),
-                "environment": {**environment.describe(), **libraries()},
-                "settings": recorded_settings(),
-            },
-            max_bytes=self._options.max_disk,
-        )
-        if self._options.values is not None:
-            self.writer.blind_spot("values", "values of tensors", "they are kept of PyTorch's tensors only")
-        self.recorder.step_ended = self._step_ended
-        self.recorder.arrived = self._batch_arrived
-        self.recorder.note_racy = self.note_racy
-        self.recorder.begin(Stream(self.writer))
-        request = self._options.capture
-        if request is not None and request["process"] == folder.name:
-            self.recorder.capture = Capture(
-                request, folder, self.finish_program, as_array=as_array, digest=digest_array
-            )
+        self._open(libraries(), recorded_settings())
+        recorder = self.recorder
+        recorder.step_ended = self._end_step
+        recorder.arrived = self._batch_arrived
+        recorder.note_racy = self.note_racy
+        recorder.begin(Stream(self.writer))
+        recorder.capture = self._capture(as_array, digest_array)
+        if recorder.capture is not None:
             Probe.keeps_arrays = True
 
     def _install(self) -> None:
@@ -505,112 +467,11 @@ class Session:
         recorder.calls.returned(recorder.calls.library.graphs.get(name.decode()))
         return outputs
 
-    def note_racy(self, what: str) -> None:
-        """The program does something whose order may vary, so that two equal runs say less."""
-        if what not in self._racy:
-            self._racy.append(what)
-            self.writer.describe(racy=self._racy)
+    def _record_state(self, op: str) -> None:
+        record_held(self.recorder, self._held, op, generator_states())
 
-    def begin_at(self, frame: FrameType) -> None:
-        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
-        self.recorder.stream.sites.outermost = frame
-        self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
+    def _tensors_in(self, value: Any) -> list[Any]:
+        return [leaf for leaf in tf.nest.flatten(value) if tf.is_tensor(leaf) and hasattr(leaf, "_id")]
 
-    def note_earlier_threads(self) -> None:
-        """Threads that the program started before it imported the framework are not recorded."""
-        note_earlier_threads(self.writer, program_threads({self.recorder.thread}))
-
-    def step(self) -> None:
-        """`determinism.step()`: a step ends here."""
-        if self.recorder.is_own():
-            self.recorder.quietly(self.recorder.progress.explicit)
-            self._end_if_asked()
-
-    def _batch_arrived(self) -> None:
-        self._num_batches += 1
-        progress = self.recorder.progress
-        if progress.phase in (Phase.INIT, Phase.DATA):
-            progress.phase = Phase.FORWARD
-        steps = self._options.steps
-        if steps is not None and progress.steps_by is None and self._num_batches > steps and not self._held.has_any:
-            self.finish_program("steps")
-
-    def _step_ended(self, counted_by: str) -> None:
-        recorder = self.recorder
-        if recorder.progress.step == 0:
-            recorder.writer.describe(steps_by=counted_by)
-        record_held(recorder, self._held, STEP_OP, generator_states())
-        recorder.writer.boundary()
-
-    def _end_if_asked(self) -> None:
-        steps = self._options.steps
-        if steps is not None and self.recorder.progress.step >= steps:
-            self.finish_program("steps")
-
-    def returned(self, value: Any) -> None:
-        """A checked function returned: its tensors leave the framework."""
-        tensors = [one for one in tf.nest.flatten(value) if tf.is_tensor(one) and hasattr(one, "_id")]
-        if tensors:
-            self.recorder.quietly(self._record_returned, tensors)
-
-    def _record_returned(self, tensors: list[Any]) -> None:
-        values = [self.recorder.value(tensor) for tensor in tensors]
-        made = [(value.layout, value.digest) for value in values]
-        self.recorder.emit(Role.ESCAPE, "determinism::return", values, made)
-
-    def finish_program(self, reason: str) -> None:
-        """End the trace and the program with it."""
-        self.writer.describe(finished=reason)
-        self.close()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-    def forked(self) -> None:
-        """This is a forked child: the files belong to the parent, and TensorFlow does not work here."""
-        if self._undo:
-            self.recorder.is_active = False
-            self.recorder.wake = self._used_in_child
-
-    def _used_in_child(self, recorder: Recorder) -> None:
-        recorder.wake = None
-        self._folders.failed(_FORKED)
-
-    def close(self) -> None:
-        """Stop recording and finish the files; the second call does nothing."""
-        if self._process != os.getpid() or not self._undo:
-            return
-        recorder = self.recorder
-        recorder.quietly(record_held, recorder, self._held, END_OP, generator_states())
-        progress = recorder.progress
-        self.writer.describe(
-            records=self.writer.num_records,
-            steps=progress.step if progress.steps_by is not None else self._num_batches,
-            steps_by=progress.steps_by,
-            step_seconds=progress.step_seconds,
-            open_settings=settings.facts(),
-        )
-        recorder.is_active = False
-        recorder.stream.sites.outermost = None
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        self.writer.close()
-
-    def leave(self) -> None:
-        """Close, and show our frames again."""
-        self.close()
-        self._show_own_frames()
-
-
-def start(folders: ProcessFolders, options: RunSpec) -> Session:
-    """Begin to record this process.
-
-    Args:
-        folders: Make the place in the trace for this process.
-        options: What to record.
-
-    Raises:
-        OSError: The trace cannot be written.
-    """
-    return Session(folders, options)
+    def _has_optimizer(self) -> bool:
+        return bool(self._held.has_any)

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.attention import Attention
-from determinism.frameworks.earlier_threads import program_threads
 from determinism.frameworks.progress import Progress, ThreadProgress
 from determinism.frameworks.torch.edges import (
     EXTERNAL,
@@ -51,6 +50,7 @@ from determinism.frameworks.torch.ops import (
     value_text,
 )
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_strided, plain_parts
+from determinism.frameworks.unrecorded_threads import program_threads
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.sites import frame_text, innermost_user_frame
 from determinism.trace.kept_values import sampled_places

@@ -6,16 +6,15 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from determinism import environment
 from determinism.batch.torch import Rows
-from determinism.frameworks.earlier_threads import note_earlier_threads
+from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.torch import formula_nodes, hooks, jit_tracing
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import Stream
@@ -33,7 +32,7 @@ from determinism.frameworks.torch.hooks import (
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
 from determinism.frameworks.tracebacks import hide_own_frames
-from determinism.knowledge import settings
+from determinism.frameworks.unrecorded_threads import note_earlier_threads
 from determinism.process_name import world_size
 from determinism.redaction import redacted
 from determinism.resume.torch import KeptGenerators, PutBackGenerators, WatchedGenerators
@@ -172,31 +171,22 @@ class ProcessTraces:
         return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
 
 
-class Session:
-    """One recording of this process and of those that it forks, from `start` to `close`."""
+class Session(AdapterSession):
+    """One recording of this process and of those that it forks, from its making to `close`."""
 
-    has_begun = True
-    """Whether this process has a trace of what it does with the framework."""
+    framework = "torch"
 
-    def __init__(self, folders: ProcessFolders, options: RunSpec) -> None:
-        self.level = Level(options.level)
-        self._folders = folders
-        self._options = options
-        self._process = os.getpid()
-        self._num_batches = 0
+    def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
+        super().__init__(folders, spec)
         self._part = Part("process", None)
-        self._outermost: FrameType | None = None
-        self._racy: list[str] = []
-        self._earlier_threads: list[str] = []
-        self._traces = ProcessTraces(options)
-        self._besides = Besides(options)
+        self._traces = ProcessTraces(spec)
+        self._besides = Besides(spec)
         self._devices = DeviceDigests()
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
-        main = Recorder(tracks_ops=self.level is Level.OP, paranoid=options.paranoid)
+        main = Recorder(tracks_ops=self.level is Level.OP, paranoid=spec.paranoid)
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
-        self._undo: list[Callable[[], None]] = []
         if is_being_made():
             main.wake = self._begin_in_child
         else:
@@ -205,14 +195,9 @@ class Session:
         self._install()
 
     @property
-    def recorder(self) -> Recorder:
-        """That of the main thread."""
+    def recorder(self) -> Recorder:  # type: ignore[override]
+        """That of the main thread; another one in a forked child."""
         return self.threads.main
-
-    @property
-    def num_records(self) -> int:
-        """How many records this process has made."""
-        return self.writer.num_records if self.recorder.is_active else 0
 
     def _install(self) -> None:
         threads = self.threads
@@ -245,9 +230,9 @@ class Session:
             self.note_racy("pool")
         elif self._part.stream == "worker":
             recorder.progress.phase = Phase.DATA
-        kept = self._options.values if self._part.stream == "process" else None
+        kept = self._spec.values if self._part.stream == "process" else None
         recorder.kept_values = None if kept is None else KeptValues(kept)
-        request = self._options.capture
+        request = self._spec.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
             recorder.capture = Capture(request, folder, self.finish_program)
         if self._part.stream == "process":
@@ -266,22 +251,8 @@ class Session:
         self.note_racy("threads")
         return stream
 
-    def note_racy(self, what: str) -> None:
-        """The program does something whose order may vary, so that two equal runs say less."""
-        if what not in self._racy:
-            self._racy.append(what)
-            self.writer.describe(racy=self._racy)
-
-    def begin_at(self, frame: FrameType) -> None:
-        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
-        self._outermost = self.recorder.sites.outermost = frame
-        self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
-
-    def note_earlier_threads(self) -> None:
-        """Threads that the program started before it imported the framework are not recorded."""
-        self._earlier_threads = self.threads.earlier_threads()
-        if self.recorder.is_active:
-            note_earlier_threads(self.writer, self._earlier_threads)
+    def _find_earlier_threads(self) -> list[str]:
+        return self.threads.earlier_threads()
 
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
@@ -292,18 +263,10 @@ class Session:
     def _batch_yielded(self, iterator: Any) -> None:
         if getattr(iterator, "_num_workers", 0) > 1 and not getattr(iterator, "_in_order", True):
             self.note_racy("unordered data loader")
-        self._num_batches += 1
-        progress = self.recorder.progress
-        if progress.phase in (Phase.INIT, Phase.DATA):
-            progress.phase = Phase.FORWARD
-        steps = self._options.steps
-        if (
-            steps is not None
-            and progress.steps_by is None
-            and self._num_batches > steps
-            and not any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
-        ):
-            self.finish_program("steps")
+        self._batch_arrived()
+
+    def _has_optimizer(self) -> bool:
+        return any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
         if recorder.progress.step == 0:
@@ -316,24 +279,11 @@ class Session:
         self._devices.collect()
         recorder.writer.boundary()
 
-    def _end_if_asked(self) -> None:
-        steps = self._options.steps
-        if steps is not None and self.recorder.progress.step >= steps:
-            self.finish_program("steps")
+    def _tensors_in(self, value: Any) -> list[Any]:
+        return [leaf for leaf in hooks.leaves(value) if isinstance(leaf, torch.Tensor)]
 
-    def returned(self, value: Any) -> None:
-        """A checked function returned: its tensors leave the framework."""
-        tensors = [v for v in hooks.leaves(value) if isinstance(v, torch.Tensor)]
-        if tensors:
-            self.recorder.quietly(self.recorder.event, Role.ESCAPE, "determinism::return", tensors, values=True)
-
-    def finish_program(self, reason: str) -> None:
-        """End the trace and the program with it."""
-        self.writer.describe(finished=reason)
-        self.close()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    def _record_returned(self, tensors: Sequence[Any]) -> None:
+        self.recorder.event(Role.ESCAPE, "determinism::return", tensors, values=True)
 
     def forked(self) -> None:
         """This is a forked child: the files belong to the parent, and it begins its own with its first op."""
@@ -365,33 +315,22 @@ class Session:
             # Its processes end without running what was registered with atexit.
             multiprocessing.Finalize(None, self.close, exitpriority=0)
 
-    def close(self) -> None:
-        """Stop recording and finish the files; the second call does nothing."""
-        if self._process != os.getpid() or not self._undo:
-            return
+    def _finish_trace(self) -> None:
         recorder = self.recorder
-        if recorder.is_active:
-            if self._part.stream == "process":
-                recorder.quietly(record_held, recorder, END_OP, generator_states())
-            if self.level is Level.OP:
-                recorder.quietly(self._note_extensions)
-            progress = recorder.progress
-            steps = progress.step if progress.steps_by is not None else self._num_batches
-            self.writer.describe(
-                records=self.writer.num_records,
-                steps=steps,
-                steps_by=progress.steps_by,
-                step_seconds=progress.step_seconds,
-                open_settings=settings.facts(),
-                environment={**self._traces.environment, **(recorder.quietly(gpu_facts) or {})},
-                **({} if progress.step else {"settings": recorded_settings()}),
-            )
-            recorder.quietly(self._besides.close)
-            recorder.sites.outermost = None
+        if self._part.stream == "process":
+            recorder.quietly(record_held, recorder, END_OP, generator_states())
+        if self.level is Level.OP:
+            recorder.quietly(self._note_extensions)
+        self.writer.describe(
+            **self._ending(),
+            environment={**self._traces.environment, **(recorder.quietly(gpu_facts) or {})},
+            **({} if recorder.progress.step else {"settings": recorded_settings()}),
+        )
+        recorder.quietly(self._besides.close)
+        recorder.sites.outermost = None
+
+    def _stop_recorder(self) -> None:
         self.threads.end()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
 
     def _note_extensions(self) -> None:
         for name in hooks.extensions():
@@ -399,20 +338,6 @@ class Session:
 
     def leave(self) -> None:
         """Close, and take the mode off this thread's stack of modes."""
-        self.close()
-        self._show_own_frames()
+        super().leave()
         if self.level is Level.OP:
             self.recorder.__exit__(None, None, None)
-
-
-def start(folders: ProcessFolders, options: RunSpec) -> Session:
-    """Begin to record this process, and every process that it forks.
-
-    Args:
-        folders: Make the place in the trace for this process and for each that it forks.
-        options: What to record.
-
-    Raises:
-        OSError: The trace cannot be written.
-    """
-    return Session(folders, options)

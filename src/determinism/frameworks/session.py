@@ -1,0 +1,255 @@
+"""What the recordings of all frameworks have in common: an adapter's `Session` adds how its framework is seen."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from determinism import environment
+from determinism.frameworks.array_capture import Capture
+from determinism.frameworks.unrecorded_threads import note_earlier_threads, program_threads
+from determinism.knowledge import settings
+from determinism.process_name import world_size
+from determinism.redaction import redacted
+from determinism.run_spec import RunSpec
+from determinism.trace.schema import END_OP, STEP_OP
+from determinism.trace.writer import ProcessWriter
+from determinism.types import Level, Phase, ProcessFolders, Role
+
+
+class AdapterSession:
+    """One recording of this process, from its making to `close`.
+
+    An adapter says what its framework is called, opens the trace with `_open`, and fills in `_record_state` and `_tensors_in`.
+    """
+
+    framework: str
+    """As `process.json` names it."""
+    recorder: Any
+    """That of the main thread."""
+    writer: ProcessWriter
+    """Of this process; there is one once the recording has begun."""
+    tensors = "tensors"
+    """What the framework calls them."""
+    _used_after_fork: str
+    """Why nothing is recorded of what a forked child does with the framework."""
+    _show_own_frames: Callable[[], None]
+
+    def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
+        """Nothing is recorded yet.
+
+        Args:
+            folders: Make the place in the trace for this process.
+            spec: What to record.
+        """
+        self.level = Level(spec.level)
+        self._folders = folders
+        self._spec = spec
+        self._process = os.getpid()
+        self._num_batches = 0
+        self._racy: list[str] = []
+        self._earlier_threads: list[str] = []
+        self._outermost: FrameType | None = None
+        self._undo: list[Callable[[], None]] = []
+        """What takes off everything that was wrapped; empty once the recording has ended."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process has a trace of what it does with the framework; some wait until it is used."""
+        return True
+
+    @property
+    def num_records(self) -> int:
+        """How many records this process has made."""
+        return self.writer.num_records if self.recorder.is_active else 0
+
+    # Filled in by adapters.
+
+    def _record_state(self, op: str) -> None:
+        """Record what is held at the end of a step, or of the program.
+
+        Args:
+            op: Name of the record.
+        """
+        raise NotImplementedError
+
+    def _tensors_in(self, value: Any) -> list[Any]:
+        """The framework's tensors in what a checked function returned."""
+        raise NotImplementedError
+
+    def _has_optimizer(self) -> bool:
+        """Whether the program has an optimizer, whose steps will count as soon as it makes one."""
+        return False
+
+    # The trace.
+
+    def describe(self, stream: str, environ: dict[str, Any], set_to: dict[str, Any]) -> dict[str, Any]:
+        """What `process.json` says from the start.
+
+        Args:
+            stream: What records it: `process`, `threads`, `worker`, `pool`.
+            environ: What the process runs in.
+            set_to: Values of the framework's settings.
+        """
+        return {
+            "framework": self.framework,
+            "level": self.level.value,
+            "stream": stream,
+            "steps_by": None,
+            "argv": redacted(sys.argv),
+            "started": time.time(),
+            "environment": environ,
+            "settings": set_to,
+        }
+
+    def _open(self, libraries: dict[str, Any], set_to: dict[str, Any]) -> None:
+        """Open the trace of a process that has only one stream.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        folder = self._folders.claim(None)
+        description = self.describe("process", {**environment.describe(), **libraries}, set_to)
+        self.writer = ProcessWriter(
+            folder, description={**description, "world_size": world_size()}, max_bytes=self._spec.max_disk
+        )
+        if self._spec.values is not None:
+            self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept of PyTorch's tensors only")
+
+    def _capture(self, as_array: Callable[[Any], Any], digest: Callable[[Any], bytes]) -> Capture | None:
+        """What looks closely at a record of this process; None if none is asked for.
+
+        Args:
+            as_array: Gives a tensor as a NumPy array.
+            digest: Gives the digest of such an array.
+        """
+        request = self._spec.capture
+        if request is None or request["process"] != self.writer.folder.name:
+            return None
+        return Capture(request, self.writer.folder, self.finish_program, as_array=as_array, digest=digest)
+
+    def note_racy(self, what: str) -> None:
+        """The program does something whose order may vary, so that two equal runs say less."""
+        if what not in self._racy:
+            self._racy.append(what)
+            self.writer.describe(racy=self._racy)
+
+    def begin_at(self, frame: FrameType) -> None:
+        """Stacks end with the frame that the recording was begun in, and that frame does not tell records apart."""
+        self._outermost = frame
+        if self.has_begun:
+            self.recorder.stream.sites.outermost = frame
+            self.writer.describe(begun_in=[os.path.abspath(frame.f_code.co_filename), frame.f_code.co_qualname])
+
+    def note_earlier_threads(self) -> None:
+        """Threads that the program started before it imported the framework are not recorded."""
+        self._earlier_threads = self._find_earlier_threads()
+        if self.recorder.is_active:
+            note_earlier_threads(self.writer, self._earlier_threads)
+
+    def _find_earlier_threads(self) -> list[str]:
+        return program_threads({self.recorder.thread})
+
+    # Steps.
+
+    def step(self) -> None:
+        """`determinism.step()`: a step ends here."""
+        if self.has_begun and self.recorder.is_own():
+            self.recorder.quietly(self.recorder.progress.explicit)
+            self._end_if_asked()
+
+    def _batch_arrived(self) -> None:
+        """The program has got a batch of data; where no optimizer counts steps, batches do."""
+        self._num_batches += 1
+        progress = self.recorder.progress
+        if progress.phase in (Phase.INIT, Phase.DATA):
+            progress.phase = Phase.FORWARD
+        steps = self._spec.steps
+        if steps is not None and progress.steps_by is None and self._num_batches > steps and not self._has_optimizer():
+            self.finish_program("steps")
+
+    def _end_step(self, counted_by: str) -> None:
+        if self.recorder.progress.step == 0:
+            self.writer.describe(steps_by=counted_by)
+        self._record_state(STEP_OP)
+        self.writer.boundary()
+
+    def _end_if_asked(self) -> None:
+        steps = self._spec.steps
+        if steps is not None and self.recorder.progress.step >= steps:
+            self.finish_program("steps")
+
+    # What a checked function returned.
+
+    def returned(self, value: Any) -> None:
+        """A checked function returned: its tensors leave the framework."""
+        tensors = self._tensors_in(value)
+        if tensors and self.has_begun:
+            self.recorder.quietly(self._record_returned, tensors)
+
+    def _record_returned(self, tensors: Sequence[Any]) -> None:
+        values = [self.recorder.value(tensor) for tensor in tensors]
+        made = [(value.layout, value.digest) for value in values]
+        self.recorder.emit(Role.ESCAPE, "determinism::return", values, made)
+
+    # The end.
+
+    def forked(self) -> None:
+        """This is a forked child: the files belong to the parent, and the framework does not work here."""
+        if self._undo:
+            self.recorder.is_active = False
+            self.recorder.wake = self._used_in_child
+
+    def _used_in_child(self, recorder: Any) -> None:
+        recorder.wake = None
+        self._folders.failed(self._used_after_fork)
+
+    def finish_program(self, reason: str) -> None:
+        """End the trace and the program with it."""
+        self.writer.describe(finished=reason)
+        self.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def close(self) -> None:
+        """Stop recording and finish the files; the second call does nothing."""
+        if self._process != os.getpid() or not self._undo:
+            return
+        if self.recorder.is_active:
+            self._finish_trace()
+        self._stop_recorder()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _stop_recorder(self) -> None:
+        """Let the recorder begin no more."""
+        self.recorder.wake = None
+
+    def _finish_trace(self) -> None:
+        self.recorder.quietly(self._record_state, END_OP)
+        self.writer.describe(**self._ending())
+        self.recorder.is_active = False
+        self.recorder.stream.sites.outermost = None
+        self.writer.close()
+
+    def _ending(self) -> dict[str, Any]:
+        """What `process.json` says at the end."""
+        progress = self.recorder.progress
+        return {
+            "records": self.writer.num_records,
+            "steps": progress.step if progress.steps_by is not None else self._num_batches,
+            "steps_by": progress.steps_by,
+            "step_seconds": progress.step_seconds,
+            "open_settings": settings.facts(),
+        }
+
+    def leave(self) -> None:
+        """Close, and show our frames again."""
+        self.close()
+        self._show_own_frames()
