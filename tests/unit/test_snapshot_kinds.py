@@ -6,7 +6,6 @@ import array
 import collections
 import contextvars
 import io
-import itertools
 import logging
 import queue
 import random
@@ -19,10 +18,6 @@ from typing import Any
 import numpy as np
 
 from determinism.session.snapshot import Snapshot
-
-ids = itertools.count(5)
-
-turns = itertools.cycle([1, 2, 3])
 
 logger = logging.getLogger("training")
 
@@ -151,7 +146,7 @@ def test_a_resized_array_is_put_back() -> None:
     assert values.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_generators_counters_buffers_and_context() -> None:
+def test_generators_buffers_and_context() -> None:
     own = random.Random(3)
     text, raw = io.StringIO("abc"), io.BytesIO(b"abc")
     variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
@@ -167,13 +162,11 @@ def test_generators_counters_buffers_and_context() -> None:
         work.put(2)
         logger.info("step")
         print(end="", file=sys.stdout)
-        pair = next(ids), next(turns)
-        return (*pair, own.gauss(0, 1), text.read(1), raw.read(1), variable.get(), local.value, work.qsize())
+        return (own.gauss(0, 1), text.read(1), raw.read(1), variable.get(), local.value, work.qsize())
 
     first, second, third = restored(run)
-    assert first == second and first[:2] == (5, 1) and third[:2] == (6, 2)
-    assert first[3:] == ("a", b"a", 2, 2, 2) and third[3:] == ("b", b"b", 3, 3, 3)
-    assert next(ids) == 5 and next(turns) == 1
+    assert first == second and first != third
+    assert first[1:] == ("a", b"a", 2, 2, 2) and third[1:] == ("b", b"b", 3, 3, 3)
 
 
 def test_weakly_held_objects_are_walked() -> None:

@@ -112,7 +112,8 @@ class Opaque(threading.Thread):
         lambda: zip([1], [2], strict=True),
         lambda: enumerate([1]),
         lambda: iter([1]),
-        lambda: itertools.cycle(numbers()),
+        lambda: itertools.cycle([1]),
+        itertools.count,
         lambda: itertools.chain([1]),
         lambda: open(__file__),
         lambda: open(__file__, "rb"),
@@ -160,10 +161,6 @@ def expect_refusal(path: str, kind: str, function: Callable[..., Any], *args: An
         Snapshot.take(function, args, kwargs)
     assert caught.value.identifier == "state-uncopyable"
     assert "determinism check -- python" in caught.value.message
-
-
-def test_a_counter_in_a_tuple_cannot_be_replaced() -> None:
-    expect_refusal(r"args\[0\]\[0\]", "count", repr, (itertools.count(),))
 
 
 def test_what_cannot_be_undone_is_an_error() -> None:

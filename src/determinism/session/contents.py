@@ -1,93 +1,45 @@
-"""What Python's own containers and objects hold, copied so that it can be put back into the same objects."""
+"""Copies what an object holds, so that it can be put back into the same object.
+
+Each function here takes an object and gives its `Contents`, whose `restore` puts them back past any method of the object's class.
+"""
 
 from __future__ import annotations
 
 import copyreg
+import random
+import sys
+import warnings
 from array import array
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
+from contextvars import ContextVar
 from types import CellType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
-Renewed = Callable[[object], object]
-"""Gives the object to put where another one was: itself, unless only a fresh copy can stand for it."""
+from determinism.frameworks.snapshots import Contents, Order
 
+_MISSING = object()
 
-class Order(IntEnum):
-    """When contents are put back: what is hashed needs its attributes first, those may need their memory."""
-
-    MEMORY = 0
-    ATTRIBUTES = 1
-    HASHED = 2
+# Containers.
 
 
-class Contents(Protocol):
-    """The copied contents of one object."""
-
-    @property
-    def order(self) -> int:
-        """When these contents are put back, as `Order` counts."""
-
-    @property
-    def template(self) -> str:
-        """How an error names a child, given its key."""
-
-    @property
-    def rebinds(self) -> bool:
-        """Whether putting back also puts back which objects are held, not only what they hold."""
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The objects held, each with its key."""
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the contents back into the same object."""
-
-
-class Parts:
-    """The objects that an immutable object holds."""
-
-    order: int = Order.MEMORY
-    rebinds: bool = False
-
-    def __init__(self, template: str, parts: Iterable[tuple[object, object]]) -> None:
-        """Take the way errors name a part, and the parts with their keys."""
-        self.template = template
-        self._parts = tuple(parts)
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The parts."""
-        return self._parts
-
-    def restore(self, renewed: Renewed) -> None:
-        """Leave everything as it is."""
-
-
-class DictContents:
+def dict_contents(thing: dict[Any, Any]) -> list[Contents]:
     """The keys and values of a dict, in order."""
+    kind: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
+    items = list(kind.items(thing))
+    children = ((key, held) for key, value in items for held in (key, value))
+    contents = [Contents(lambda: _refill(thing, items, kind), children, "[{}]", Order.HASHED)]
+    if isinstance(thing, defaultdict):
+        factory = thing.default_factory
 
-    order: int = Order.HASHED
-    template: str = "[{}]"
-    rebinds: bool = True
+        def restore() -> None:
+            thing.default_factory = factory
 
-    def __init__(self, thing: dict[Any, Any]) -> None:
-        """Copy the contents of `thing`."""
-        self._thing = thing
-        self._kind: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
-        self._items = list(self._kind.items(thing))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """Keys and values."""
-        for key, value in self._items:
-            yield key, key
-            yield key, value
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put keys and values back."""
-        refill(self._thing, [(key, renewed(value)) for key, value in self._items], self._kind)
+        contents.append(Contents(restore, [("default_factory", factory)], order=Order.ATTRIBUTES))
+    return contents
 
 
-def refill(thing: dict[Any, Any], items: Sequence[tuple[Any, Any]], kind: Any = dict) -> None:
+def _refill(thing: dict[Any, Any], items: Sequence[tuple[Any, Any]], kind: Any = dict) -> None:
     """Make a dict hold these items in this order; a dict that does is not touched."""
     present = kind.items(thing)
     if len(present) == len(items) and all(
@@ -99,175 +51,95 @@ def refill(thing: dict[Any, Any], items: Sequence[tuple[Any, Any]], kind: Any = 
         kind.__setitem__(thing, key, value)
 
 
-class FactoryContents(Parts):
-    """What a defaultdict makes its values with."""
-
-    order: int = Order.ATTRIBUTES
-
-    def __init__(self, thing: defaultdict[Any, Any]) -> None:
-        """Keep the factory of `thing`."""
-        super().__init__(".{}", [("default_factory", thing.default_factory)])
-        self._thing = thing
-        self._factory = thing.default_factory
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the factory back."""
-        self._thing.default_factory = self._factory
-
-
-class ListContents:
+def list_contents(thing: list[Any]) -> list[Contents]:
     """The items of a list."""
-
-    order: int = Order.ATTRIBUTES
-    template: str = "[{}]"
-    rebinds: bool = True
-
-    def __init__(self, thing: list[Any]) -> None:
-        """Copy the items of `thing`."""
-        self._thing = thing
-        self._items = list(list.__iter__(thing))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The items."""
-        return enumerate(self._items)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the items back."""
-        list.__setitem__(self._thing, slice(None), map(renewed, self._items))
+    items = list(list.__iter__(thing))
+    restore = lambda: list.__setitem__(thing, slice(None), items)  # noqa: E731
+    return [Contents(restore, enumerate(items), "[{}]", Order.ATTRIBUTES)]
 
 
-class DequeContents:
+def deque_contents(thing: deque[Any]) -> list[Contents]:
     """The items of a deque."""
+    items = list(deque.__iter__(thing))
 
-    order: int = Order.ATTRIBUTES
-    template: str = "[{}]"
-    rebinds: bool = True
+    def restore() -> None:
+        deque.clear(thing)
+        deque.extend(thing, items)
 
-    def __init__(self, thing: deque[Any]) -> None:
-        """Copy the items of `thing`."""
-        self._thing = thing
-        self._items = list(deque.__iter__(thing))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The items."""
-        return enumerate(self._items)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the items back."""
-        deque.clear(self._thing)
-        deque.extend(self._thing, map(renewed, self._items))
+    return [Contents(restore, enumerate(items), "[{}]", Order.ATTRIBUTES)]
 
 
-class SetContents:
+def set_contents(thing: set[Any]) -> list[Contents]:
     """The members of a set.
 
-    A set's iteration order follows from its history. It is rebuilt in one way each time, so that every call finds the
-    same order, and `Snapshot.take` rebuilds it once before the first.
+    A set's iteration order follows from its history. It is rebuilt here and at each restoring in the same way, so that every call
+    finds the same order.
     """
+    members = list(set.__iter__(thing))
 
-    order: int = Order.HASHED
-    template: str = "{{{}}}"
-    rebinds: bool = False
+    def restore() -> None:
+        set.clear(thing)
+        for member in members:
+            set.add(thing, member)
 
-    def __init__(self, thing: set[Any]) -> None:
-        """Copy the members of `thing`."""
-        self._thing = thing
-        self._members = list(set.__iter__(thing))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The members."""
-        return ((member, member) for member in self._members)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the members back."""
-        set.clear(self._thing)
-        for member in self._members:
-            set.add(self._thing, member)
+    restore()
+    return [Contents(restore, ((member, member) for member in members), "{{{}}}", Order.HASHED)]
 
 
-class BytesContents(Parts):
+def bytes_contents(thing: bytearray | array[Any]) -> list[Contents]:
     """The items of a bytearray or an array."""
+    copied: Any = thing[:]
 
-    order: int = Order.MEMORY
+    def restore() -> None:
+        # An unchanged length also works while a buffer is exported.
+        thing[:] = copied
 
-    def __init__(self, thing: bytearray | array[Any]) -> None:
-        """Copy the items of `thing`."""
-        super().__init__("", ())
-        self._thing: Any = thing
-        self._copy: Any = thing[:]
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the items back; an unchanged length also works while a buffer is exported."""
-        self._thing[:] = self._copy
+    return [Contents(restore)]
 
 
 # What names are bound to: an object's attributes, a class's, a module's, and the cells of a closure.
 
-_MISSING = object()
 
-
-class AttributeContents:
+def attribute_contents(thing: Any, attributes: dict[str, Any]) -> Contents:
     """The attributes in an object's `__dict__`."""
+    items = list(dict.items(attributes))
 
-    order: int = Order.ATTRIBUTES
-    template: str = ".{}"
-    rebinds: bool = True
+    def restore() -> None:
+        if thing.__dict__ is not attributes:
+            object.__setattr__(thing, "__dict__", attributes)
+        _refill(attributes, items)
 
-    def __init__(self, thing: Any, attributes: dict[str, Any]) -> None:
-        """Copy the attributes of `thing`."""
-        self._thing = thing
-        self._attributes = attributes
-        self._items = list(dict.items(attributes))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """Names and values."""
-        return self._items
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the attributes back, past any `__setattr__` of the class."""
-        if self._thing.__dict__ is not self._attributes:
-            object.__setattr__(self._thing, "__dict__", self._attributes)
-        refill(self._attributes, [(name, renewed(value)) for name, value in self._items])
-
-
-class SlotContents:
-    """The attributes that a class keeps in `__slots__`."""
-
-    order: int = Order.ATTRIBUTES
-    template: str = ".{}"
-    rebinds: bool = True
-
-    def __init__(self, thing: object) -> None:
-        """Copy the slots of `thing`."""
-        self._thing = thing
-        self._values: list[tuple[str, Any, object]] = []
-        for name in slot_names(type(thing)):
-            member = _slot_member(type(thing), name)
-            if member is not None:
-                try:
-                    self._values.append((name, member, member.__get__(thing)))
-                except AttributeError:
-                    self._values.append((name, member, _MISSING))
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """Names and values."""
-        return ((name, value) for name, _, value in self._values)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the slots back, past any `__setattr__` of the class."""
-        for _, member, value in self._values:
-            if value is not _MISSING:
-                member.__set__(self._thing, renewed(value))
-                continue
-            try:
-                member.__delete__(self._thing)
-            except AttributeError:
-                continue
+    return Contents(restore, items, order=Order.ATTRIBUTES, are_attributes=True)
 
 
 def slot_names(kind: type[Any]) -> tuple[str, ...]:
     """The names in the `__slots__` of a class and its bases, mangled where they are private."""
     return tuple(copyreg._slotnames(kind))  # type: ignore[attr-defined]
+
+
+def slot_contents(thing: object) -> Contents:
+    """The attributes that a class keeps in `__slots__`."""
+    values: list[tuple[str, Any, object]] = []
+    for name in slot_names(type(thing)):
+        member = _slot_member(type(thing), name)
+        if member is not None:
+            try:
+                values.append((name, member, member.__get__(thing)))
+            except AttributeError:
+                values.append((name, member, _MISSING))
+
+    def restore() -> None:
+        for _, member, value in values:
+            if value is not _MISSING:
+                member.__set__(thing, value)
+                continue
+            try:
+                member.__delete__(thing)
+            except AttributeError:
+                continue
+
+    children = ((name, value) for name, _, value in values if value is not _MISSING)
+    return Contents(restore, children, order=Order.ATTRIBUTES)
 
 
 def _slot_member(kind: type[Any], name: str) -> Any:
@@ -278,57 +150,36 @@ def _slot_member(kind: type[Any], name: str) -> Any:
     return None
 
 
-class NamespaceContents:
-    """Some names of a class or module, or the globals that a function names."""
+def namespace_contents(namespace: dict[str, Any], names: Iterable[str], template: str) -> Contents:
+    """What some names of a module, or the globals that a function names, are bound to."""
+    values = {name: namespace.get(name, _MISSING) for name in names}
 
-    order: int = Order.ATTRIBUTES
-    rebinds: bool = True
-
-    def __init__(self, namespace: dict[str, Any], names: Iterable[str], template: str) -> None:
-        """Copy what `names` are bound to."""
-        self.template = template
-        self._namespace = namespace
-        self._values = {name: namespace.get(name, _MISSING) for name in names}
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """Names and values."""
-        return ((name, value) for name, value in self._values.items() if value is not _MISSING)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Bind the names again, and unbind those that were not bound."""
-        for name, value in self._values.items():
+    def restore() -> None:
+        for name, value in values.items():
             if value is _MISSING:
-                self._namespace.pop(name, None)
-            elif self._namespace.get(name, _MISSING) is not (wanted := renewed(value)):
-                self._namespace[name] = wanted
+                namespace.pop(name, None)
+            elif namespace.get(name, _MISSING) is not value:
+                namespace[name] = value
+
+    children = ((name, value) for name, value in values.items() if value is not _MISSING)
+    return Contents(restore, children, template, Order.ATTRIBUTES)
 
 
-class ClassContents:
-    """The attributes of a class."""
+def class_contents(thing: type[Any]) -> Contents:
+    """The attributes of a class, and its bases."""
+    values = _class_attributes(thing)
 
-    order: int = Order.ATTRIBUTES
-    template: str = ".{}"
-    rebinds: bool = True
+    def restore() -> None:
+        present = _class_attributes(thing)
+        for name in present.keys() - values.keys():
+            type.__delattr__(thing, name)
+        for name, value in values.items():
+            if present.get(name, _MISSING) is not value:
+                type.__setattr__(thing, name, value)
 
-    def __init__(self, thing: type[Any]) -> None:
-        """Copy the attributes of `thing`."""
-        self._thing = thing
-        self._values = _class_attributes(thing)
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """Names and values, and the bases."""
-        yield from self._values.items()
-        for base in self._thing.__bases__:
-            yield "__bases__", base
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the attributes back."""
-        present = _class_attributes(self._thing)
-        for name in present.keys() - self._values.keys():
-            type.__delattr__(self._thing, name)
-        for name, value in self._values.items():
-            if present.get(name, _MISSING) is not (wanted := renewed(value)):
-                type.__setattr__(self._thing, name, wanted)
+    return Contents(
+        restore, [*values.items(), *(("__bases__", base) for base in thing.__bases__)], order=Order.ATTRIBUTES
+    )
 
 
 def _class_attributes(thing: type[Any]) -> dict[str, Any]:
@@ -343,50 +194,141 @@ def _class_attributes(thing: type[Any]) -> dict[str, Any]:
     }
 
 
-class CellContents:
+def cell_contents(cell: CellType, name: str) -> Contents:
     """The variable of an enclosing function that a closure shares."""
+    try:
+        value: object = cell.cell_contents
+    except ValueError:
+        value = _MISSING
 
-    order: int = Order.ATTRIBUTES
-    template: str = ".closure['{}']"
-    rebinds: bool = True
-
-    def __init__(self, cell: CellType, name: str) -> None:
-        """Keep what `cell` holds."""
-        self._cell = cell
-        self._name = name
-        try:
-            self._value: object = cell.cell_contents
-        except ValueError:
-            self._value = _MISSING
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        """The value, if there is one yet."""
-        return () if self._value is _MISSING else ((self._name, self._value),)
-
-    def restore(self, renewed: Renewed) -> None:
-        """Put the value back."""
-        if self._value is not _MISSING:
-            self._cell.cell_contents = renewed(self._value)
+    def restore() -> None:
+        if value is _MISSING:
+            del cell.cell_contents
         else:
-            del self._cell.cell_contents
+            cell.cell_contents = value
+
+    return Contents(restore, [] if value is _MISSING else [(name, value)], ".closure['{}']", Order.ATTRIBUTES)
 
 
-class DefaultContents(Parts):
+def default_contents(function: FunctionType) -> Contents:
     """The default values of a function's parameters."""
+    defaults, keyword_defaults = function.__defaults__, function.__kwdefaults__
 
-    order: int = Order.ATTRIBUTES
+    def restore() -> None:
+        if function.__defaults__ is not defaults:
+            function.__defaults__ = defaults
+        if function.__kwdefaults__ is not keyword_defaults:
+            function.__kwdefaults__ = keyword_defaults
 
-    def __init__(self, function: FunctionType) -> None:
-        """Keep the defaults of `function`."""
-        self._function = function
-        self._defaults = function.__defaults__
-        self._keyword_defaults = function.__kwdefaults__
-        positional = list(enumerate(self._defaults or ()))
-        super().__init__(".defaults[{}]", [*positional, ("keyword", self._keyword_defaults)])
+    children = [*enumerate(defaults or ()), ("keyword", keyword_defaults)]
+    return Contents(restore, children, ".defaults[{}]", Order.ATTRIBUTES)
 
-    def restore(self, renewed: Renewed) -> None:
-        """Put the defaults back."""
-        if self._function.__defaults__ is not self._defaults:
-            self._function.__defaults__ = self._defaults
-        if self._function.__kwdefaults__ is not self._keyword_defaults:
-            self._function.__kwdefaults__ = self._keyword_defaults
+
+# Objects whose state is hidden, and that hand out a copy of it and take one back.
+
+
+def handed_contents(
+    give: Callable[[], Any], take: Callable[[Any], object], children: Iterable[tuple[object, object]] = ()
+) -> Contents:
+    """The state that an object gives, to be handed back to it.
+
+    Args:
+        give: Gives a copy of the state.
+        take: Takes it back.
+        children: The objects that it holds besides.
+    """
+    state = give()
+    return Contents(lambda: take(state), children)
+
+
+def python_generator_contents(thing: random.Random) -> list[Contents]:
+    """The state of a generator of Python's; one that reads from the operating system has none."""
+    return [] if isinstance(thing, random.SystemRandom) else [handed_contents(thing.getstate, thing.setstate)]
+
+
+def context_variable_contents(thing: ContextVar[Any]) -> list[Contents]:
+    """The value of a context variable in this context."""
+    value = thing.get(_MISSING)
+
+    def restore() -> None:
+        if value is not _MISSING:
+            thing.set(value)
+        elif thing.get(_MISSING) is not _MISSING:
+            raise ValueError("it had no value before, and a value cannot be removed again")
+
+    return [Contents(restore, [("get()", None if value is _MISSING else value)])]
+
+
+def pickled_contents(thing: Any) -> list[Contents] | None:
+    """The state that an object gives to pickle and can take back in place; None if it has no such state."""
+    take = getattr(thing, "__setstate__", None)
+    if take is None:
+        return None
+    try:
+        reduced = thing.__reduce_ex__(2)
+    except Exception:
+        return None
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is None:
+        return None
+    return [handed_contents(lambda: reduced[2], take, [("__getstate__()", reduced[2])])]
+
+
+# NumPy.
+
+
+def numpy_contents(thing: Any) -> list[Contents] | None:
+    """The elements of an array, or the state of a generator; None if `thing` is neither."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(thing, numpy.ndarray):
+        if isinstance(thing.base, numpy.ndarray):
+            return [_layout_contents(thing), Contents(children=[("base", thing.base)])]
+        if not thing.flags.writeable and thing.base is not None:
+            return []
+        return [_array_contents(thing, numpy)]
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return None
+    if isinstance(thing, numpy_random.Generator):
+        return [Contents(children=[("bit_generator", thing.bit_generator)])]
+    if isinstance(thing, numpy_random.RandomState):
+        return [handed_contents(lambda: thing.get_state(legacy=False), thing.set_state)]
+    if isinstance(thing, numpy_random.BitGenerator):
+        seeds = getattr(thing, "seed_seq", None)
+        take = lambda state: setattr(thing, "state", state)  # noqa: E731
+        return [handed_contents(lambda: thing.state, take, [("seed_seq", seeds)])]
+    return None
+
+
+def _layout_contents(thing: Any) -> Contents:
+    """The dtype, shape and strides of an array, which assignments to its attributes change."""
+    layout, writeable = (thing.dtype, thing.shape, thing.strides), bool(thing.flags.writeable)
+
+    def restore() -> None:
+        if (thing.dtype, thing.shape, thing.strides) != layout:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                thing.dtype, thing.shape, thing.strides = layout
+        if thing.flags.writeable != writeable:
+            thing.flags.writeable = writeable
+
+    return Contents(restore, order=Order.ATTRIBUTES)
+
+
+def _array_contents(thing: Any, numpy: Any) -> Contents:
+    """The elements of an array that is no view of another, with its layout."""
+    copied = numpy.array(thing.view(numpy.ndarray), copy=True, order="K")
+    layout = _layout_contents(thing)
+
+    def restore() -> None:
+        thing.flags.writeable = True
+        if thing.nbytes != copied.nbytes:
+            numpy.ndarray.resize(thing, (copied.nbytes // max(thing.itemsize, 1),), refcheck=False)
+        layout.restore()
+        writeable, thing.flags.writeable = thing.flags.writeable, True
+        numpy.copyto(thing.view(numpy.ndarray), copied)
+        thing.flags.writeable = writeable
+
+    children = enumerate(copied.ravel().tolist()) if copied.dtype.hasobject else ()
+    return Contents(restore, children, "[{}]")

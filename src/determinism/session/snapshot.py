@@ -1,10 +1,16 @@
-"""What a call can reach, copied so that a second call starts where the first did."""
+"""What a call can reach, copied so that a second call starts where the first did.
+
+From the function, its arguments and the globals that it names, containers, objects, closures and the user's own classes and
+functions are gone through, and what they hold is put back in place. What cannot be copied is refused, with the way to it; in the
+closures of libraries it is the library's own business.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextvars
 import datetime
+import dis
 import enum
 import functools
 import gc
@@ -12,64 +18,134 @@ import io
 import logging
 import numbers
 import operator
-import os
 import pathlib
 import random
 import re
-import site
 import struct
 import sys
-import sysconfig
 import threading
 import types
 import uuid
 import weakref
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial, partialmethod
-from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial, partialmethod
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, NamedTuple, TypeVar
 
 from determinism import rng
 from determinism.errors import StateError
+from determinism.frameworks.snapshots import Contents, FrameworkState, loaded_frameworks
 from determinism.session.contents import (
-    AttributeContents,
-    BytesContents,
-    CellContents,
-    ClassContents,
-    Contents,
-    DefaultContents,
-    DequeContents,
-    DictContents,
-    FactoryContents,
-    ListContents,
-    NamespaceContents,
-    Parts,
-    SetContents,
-    SlotContents,
-    slot_names,
-)
-from determinism.session.restoring import (
-    LOCKS,
-    FrameworkState,
-    HandedState,
-    array_contents,
+    attribute_contents,
+    bytes_contents,
+    cell_contents,
+    class_contents,
     context_variable_contents,
-    fresh_copies,
-    hidden_reason,
-    is_counter,
-    is_standard_stream,
-    is_value,
-    loaded_frameworks,
-    names_in,
-    numpy_generator_contents,
+    default_contents,
+    deque_contents,
+    dict_contents,
+    list_contents,
+    namespace_contents,
+    numpy_contents,
     pickled_contents,
     python_generator_contents,
-    refusal,
-    refused,
+    set_contents,
+    slot_contents,
+    slot_names,
 )
+from determinism.source_files import Owner, owner_of_module
+
+# What cannot be copied, whatever it holds.
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+"""Locks; those that belong to an object of a library guard it between calls, and hold nothing."""
+
+_POSITION = "whose position cannot be copied"
+_RUNNING = "which goes on by itself and cannot be copied"
+_OUTSIDE = "which is connected to something outside this function and cannot be copied"
+
+_BY_TYPE: tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...] = (
+    ((GeneratorType, AsyncGeneratorType, CoroutineType, FrameType), _POSITION),
+    (_LOCKS, "which cannot be copied"),
+    (threading.Thread, _RUNNING),
+)
+_BY_NAME = {
+    "asyncio.events.AbstractEventLoop": _RUNNING,
+    "concurrent.futures._base.Executor": _RUNNING,
+    "concurrent.futures._base.Future": _RUNNING,
+    "multiprocessing.connection._ConnectionBase": _OUTSIDE,
+    "multiprocessing.managers.BaseManager": _OUTSIDE,
+    "multiprocessing.managers.BaseProxy": _OUTSIDE,
+    "multiprocessing.pool.Pool": _RUNNING,
+    "multiprocessing.process.BaseProcess": _RUNNING,
+    "multiprocessing.queues.Queue": _OUTSIDE,
+    "multiprocessing.queues.SimpleQueue": _OUTSIDE,
+    "multiprocessing.shared_memory.SharedMemory": _OUTSIDE,
+    "multiprocessing.synchronize.Condition": _OUTSIDE,
+    "multiprocessing.synchronize.Event": _OUTSIDE,
+    "multiprocessing.synchronize.SemLock": _OUTSIDE,
+    "multiprocessing.sharedctypes.SynchronizedBase": _OUTSIDE,
+    "mmap.mmap": _OUTSIDE,
+    "_socket.socket": _OUTSIDE,
+    "subprocess.Popen": _RUNNING,
+    "sqlite3.Connection": _OUTSIDE,
+    "tempfile._TemporaryFileWrapper": _POSITION,
+    "torch.utils.data.dataloader._BaseDataLoaderIter": _POSITION,
+}
+
+
+def _refusal(thing: object) -> str | None:
+    """Why an object cannot be copied, whatever it holds; None if it may be."""
+    if isinstance(thing, io.IOBase):
+        return None if isinstance(thing, io.StringIO | io.BytesIO) or _is_standard_stream(thing) else _POSITION
+    for kind, reason in _BY_TYPE:
+        if isinstance(thing, kind):
+            return reason
+    for base in type(thing).__mro__:
+        named = _BY_NAME.get(f"{base.__module__}.{base.__qualname__}")
+        if named is not None:
+            return named
+    return None
+
+
+def _is_standard_stream(thing: object) -> bool:
+    """Whether `thing` is where the program prints or reads, which no result depends on."""
+    streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return any(thing is stream or thing is getattr(stream, "buffer", stream) for stream in streams)
+
+
+def _hidden_reason(thing: object) -> str:
+    """Why an object whose state only C code sees cannot be copied."""
+    if hasattr(type(thing), "__next__"):
+        return _POSITION
+    return "which keeps its state where Python cannot copy it"
+
+
+def _refused(thing: object, path: str, reason: str) -> StateError:
+    """The error that names an object which cannot be copied."""
+    kind = type(thing)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return StateError(
+        "state-uncopyable",
+        f"{path} is of type {name}, {reason}: a second call would not start where the first one did. Create it inside "
+        "the function, or pass what it is made from and make it freshly there; or check the whole program with "
+        "`determinism check -- python ...`, which starts new processes.",
+    )
+
 
 # How the contents of each type are copied.
 
@@ -107,17 +183,15 @@ _STATELESS_NAMES = frozenset(
 def contents_of(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:
     """Copy what an object holds; None if it keeps its state where it cannot be copied."""
     kind = type(thing)
-    if issubclass(kind, _STATELESS) or _is_stateless_by_name(kind) or is_standard_stream(thing):
+    if issubclass(kind, _STATELESS) or _is_stateless_by_name(kind) or _is_standard_stream(thing):
         return []
     for wrapper, parts in _WRAPPERS:
         if issubclass(kind, wrapper):
             return parts(thing)
     own = _own_contents(thing, frameworks)
-    if own is None:
-        return None
-    # What a framework keeps in the attributes of its own objects may be no state of the program's.
-    is_whole = any(getattr(part, "is_whole", False) for part in own)
-    return own if is_whole else [*own, *_attributes(thing)]
+    if own is None or any(part.is_whole for part in own):
+        return own
+    return [*own, *_attributes(thing)]
 
 
 def _own_contents(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:
@@ -125,37 +199,36 @@ def _own_contents(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Cont
     kind = type(thing)
     if issubclass(kind, _VALUES):
         return []
-    for base, copy in _CONTAINERS:
+    for base, copied in _CONTAINERS:
         if issubclass(kind, base):
-            return copy(thing)
-    special = array_contents(thing)
-    if special is None:
-        special = numpy_generator_contents(thing)
-    if special is not None:
-        return special
-    for framework in frameworks:
-        contents = framework.contents_of(thing)
-        if contents is not None:
-            return list(contents)
-    return _hidden_contents(thing) if _hides_state(kind) else []
-
-
-def _hidden_contents(thing: Any) -> list[Contents] | None:
-    """What an object of a C type gives to pickle; None for iterators, and for those that give nothing."""
-    if hasattr(type(thing), "__next__"):
+            return copied(thing)
+    for copy_special in (numpy_contents, *(framework.contents_of for framework in frameworks)):
+        special = copy_special(thing)
+        if special is not None:
+            return list(special)
+    if not _hides_state(kind):
+        return []
+    if hasattr(kind, "__next__"):
         return None
-    contents = pickled_contents(thing)
-    return [] if contents is None and is_value(thing) else contents
+    pickled = pickled_contents(thing)
+    return [] if pickled is None and _is_value(thing) else pickled
 
 
 def _attributes(thing: Any) -> list[Contents]:
-    contents: list[Contents] = []
     attributes = getattr(thing, "__dict__", None)
-    if type(attributes) is dict:
-        contents.append(AttributeContents(thing, attributes))
-    if slot_names(type(thing)):
-        contents.append(SlotContents(thing))
-    return contents
+    contents = [attribute_contents(thing, attributes)] if type(attributes) is dict else []
+    return [*contents, slot_contents(thing)] if slot_names(type(thing)) else contents
+
+
+def _is_value(thing: object) -> bool:
+    """Whether an object of a C type is a value: compared by content, or the only one of its name."""
+    kind = type(thing)
+    if kind.__hash__ is not None and kind.__hash__ is not object.__hash__:
+        return True
+    try:
+        return isinstance(thing.__reduce_ex__(2), str)
+    except Exception:
+        return False
 
 
 def _hides_state(kind: type[Any]) -> bool:
@@ -170,134 +243,127 @@ def _is_stateless_by_name(kind: type[Any]) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in _STATELESS_NAMES for base in kind.__mro__)
 
 
-def _parts(template: str, *names: str) -> Callable[[Any], list[Contents]]:
-    def parts(thing: Any) -> list[Contents]:
-        return [Parts(template, [(name, getattr(thing, name)) for name in names])]
-
-    return parts
-
-
-def _referents(thing: Any) -> list[Contents]:
-    return [Parts(".<{}>", [("mapping", held) for held in gc.get_referents(thing)])]
-
-
-def _partial_contents(thing: partial[Any]) -> list[Contents]:
-    return [*_parts(".{}", "func", "args", "keywords")(thing), *_attributes(thing)]
-
-
-def _exception_contents(thing: BaseException) -> list[Contents]:
-    return _parts(".{}", "args", "__cause__", "__context__")(thing)
+def _parts(*names: str) -> Callable[[Any], list[Contents]]:
+    return lambda thing: [Contents(children=[(name, getattr(thing, name)) for name in names])]
 
 
 def _sequence(thing: Any) -> list[Contents]:
-    return [Parts("[{}]", enumerate(tuple.__iter__(thing) if isinstance(thing, tuple) else thing))]
+    items = tuple.__iter__(thing) if isinstance(thing, tuple) else thing
+    return [Contents(children=list(enumerate(items)), template="[{}]")]
 
 
-def _defaultdict_contents(thing: defaultdict[Any, Any]) -> list[Contents]:
-    return [DictContents(thing), FactoryContents(thing)]
-
-
-def _nothing(thing: Any) -> list[Contents]:
-    return []
+def _referents(thing: Any) -> list[Contents]:
+    return [Contents(children=[("mapping", held) for held in gc.get_referents(thing)], template=".<{}>")]
 
 
 # What only passes on another object: its attributes, if it has any, are those of what it wraps.
 _WRAPPERS: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], list[Contents]]], ...] = (
-    (types.MethodType, _parts(".{}", "__self__", "__func__")),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), _parts(".{}", "__self__")),
-    ((staticmethod, classmethod), _parts(".{}", "__func__")),
-    (property, _parts(".{}", "fget", "fset", "fdel")),
-    (cached_property, _parts(".{}", "func")),
-    (partialmethod, _parts(".{}", "func", "args", "keywords")),
-    (partial, _partial_contents),
-    (weakref.ref, lambda thing: [Parts("{}", [("()", thing())])]),
-    (weakref.ProxyTypes, lambda thing: [Parts("{}", [("", thing.__repr__.__self__)])]),
+    (types.MethodType, _parts("__self__", "__func__")),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _parts("__self__")),
+    ((staticmethod, classmethod), _parts("__func__")),
+    (property, _parts("fget", "fset", "fdel")),
+    (cached_property, _parts("func")),
+    (partialmethod, _parts("func", "args", "keywords")),
+    (partial, lambda thing: [*_parts("func", "args", "keywords")(thing), *_attributes(thing)]),
+    (weakref.ref, lambda thing: [Contents(children=[("()", thing())], template="{}")]),
+    (weakref.ProxyTypes, lambda thing: [Contents(children=[("", thing.__repr__.__self__)], template="{}")]),
     ((types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items())), _referents),
-    (memoryview, _parts(".{}", "obj")),
+    (memoryview, _parts("obj")),
 )
 _CONTAINERS: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], list[Contents] | None]], ...] = (
-    (defaultdict, _defaultdict_contents),
-    (dict, lambda thing: [DictContents(thing)]),
-    (list, lambda thing: [ListContents(thing)]),
+    (dict, dict_contents),
+    (list, list_contents),
     ((tuple, frozenset), _sequence),
-    (set, lambda thing: [SetContents(thing)]),
-    (deque, lambda thing: [DequeContents(thing)]),
-    ((bytearray, array), lambda thing: [BytesContents(thing)]),
+    (set, set_contents),
+    (deque, deque_contents),
+    ((bytearray, array), bytes_contents),
     (random.Random, python_generator_contents),
     (contextvars.ContextVar, context_variable_contents),
-    (BaseException, _exception_contents),
-    (threading.local, _nothing),
+    (BaseException, _parts("args", "__cause__", "__context__")),
+    (threading.local, lambda thing: []),
     ((io.StringIO, io.BytesIO), pickled_contents),
 )
 
 
-# Whose code something is: the user's, or that of Python, a framework or another installed package.
+# The names that a function's code refers to, its nested functions included.
+
+_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_IMPORT = "IMPORT_NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class _CodeNames:
+    """Names by the way they are looked up."""
+
+    globals: frozenset[str]
+    imports: frozenset[str]
+    """Modules that the code imports when it runs."""
+    attributes: frozenset[str]
+    """Every other name: attributes, among them those of modules."""
+
+
+@lru_cache(maxsize=4096)
+def _names_in(code: CodeType) -> _CodeNames:
+    """The names that a code object and those nested in it refer to."""
+    globals_: set[str] = set()
+    imports: set[str] = set()
+    attributes: set[str] = set()
+    for part in _with_nested(code):
+        for instruction in dis.get_instructions(part):
+            if instruction.opname in _GLOBAL:
+                globals_.add(instruction.argval)
+            elif instruction.opname == _IMPORT:
+                imports.add(instruction.argval)
+        attributes.update(part.co_names)
+    return _CodeNames(frozenset(globals_), frozenset(imports), frozenset(attributes))
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    waiting = [code]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(constant for constant in part.co_consts if isinstance(constant, CodeType))
+
+
+# Whose code something is.
 
 _FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "numpy", "determinism"})
-_INSTALLED = tuple(
-    {
-        os.path.join(os.path.realpath(folder), "")
-        for folder in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            *site.getsitepackages(),
-            site.getusersitepackages(),
-            os.path.dirname(os.path.dirname(__file__)),
-        )
-    }
-)
 
 
-class Ownership:
+class _Ownership:
     """Tells user code from libraries; the package that the checked function belongs to is always user code."""
 
     def __init__(self, module: str | None) -> None:
-        """Take the name of the module that the checked function is in."""
         package = (module or "").partition(".")[0]
         self._package = "" if package in _FRAMEWORKS or package in sys.stdlib_module_names else package
-        self._modules: dict[str, bool] = {}
 
     def is_user_function(self, function: FunctionType) -> bool:
         """Whether a function is the user's."""
-        file = function.__code__.co_filename
-        if file.startswith("<frozen"):
-            return False
-        module = function.__globals__.get("__name__")
-        if file.startswith("<"):
-            return not isinstance(module, str) or self.is_user_module_name(module)
-        return self._in_package(module) or not _is_installed(file)
+        module, file = function.__globals__.get("__name__"), function.__code__.co_filename
+        if file.startswith("<") and not file.startswith("<frozen"):
+            return not isinstance(module, str) or self.is_user_module(module)
+        return self._in_package(module) or owner_of_module(str(module), file) is Owner.USER
+
+    def is_user_module(self, name: str) -> bool:
+        """Whether the module of that name is the user's."""
+        if self._in_package(name):
+            return True
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str):
+            return owner_of_module(name, file) is Owner.USER
+        # A module without a file is built in, a namespace, or what was typed at a prompt; C types may name no real module.
+        return name == "__main__" or (
+            name not in sys.modules and "." not in name and name not in sys.stdlib_module_names
+        )
 
     def is_user_class(self, kind: type[Any]) -> bool:
         """Whether a class is the user's."""
         module = kind.__dict__.get("__module__", "builtins")
-        return isinstance(module, str) and self.is_user_module_name(module)
-
-    def is_user_module(self, module: ModuleType) -> bool:
-        """Whether a module is the user's."""
-        return self.is_user_module_name(module.__name__)
-
-    def is_user_module_name(self, name: str) -> bool:
-        """Whether the module of that name is the user's."""
-        known = self._modules.get(name)
-        if known is None:
-            known = self._modules[name] = self._in_package(name) or _is_user_module(name)
-        return known
+        return isinstance(module, str) and self.is_user_module(module)
 
     def _in_package(self, module: object) -> bool:
         return isinstance(module, str) and bool(self._package) and module.partition(".")[0] == self._package
-
-
-def _is_user_module(name: str) -> bool:
-    if name.partition(".")[0] in sys.builtin_module_names:
-        return False
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if isinstance(file, str):
-        return not _is_installed(file)
-    # A module without a file is built in, a namespace, or what was typed at a prompt; C types may name no real module.
-    return name == "__main__" or (name not in sys.modules and "." not in name and name not in sys.stdlib_module_names)
-
-
-def _is_installed(file: str) -> bool:
-    return os.path.realpath(file).startswith(_INSTALLED)
 
 
 # The way from a call to an object that it reaches.
@@ -332,7 +398,7 @@ _NAMESPACES = (SimpleNamespace, argparse.Namespace)
 _CACHE_WRAPPER = type(functools.lru_cache(lambda: None))
 
 
-def globals_of(function: Any) -> dict[str, Any] | None:
+def _globals_of(function: Any) -> dict[str, Any] | None:
     """The globals of the Python function inside a callable: a method, a partial, a decorated function or an object."""
     inner = function
     for _ in range(16):
@@ -350,27 +416,19 @@ def globals_of(function: Any) -> dict[str, Any] | None:
 class _Found(NamedTuple):
     thing: Any
     trail: Trail
-    rebound: bool
-    """Whether the place that holds it is itself put back, and so may be given a fresh copy."""
     in_library: bool
     """Whether an object of a library holds it."""
 
 
-class Reachable:
-    """The copied contents of everything that was walked, in no particular order.
+class _Reachable:
+    """The copied contents of everything that was gone through, in no particular order."""
 
-    The closures of library functions (decorators, compiled functions) are walked for the user's functions in them and
-    for what can be copied; what cannot be copied there is the library's own business.
-    """
-
-    def __init__(self, ownership: Ownership, frameworks: Sequence[FrameworkState]) -> None:
-        """Take whose code counts as the user's, and the loaded frameworks."""
+    def __init__(self, ownership: _Ownership, frameworks: Sequence[FrameworkState]) -> None:
         self.contents: list[tuple[Trail, Contents]] = []
-        self.renewals: dict[int, Callable[[], object]] = {}
-        """What makes a fresh copy, by the id of the object that only a copy can stand for."""
         self._ownership = ownership
         self._frameworks = frameworks
         self._seen: dict[int, Any] = {}
+        """By their ids, which keeps the objects alive and so the ids their own."""
         self._namespaces: set[tuple[int, str]] = set()
         self._waiting: list[_Found] = []
         self._inside_library: list[_Found] = []
@@ -382,21 +440,16 @@ class Reachable:
         Raises:
             StateError: Something reachable cannot be copied; the message names the way to it.
         """
-        self._root_globals = globals_of(function)
-        roots = Parts("{}", [("", function)])
-        self._expand(Trail(None, "", ""), roots, in_library=False)
-        self._expand(Trail(None, "args", ""), Parts("[{}]", enumerate(args)), in_library=False)
-        self._expand(Trail(None, "kwargs", ""), Parts("[{}]", kwargs.items()), in_library=False)
+        self._root_globals = _globals_of(function)
+        self._expand(Trail(None, "", ""), Contents(children=[("", function)], template="{}"))
+        self._expand(Trail(None, "args", ""), Contents(children=enumerate(args), template="[{}]"))
+        self._expand(Trail(None, "kwargs", ""), Contents(children=kwargs.items(), template="[{}]"))
         while self._waiting or self._inside_library:
             lenient = not self._waiting
-            found = (self._inside_library if lenient else self._waiting).pop()
-            self._visit(found, lenient)
+            self._visit((self._inside_library if lenient else self._waiting).pop(), lenient)
 
     def _visit(self, found: _Found, lenient: bool) -> None:
         thing, trail = found.thing, found.trail
-        if is_counter(thing):
-            self._keep_counter(found, lenient)
-            return
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
@@ -404,29 +457,28 @@ class Reachable:
             self._enter_function(thing, trail)
         elif isinstance(thing, type):
             if self._ownership.is_user_class(thing):
-                self._add(trail, ClassContents(thing), lenient)
+                self._add(trail, class_contents(thing), lenient)
         elif isinstance(thing, _CACHE_WRAPPER):
             self._enter_cache(thing, trail, lenient)
-        elif not (_is_namespace(thing) or (found.in_library and isinstance(thing, LOCKS))):
+        elif not (_is_namespace(thing) or (found.in_library and isinstance(thing, _LOCKS))):
             self._enter_object(found, lenient)
 
     def _enter_object(self, found: _Found, lenient: bool) -> None:
         thing, trail = found.thing, found.trail
-        reason = refusal(thing)
+        reason = _refusal(thing)
         contents = None if reason else contents_of(thing, self._frameworks)
         if contents is None:
             if not lenient:
-                raise refused(thing, trail.text(), reason or hidden_reason(thing))
+                raise _refused(thing, trail.text(), reason or _hidden_reason(thing))
             return
         kind = type(thing)
         user_class = self._ownership.is_user_class(kind)
         owns = not user_class and not isinstance(thing, _NAMESPACES)
         passes_on = found.in_library and isinstance(thing, BuiltinFunctionType)
         for part in contents:
-            owned = passes_on or (owns and isinstance(part, AttributeContents))
-            self._add(trail, part, lenient, in_library=owned)
+            self._add(trail, part, lenient, in_library=passes_on or (owns and part.are_attributes))
         if user_class:
-            self._expand(trail, Parts(".{}", [("__class__", kind)]), in_library=False, lenient=lenient)
+            self._expand(trail, Contents(children=[("__class__", kind)]), lenient=lenient)
 
     def _enter_function(self, function: FunctionType, trail: Trail) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -434,16 +486,16 @@ class Reachable:
         for name, cell in cells:
             if id(cell) not in self._seen:
                 self._seen[id(cell)] = cell
-                self._add(trail, CellContents(cell, name), lenient=not mine)
+                self._add(trail, cell_contents(cell, name), lenient=not mine)
         if not mine:
-            self._expand(trail, Parts(".{}", function.__dict__.items()), in_library=True, lenient=True)
+            self._expand(trail, Contents(children=function.__dict__.items()), in_library=True, lenient=True)
             return
-        self._add(trail, DefaultContents(function), lenient=False)
-        self._add(trail, AttributeContents(function, function.__dict__), lenient=False)
+        self._add(trail, default_contents(function), lenient=False)
+        self._add(trail, attribute_contents(function, function.__dict__), lenient=False)
         self._enter_globals(function)
 
     def _enter_globals(self, function: FunctionType) -> None:
-        names = names_in(function.__code__)
+        names = _names_in(function.__code__)
         namespace = function.__globals__
         self._enter_namespace(namespace, names.globals, names.attributes)
         for name in names.imports:
@@ -458,49 +510,37 @@ class Reachable:
         root = namespace is self._root_globals
         template = "globals()['{}']" if root else f"{namespace.get('__name__')}.{{}}"
         if new:
-            self._add(None, NamespaceContents(namespace, new, template), lenient=False)
+            self._add(None, namespace_contents(namespace, new, template), lenient=False)
         for name in names:
             value = namespace.get(name)
             if isinstance(value, ModuleType):
                 self._enter_module(value, attributes)
 
     def _enter_module(self, module: ModuleType, attributes: frozenset[str]) -> None:
-        if self._ownership.is_user_module(module):
+        if self._ownership.is_user_module(module.__name__):
             present = [name for name in attributes if (id(vars(module)), name) not in self._namespaces]
             if present:
                 self._enter_namespace(vars(module), present, attributes)
 
     def _enter_cache(self, wrapper: Any, trail: Trail, lenient: bool) -> None:
         inner = wrapper.__wrapped__
-        self._expand(trail, Parts(".{}", [("__wrapped__", inner)]), in_library=False, lenient=lenient)
+        self._expand(trail, Contents(children=[("__wrapped__", inner)]), lenient=lenient)
         if isinstance(inner, FunctionType) and self._ownership.is_user_function(inner):
             if wrapper.cache_info().currsize:
-                raise refused(
+                raise _refused(
                     wrapper, trail.text(), "whose cached results cannot be copied (`cache_clear()` empties it)"
                 )
-            self.contents.append((trail, HandedState(lambda: None, lambda _: wrapper.cache_clear())))
-
-    def _keep_counter(self, found: _Found, lenient: bool) -> None:
-        thing = found.thing
-        known = id(thing) in self.renewals
-        copies = fresh_copies(thing) if found.rebound and not known else None
-        if copies is not None:
-            self._seen[id(thing)] = thing
-            self.renewals[id(thing)] = copies[0]
-            self._expand(found.trail, Parts(".<{}>", [("items", item) for item in copies[1]]), in_library=False)
-        elif not (lenient or (known and found.rebound)):
-            raise refused(thing, found.trail.text(), hidden_reason(thing))
+            self.contents.append((trail, Contents(wrapper.cache_clear)))
 
     def _add(self, trail: Trail | None, contents: Contents, lenient: bool, in_library: bool = False) -> None:
-        if type(contents) is not Parts:
-            self.contents.append((trail or Trail(None, contents.template, "..."), contents))
+        self.contents.append((trail or Trail(None, contents.template, "..."), contents))
         self._expand(trail, contents, in_library, lenient)
 
-    def _expand(self, trail: Trail | None, contents: Contents, in_library: bool, lenient: bool = False) -> None:
+    def _expand(self, trail: Trail | None, contents: Contents, in_library: bool = False, lenient: bool = False) -> None:
         waiting = self._inside_library if lenient else self._waiting
-        for key, thing in contents.children():
+        for key, thing in contents.children:
             if type(thing) not in ATOMIC:
-                waiting.append(_Found(thing, Trail(trail, contents.template, key), contents.rebinds, in_library))
+                waiting.append(_Found(thing, Trail(trail, contents.template, key), in_library))
 
 
 def _is_namespace(thing: object) -> bool:
@@ -517,11 +557,9 @@ class Snapshot:
     Objects are put back in place: whoever holds them holds the same objects afterwards.
     """
 
-    def __init__(self, reached: Reachable, frameworks: Mapping[str, FrameworkState]) -> None:
+    def __init__(self, reached: _Reachable, frameworks: Mapping[str, FrameworkState]) -> None:
         """Use `take` instead."""
         self._contents = sorted(reached.contents, key=lambda entry: entry[1].order)
-        # Keeps every object alive that the copies are known by.
-        self._reached = reached
         self._generators = rng.capture()
         self._framework_generators = {name: state.capture_generators() for name, state in frameworks.items()}
 
@@ -533,13 +571,10 @@ class Snapshot:
             StateError: Something reachable cannot be copied; the message names the way to it.
         """
         frameworks = loaded_frameworks()
-        module = (globals_of(function) or {}).get("__name__") or getattr(function, "__module__", None)
-        reached = Reachable(Ownership(module), list(frameworks.values()))
+        module = (_globals_of(function) or {}).get("__name__") or getattr(function, "__module__", None)
+        reached = _Reachable(_Ownership(module), list(frameworks.values()))
         with _undisturbed(frameworks):
             reached.walk(function, tuple(args), dict(kwargs))
-            for _, contents in reached.contents:
-                if isinstance(contents, SetContents):
-                    contents.restore(_same)
             return cls(reached, frameworks)
 
     def restore(self) -> None:
@@ -549,15 +584,10 @@ class Snapshot:
             StateError: Something was changed in a way that cannot be undone; the message names the way to it.
         """
         frameworks = loaded_frameworks()
-        fresh = {thing: make() for thing, make in self._reached.renewals.items()}
-
-        def renewed(thing: object) -> object:
-            return fresh.get(id(thing), thing)
-
         with _undisturbed(frameworks):
             for trail, contents in self._contents:
                 try:
-                    contents.restore(renewed if fresh else _same)
+                    contents.restore()
                 except Exception as error:
                     raise StateError("state-unrestored", _UNRESTORED.format(trail.text(), error)) from error
             rng.restore(self._generators)
@@ -570,10 +600,6 @@ _UNRESTORED = (
     "Create it inside the function, or check the whole program with `determinism check -- python ...`, which starts "
     "new processes."
 )
-
-
-def _same(thing: object) -> object:
-    return thing
 
 
 @contextmanager

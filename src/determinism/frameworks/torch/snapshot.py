@@ -1,11 +1,8 @@
-"""The state that PyTorch keeps in tensors and generators, copied so that it can be put back into the same objects.
-
-The classes here have the shape that `determinism.session.contents.Contents` describes.
-"""
+"""The state that PyTorch keeps in tensors and generators, copied so that it can be put back into the same objects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-_MEMORY, _ATTRIBUTES, _HASHED = range(3)
+from determinism.frameworks.snapshots import Contents, Order
+
 _STATELESS: tuple[type[Any], ...] = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo),
     *(torch.Stream, torch.Event),
@@ -74,162 +72,96 @@ def restore_generators(states: GeneratorStates | None) -> None:
         torch.mps.set_rng_state(mps[0])
 
 
-def contents_of(thing: Any) -> list[Any] | None:
-    """What a tensor, storage or generator holds; None if `thing` is none of them.
-
-    Args:
-        thing: Any object.
-
-    Returns:
-        Objects with the shape of `determinism.session.contents.Contents`.
-    """
+def contents_of(thing: Any) -> list[Contents] | None:
+    """What a tensor, storage or generator holds; None if `thing` is none of them."""
     if isinstance(thing, torch.Tensor):
         return _tensor_contents(thing)
     if isinstance(thing, torch.Generator):
-        return [_GeneratorContents(thing)]
+        state = thing.get_state().clone()
+        return [Contents(lambda: thing.set_state(state))]
     if isinstance(thing, torch.UntypedStorage):
-        return [_StorageContents(thing)]
+        return [_storage_contents(thing)]
     if isinstance(thing, torch.TypedStorage):
-        return [_Held([("_untyped_storage", thing._untyped_storage)])]
+        return [Contents(children=[("_untyped_storage", thing._untyped_storage)])]
     return [] if isinstance(thing, _STATELESS) else None
 
 
-def _tensor_contents(tensor: torch.Tensor) -> list[Any]:
-    contents: list[Any] = [_LinkContents(tensor)]
+def _tensor_contents(tensor: torch.Tensor) -> list[Contents]:
+    link = _link_contents(tensor)
     if hasattr(type(tensor), "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [*contents, _Held([(name, getattr(tensor, name)) for name in names])]
+        return [link, Contents(children=[(name, getattr(tensor, name)) for name in names])]
     if tensor.layout in _COMPRESSED:
-        return [*contents, _CompressedContents(tensor)]
+        return [link, _compressed_contents(tensor)]
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return [*contents, _WholeContents(tensor)]
-    return [*contents, _ViewContents(tensor), _Held([("untyped_storage()", tensor.untyped_storage())])]
+        # Sparse, nested or of another layout: there is no one storage.
+        copied = tensor.detach().clone()
+        return [link, Contents(lambda: setattr(tensor, "data", copied.clone()), order=Order.ATTRIBUTES)]
+    return [link, _view_contents(tensor), Contents(children=[("untyped_storage()", tensor.untyped_storage())])]
 
 
-class _Held:
-    """Objects that another one holds for good."""
-
-    order: int = _MEMORY
-    template: str = ".{}"
-    rebinds: bool = False
-
-    def __init__(self, parts: list[tuple[object, object]]) -> None:
-        self._parts = parts
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        return self._parts
-
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        """Leave everything as it is."""
-
-
-class _StorageContents(_Held):
+def _storage_contents(storage: torch.UntypedStorage) -> Contents:
     """The bytes of a storage, written past autograd: no version changes."""
+    size = storage.nbytes()
+    copied = None if storage.device.type == "meta" or not size else storage.clone()  # type: ignore[no-untyped-call]
 
-    def __init__(self, storage: torch.UntypedStorage) -> None:
-        super().__init__([])
-        self._storage = storage
-        self._bytes = storage.nbytes()
-        self._copy = None if storage.device.type == "meta" or not self._bytes else storage.clone()  # type: ignore[no-untyped-call]
+    def restore() -> None:
+        if storage.nbytes() != size:
+            storage.resize_(size)
+        if copied is not None:
+            storage.copy_(copied, False)
 
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        if self._storage.nbytes() != self._bytes:
-            self._storage.resize_(self._bytes)
-        if self._copy is not None:
-            self._storage.copy_(self._copy, False)
+    return Contents(restore)
 
 
-class _ViewContents(_Held):
+def _view_contents(tensor: torch.Tensor) -> Contents:
     """How a tensor looks at its storage, and at which one."""
+    alias, function = tensor.detach(), tensor.grad_fn
 
-    order: int = _ATTRIBUTES
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__([])
-        self._tensor = tensor
-        self._alias = tensor.detach()
-        self._function = tensor.grad_fn
-
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        tensor = self._tensor
-        if tensor.grad_fn is not self._function:
-            if self._function is not None:
+    def restore() -> None:
+        if tensor.grad_fn is not function:
+            if function is not None:
                 raise RuntimeError("the graph that made it was changed, and a graph cannot be copied")
             tensor.detach_()
-        if _view(tensor) != _view(self._alias):
-            tensor.data = self._alias.detach()
+        if _view(tensor) != _view(alias):
+            tensor.data = alias.detach()
+
+    return Contents(restore, order=Order.ATTRIBUTES)
 
 
-class _CompressedContents(_Held):
+def _compressed_contents(tensor: torch.Tensor) -> Contents:
     """The memory of a compressed sparse tensor; assigning to `data` does not replace it."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._storages = self._present()
-        super().__init__(list(self._storages.items()))
+    def present() -> dict[str, torch.UntypedStorage]:
+        return {name: getattr(tensor.detach(), name)().untyped_storage() for name in _COMPRESSED[tensor.layout]}
 
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        present = self._present()
-        if any(present[name]._cdata != storage._cdata for name, storage in self._storages.items()):
+    storages = present()
+
+    def restore() -> None:
+        now = present()
+        if any(now[name]._cdata != storage._cdata for name, storage in storages.items()):
             raise RuntimeError("other memory was put into a sparse tensor")
 
-    def _present(self) -> dict[object, torch.UntypedStorage]:
-        names = _COMPRESSED[self._tensor.layout]
-        return {name: getattr(self._tensor.detach(), name)().untyped_storage() for name in names}
+    return Contents(restore, storages.items())
 
 
-class _WholeContents(_Held):
-    """A tensor without one storage: sparse, nested or of another layout."""
-
-    order: int = _ATTRIBUTES
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__([])
-        self._tensor = tensor
-        self._copy = tensor.detach().clone()
-
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        self._tensor.data = self._copy.clone()
-
-
-class _LinkContents:
+def _link_contents(tensor: torch.Tensor) -> Contents:
     """A tensor's gradient, hooks and `requires_grad`."""
+    requires_grad = tensor.requires_grad
+    all_hooks = {name: getattr(tensor, name, None) for name in _HOOKS if tensor.is_leaf}
+    has_gradient = tensor.is_leaf or tensor.retains_grad
+    gradient = tensor.grad if has_gradient else None
 
-    order: int = _HASHED
-    template: str = ".{}"
-    rebinds: bool = False
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._requires_grad = tensor.requires_grad
-        self._hooks = {name: getattr(tensor, name, None) for name in _HOOKS if tensor.is_leaf}
-        self._has_gradient = tensor.is_leaf or tensor.retains_grad
-        self._gradient = tensor.grad if self._has_gradient else None
-
-    def children(self) -> Iterable[tuple[object, object]]:
-        return [("grad", self._gradient), *self._hooks.items()]
-
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        tensor = self._tensor
-        if tensor.requires_grad != self._requires_grad:
-            tensor.requires_grad_(self._requires_grad)
-        if self._has_gradient and tensor.grad is not self._gradient:
-            tensor.grad = self._gradient
-        for name, hooks in self._hooks.items():
+    def restore() -> None:
+        if tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
+        if has_gradient and tensor.grad is not gradient:
+            tensor.grad = gradient
+        for name, hooks in all_hooks.items():
             if getattr(tensor, name, None) is not hooks:
                 setattr(tensor, name, hooks)
 
-
-class _GeneratorContents(_Held):
-    """The state of a generator."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__([])
-        self._generator = generator
-        self._state = generator.get_state().clone()
-
-    def restore(self, renewed: Callable[[object], object]) -> None:
-        self._generator.set_state(self._state)
+    return Contents(restore, [("grad", gradient), *all_hooks.items()], order=Order.HASHED)
 
 
 def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
