@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from determinism.comparison.result import Fix
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.sources import Source, SourceSite
+from determinism.factors.catalog import FACTORS
 from determinism.probes.runtime import Elements
 from determinism.run_spec import ChangedLines, CodeChange, FixedSource
 
@@ -612,63 +613,6 @@ _FIXES: dict[str, Callable[[Place], Change]] = {
 _SEEDED = ("unseeded-generator", "seed-value")
 _MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
 """Sources of which a line is changed only where a seed is made of them."""
-_Remedy = tuple[str, str | None, tuple[tuple[str, str], ...] | None]
-_BY_FACTOR: dict[str, _Remedy] = {
-    "hash-seed": ("Fix the salt of hashes", None, (("PYTHONHASHSEED", "0"),)),
-    "python-seed": ("Seed Python's generator at the start of the program", "random.seed(0)", None),
-    "numpy-seed": ("Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)", None),
-    "torch-seed": ("Seed PyTorch at the start of the program", "torch.manual_seed(0)", None),
-    "tensorflow-seed": (
-        "Seed Python, NumPy and TensorFlow at the start of the program",
-        "tf.keras.utils.set_random_seed(0)",
-        None,
-    ),
-    "pipeline-order": (
-        "Take the elements of parallel stages in the order of the data",
-        "dataset.map(..., num_parallel_calls=..., deterministic=True)",
-        None,
-    ),
-    "pipeline-parallel": (
-        "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
-        "dataset.map(..., num_parallel_calls=None)",
-        None,
-    ),
-    "deterministic-ops": (
-        "Use TensorFlow's deterministic ops, throughout the program",
-        "tf.config.experimental.enable_op_determinism()",
-        None,
-    ),
-    "patches": (
-        "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
-        "import determinism\n\ndeterminism.patch()",
-        None,
-    ),
-    "tensorflow-threads": (
-        "Compute with one thread",
-        "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
-        "tf.config.threading.set_inter_op_parallelism_threads(1)",
-        None,
-    ),
-    "threads": ("Compute with one thread", "torch.set_num_threads(1)", None),
-    "deterministic-algorithms": (
-        "Use PyTorch's deterministic algorithms, throughout the program",
-        "torch.use_deterministic_algorithms(True, warn_only=True)\n"
-        "torch.utils.deterministic.fill_uninitialized_memory = False",
-        None,
-    ),
-    "workers": ("Load data without workers", "DataLoader(..., num_workers=0)", None),
-    "memory": (
-        "Fill the memory where it is allocated; until then, start the program with",
-        None,
-        (("GLIBC_TUNABLES", "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"),),
-    ),
-    "addresses": (
-        "Start the program without address space randomisation",
-        "setarch --addr-no-randomize COMMAND",
-        None,
-    ),
-}
-"""What to do so that a factor is held still without this tool; the experiment did the same."""
 
 
 def code_change(hypothesis: Hypothesis) -> CodeChange | None:
@@ -748,18 +692,18 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         if change is None:
             # The runs had a fixed value there, and no line is known that gives just that one.
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
-        remedy = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
-        title = f"{remedy}, {place}{_repeated(hypothesis) or _apart(hypothesis, change)}"
+        advice = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
+        title = f"{advice}, {place}{_repeated(hypothesis) or _apart(hypothesis, change)}"
         return Fix(hypothesis.cause, title, "\n".join([*change.imports, textwrap.dedent(change.code)]), None, *proof)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
     factors = [name for name, _ in hypothesis.intervention.factors]
-    title, code, environment = _BY_FACTOR.get(factors[0] if factors else "", (entry.remedy, None, None))
-    if code is None and environment is None:
+    remedy = FACTORS[factors[0]].remedy if factors else None
+    if remedy is None:
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
         return Fix(hypothesis.cause, entry.remedy, None, None)
-    return Fix(hypothesis.cause, title, code, environment, *proof)
+    return Fix(hypothesis.cause, remedy.title, remedy.code, remedy.environment, *proof)
 
 
 def _repeated(hypothesis: Hypothesis) -> str:

@@ -228,28 +228,6 @@ _HELD_IN_PART = ("queue-order",)
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
 """Ops by which an element of a data pipeline comes in."""
 
-_FACTOR_CAUSES = (
-    ("hash-seed", "hash-order"),
-    ("torch-seed", "seed-missing-torch"),
-    ("tensorflow-seed", "seed-missing-tensorflow"),
-    ("python-seed", "seed-missing-python"),
-    ("numpy-seed", "seed-missing-numpy"),
-    ("entropy", "outside-entropy"),
-    ("memory", "uninitialized-memory"),
-    ("thread-schedule", "thread-race"),
-    ("process-schedule", "thread-race"),
-    ("workers", "worker-order"),
-    ("pipeline-order", "pipeline-order"),
-    ("pipeline-parallel", "pipeline-race"),
-    ("deterministic-algorithms", "nondeterministic-op"),
-    ("deterministic-ops", "varying-op-tensorflow"),
-    ("tensorflow-threads", "varying-op-tensorflow"),
-    ("threads", "nondeterministic-op"),
-    ("listings", "listing-order"),
-    ("addresses", "address-order"),
-)
-"""What is tried where nothing that was noted explains a divergence, cheapest and most frequent first."""
-
 _FIRST_BY_KIND = {
     Kind.RNG: ("torch-seed", "tensorflow-seed"),
     Kind.UNINITIALIZED: ("memory",),
@@ -364,13 +342,14 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
 
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
-    for name, _ in _FACTOR_CAUSES:
-        if name != "process-schedule":  # It takes long, and only helps where processes share memory.
-            yield _by_factor(name, divergence)
+    for factor in FACTORS.values():
+        # The processes' schedule takes long, and only helps where processes share memory.
+        if factor.cause is not None and factor.name != "process-schedule":
+            yield _by_factor(factor.name, divergence)
 
 
 def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
-    cause = _varying(divergence) if name == "patches" else dict(_FACTOR_CAUSES)[name]
+    cause = FACTORS[name].cause or _varying(divergence)
     if name == "addresses" and divergence.kind is Kind.OP:
         cause = "memory-alignment"
     if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):

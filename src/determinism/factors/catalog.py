@@ -21,89 +21,192 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """What to do so that a factor is held still without this tool; the experiment did the same."""
+
+    title: str
+    code: str | None = None
+    environment: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What begins to act on a factor within each Python process of the program."""
+
+    function: str
+    """`module:function`; it gets the `FactorRequest`, and the module that was waited for if there is one."""
+    after: str | None = None
+    """The module after whose import it is called; None for the start of Python."""
+
+
+@dataclass(frozen=True)
 class Factor:
-    """One factor, and how it is held still or stirred."""
+    """One factor: how it is held still or stirred, what it is the cause of, and what to do about it."""
 
     name: str
-    fixed: str | None
+    fixed: str | None = None
     """What is done to hold it still, as a phrase; None if it cannot be."""
-    stirred: str | None
+    stirred: str | None = None
     """What is done to stir it, as a phrase; None if it cannot be."""
+    cause: str | None = None
+    """The cause that is confirmed if runs are equal with the factor held still, as `causes.toml` names it; None if the op decides."""
+    remedy: Remedy | None = None
+    """None where the cause itself says what to do."""
+    starters: tuple[Starter, ...] = ()
+    """Empty where it is decided before Python starts, or by the frameworks alone."""
     frameworks: tuple[str, ...] = ()
-    """The frameworks that take part in it; empty for Python and the system alone."""
+    """The frameworks that take part in it, in `start(request)` of their modules; empty for Python and the system alone."""
 
+
+_SIMPLE, _TURNS = "determinism.factors.simple", "determinism.factors.turns"
+_TORCH, _TENSORFLOW = ("torch",), ("tensorflow",)
 
 _ALL = (
-    Factor("hash-seed", "PYTHONHASHSEED=0", "another PYTHONHASHSEED in each run"),
-    Factor("python-seed", "random.seed(0) when Python starts", None),
-    Factor("numpy-seed", "numpy.random.seed(0) when NumPy is imported", None),
-    Factor("torch-seed", "torch.manual_seed(0) when PyTorch is imported", None, ("torch",)),
     Factor(
-        "tensorflow-seed",
-        "tf.keras.utils.set_random_seed(0) when TensorFlow is imported",
-        None,
-        ("tensorflow",),
-    ),
-    Factor("entropy", "os.urandom, uuid and secrets give the same bytes in each run", None),
-    Factor("listings", "directory listings are sorted", "directory listings come in another order in each run"),
-    Factor(
-        "threads", "one thread computes (OMP_NUM_THREADS=1, torch.set_num_threads(1))", None, ("torch",)
+        "hash-seed", "PYTHONHASHSEED=0", "another PYTHONHASHSEED in each run",
+        cause="hash-order",
+        remedy=Remedy("Fix the salt of hashes", environment=(("PYTHONHASHSEED", "0"),)),
     ),
     Factor(
-        "thread-schedule",
-        "threads that the program starts take turns, in a fixed order",
+        "torch-seed", "torch.manual_seed(0) when PyTorch is imported",
+        cause="seed-missing-torch",
+        remedy=Remedy("Seed PyTorch at the start of the program", "torch.manual_seed(0)"),
+        frameworks=_TORCH,
+    ),
+    Factor(
+        "tensorflow-seed", "tf.keras.utils.set_random_seed(0) when TensorFlow is imported",
+        cause="seed-missing-tensorflow",
+        remedy=Remedy("Seed Python, NumPy and TensorFlow at the start of the program", "tf.keras.utils.set_random_seed(0)"),
+        frameworks=_TENSORFLOW,
+    ),
+    Factor(
+        "python-seed", "random.seed(0) when Python starts",
+        cause="seed-missing-python",
+        remedy=Remedy("Seed Python's generator at the start of the program", "random.seed(0)"),
+        starters=(Starter(f"{_SIMPLE}:seed_python"),),
+    ),
+    Factor(
+        "numpy-seed", "numpy.random.seed(0) when NumPy is imported",
+        cause="seed-missing-numpy",
+        remedy=Remedy("Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)"),
+        starters=(Starter(f"{_SIMPLE}:seed_numpy", after="numpy"),),
+    ),
+    Factor(
+        "entropy", "os.urandom, uuid and secrets give the same bytes in each run",
+        cause="outside-entropy",
+        starters=(Starter(f"{_SIMPLE}:start_entropy"), Starter(f"{_SIMPLE}:fix_numpy", after="numpy")),
+    ),
+    Factor(
+        "memory", "fresh memory holds zeros", "fresh memory holds other bytes in each run",
+        cause="uninitialized-memory",
+        remedy=Remedy(
+            "Fill the memory where it is allocated; until then, start the program with",
+            environment=(("GLIBC_TUNABLES", "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"),),
+        ),
+    ),
+    Factor(
+        "thread-schedule", "threads that the program starts take turns, in a fixed order",
         "threads are delayed and interrupted in another way in each run",
+        cause="thread-race",
+        starters=(Starter(f"{_TURNS}:start"),),
     ),
     Factor(
-        "process-schedule", "processes that the program starts run one after the other", None
+        "process-schedule", "processes that the program starts run one after the other",
+        cause="thread-race",
+        starters=(Starter(f"{_TURNS}:start_processes"),),
     ),
     Factor(
-        "workers",
-        "data is loaded without workers (num_workers=0)",
+        "workers", "data is loaded without workers (num_workers=0)",
         "workers of data loaders are delayed in another way in each run",
-        ("torch",),
+        cause="worker-order",
+        remedy=Remedy("Load data without workers", "DataLoader(..., num_workers=0)"),
+        frameworks=_TORCH,
     ),
     Factor(
-        "deterministic-algorithms", "torch.use_deterministic_algorithms(True, warn_only=True)", None, ("torch",)
+        "pipeline-order", "parallel stages of tf.data pipelines give their elements in the order of the data",
+        cause="pipeline-order",
+        remedy=Remedy(
+            "Take the elements of parallel stages in the order of the data",
+            "dataset.map(..., num_parallel_calls=..., deterministic=True)",
+        ),
+        frameworks=_TENSORFLOW,
     ),
     Factor(
-        "pipeline-order",
-        "parallel stages of tf.data pipelines give their elements in the order of the data",
-        None,
-        ("tensorflow",),
+        "pipeline-parallel", "tf.data pipelines make one element after the other",
+        cause="pipeline-race",
+        remedy=Remedy(
+            "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
+            "dataset.map(..., num_parallel_calls=None)",
+        ),
+        frameworks=_TENSORFLOW,
     ),
     Factor(
-        "pipeline-parallel",
-        "tf.data pipelines make one element after the other",
-        None,
-        ("tensorflow",),
+        "deterministic-algorithms", "torch.use_deterministic_algorithms(True, warn_only=True)",
+        cause="nondeterministic-op",
+        remedy=Remedy(
+            "Use PyTorch's deterministic algorithms, throughout the program",
+            "torch.use_deterministic_algorithms(True, warn_only=True)\n"
+            "torch.utils.deterministic.fill_uninitialized_memory = False",
+        ),
+        frameworks=_TORCH,
     ),
     Factor(
-        "deterministic-ops", "tf.config.experimental.enable_op_determinism()", None, ("tensorflow",)
+        "deterministic-ops", "tf.config.experimental.enable_op_determinism()",
+        cause="varying-op-tensorflow",
+        remedy=Remedy(
+            "Use TensorFlow's deterministic ops, throughout the program", "tf.config.experimental.enable_op_determinism()"
+        ),
+        frameworks=_TENSORFLOW,
     ),
     Factor(
-        "tensorflow-threads",
-        "one thread of TensorFlow computes (tf.config.threading)",
-        None,
-        ("tensorflow",),
+        "tensorflow-threads", "one thread of TensorFlow computes (tf.config.threading)",
+        cause="varying-op-tensorflow",
+        remedy=Remedy(
+            "Compute with one thread",
+            "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
+            "tf.config.threading.set_inter_op_parallelism_threads(1)",
+        ),
+        frameworks=_TENSORFLOW,
     ),
     Factor(
-        "patches",
-        "ops that have no deterministic form are replaced (determinism.patch())",
-        None,
-        ("torch", "tensorflow"),
+        "threads", "one thread computes (OMP_NUM_THREADS=1, torch.set_num_threads(1))",
+        cause="nondeterministic-op",
+        remedy=Remedy("Compute with one thread", "torch.set_num_threads(1)"),
+        frameworks=_TORCH,
     ),
-    Factor("memory", "fresh memory holds zeros", "fresh memory holds other bytes in each run"),
     Factor(
-        "addresses",
-        "memory lies at the same addresses in each run (no address space randomisation)",
+        "listings", "directory listings are sorted", "directory listings come in another order in each run",
+        cause="listing-order",
+        starters=(Starter(f"{_SIMPLE}:start_listings"),),
+    ),
+    Factor(
+        "addresses", "memory lies at the same addresses in each run (no address space randomisation)",
         "memory lies at other addresses, with other alignments, in each run",
+        cause="address-order",
+        remedy=Remedy(
+            "Start the program without address space randomisation", "setarch --addr-no-randomize COMMAND"
+        ),
+        starters=(Starter(f"{_SIMPLE}:start_addresses"),),
     ),
-    Factor("clock", None, "the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not"),
+    Factor(
+        "patches", "ops that have no deterministic form are replaced (determinism.patch())",
+        remedy=Remedy(
+            "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
+            "import determinism\n\ndeterminism.patch()",
+        ),
+        starters=(Starter("determinism.session.enable:start_patches"),),
+        frameworks=("torch", "tensorflow"),
+    ),
+    Factor(
+        "clock",
+        stirred="the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not",
+        starters=(Starter(f"{_SIMPLE}:start_clock"),),
+    ),
 )  # fmt: skip
 
 FACTORS = {factor.name: factor for factor in _ALL}
-"""Every factor by name."""
+"""Every factor by name; where nothing that was noted explains a divergence they are tried in this order, the cheapest and most
+frequent first."""
 
 STIRRABLE = tuple(factor.name for factor in _ALL if factor.stirred is not None)
 """The factors that `--vary all` stirs."""

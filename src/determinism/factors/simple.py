@@ -26,12 +26,11 @@ _SMALL = range(16, 4096, 16)
 _kept: list[object] = []
 
 
-def stir(number: int) -> None:
-    """Take blocks of many sizes first, some of which are given back, so that later ones come to lie elsewhere.
-
-    Args:
-        number: Of the run; what is taken depends on it.
-    """
+def start_addresses(request: FactorRequest) -> None:
+    """Take blocks of many sizes first, some of which are given back, so that later ones come to lie elsewhere."""
+    if not request.is_stirred("addresses"):
+        return
+    number = request.number
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -48,12 +47,12 @@ def stir(number: int) -> None:
 _DAY = 86400.0
 
 
-def start_clock(number: int) -> None:
+def start_clock(request: FactorRequest) -> None:
     """Shift the functions of `time` that tell the time of day; a clock that only measures how long things take stays as it is.
 
     `datetime.datetime` asks the system itself and is not shifted; `datetime.date.today` asks `time.time`.
     """
-    shift = number * (37 * _DAY + 4321.0)
+    shift = request.number * (37 * _DAY + 4321.0)
     clock, clock_ns, localtime, gmtime = time.time, time.time_ns, time.localtime, time.gmtime
 
     def shifted_localtime(seconds: Any = None) -> time.struct_time:
@@ -72,15 +71,15 @@ def start_clock(number: int) -> None:
     time.strftime = lambda text, parts=None: strftime(text, shifted_localtime() if parts is None else parts)
 
 
-def start_entropy(note: Callable[[], None]) -> None:
-    """Replace `os.urandom`, on which `uuid4`, `secrets` and `SystemRandom` build, and what seeds `random.Random()`.
+note_entropy: Callable[[], None] | None = None
+"""Called whenever random bytes are asked for that are the same in each run."""
 
-    Args:
-        note: Called whenever bytes are asked for.
-    """
+
+def start_entropy(request: FactorRequest) -> None:
+    """Replace `os.urandom`, on which `uuid4`, `secrets` and `SystemRandom` build, and what seeds `random.Random()`."""
     import random
 
-    os.urandom = source = _Source(note)
+    os.urandom = source = _Source()
     # These hold it under names of their own.
     random._urandom = source  # type: ignore[attr-defined]
     seed = random.Random.seed
@@ -92,12 +91,8 @@ def start_entropy(note: Callable[[], None]) -> None:
     random.seed = random._inst.seed
 
 
-def fix_numpy(numpy: ModuleType) -> None:
-    """Give generators that NumPy seeds by itself the same seeds in each run.
-
-    Args:
-        numpy: The module.
-    """
+def fix_numpy(request: FactorRequest, numpy: ModuleType) -> None:
+    """Give generators that NumPy seeds by itself the same seeds in each run."""
     module = numpy.random.bit_generator
 
     def randbits(bits: int) -> int:
@@ -109,12 +104,12 @@ def fix_numpy(numpy: ModuleType) -> None:
 class _Source:
     """A stream of bytes that is the same in each run, for each thread that asks."""
 
-    def __init__(self, note: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self._counters = threading.local()
-        self._note = note
 
     def __call__(self, size: int) -> bytes:
-        self._note()
+        if note_entropy is not None:
+            note_entropy()
         made = b""
         while len(made) < size:
             count = getattr(self._counters, "count", 0)
@@ -126,19 +121,15 @@ class _Source:
 # Seeds Python's and NumPy's global generators before the program can draw from them.
 
 
-def seed_python() -> None:
+def seed_python(request: FactorRequest) -> None:
     """Give `random` a start of its own."""
     import random
 
     random.seed(0)
 
 
-def seed_numpy(numpy: ModuleType) -> None:
-    """Give `numpy.random` a start of its own.
-
-    Args:
-        numpy: The module.
-    """
+def seed_numpy(request: FactorRequest, numpy: ModuleType) -> None:
+    """Give `numpy.random` a start of its own."""
     numpy.random.seed(0)
 
 

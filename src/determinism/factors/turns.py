@@ -28,7 +28,7 @@ _WAITS_AFTER = 2.0
 """Seconds: a process that used no CPU for so long waits for another one, which then must go on."""
 
 
-def run_processes_in_turns() -> None:
+def start_processes(request: FactorRequest) -> None:
     """Let whoever starts a process wait until it has ended, or waits itself.
 
     Workers that serve others (daemonic processes: those of pools and loaders) only wait for tasks; they are let be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 
 from determinism.errors import legible
 from determinism.frameworks.registry import ENABLERS, FACTORS
@@ -123,41 +124,27 @@ class EntropyNotes:
 
 def start_factors() -> None:
     """Do what the environment asks for, now and whenever a framework is imported."""
-    request = RunSpec.from_environment(os.environ).factors or FactorRequest({})
-    _start_in_python(request)
-    if request.is_fixed("patches"):
-        from determinism.session.enable import patch
+    from determinism.factors import simple
+    from determinism.factors.catalog import FACTORS as CATALOG
 
-        patch()
+    request = RunSpec.from_environment(os.environ).factors or FactorRequest({})
+    simple.note_entropy = EntropyNotes().asked
+    for factor in CATALOG.values():
+        for starter in factor.starters if factor.name in request.actions else ():
+            if starter.after is None:
+                _function(starter.function)(request)
+            else:
+                after_import(starter.after, partial(_function(starter.function), request), note_not_recorded)
     for framework, module in FACTORS.items():
         after_import(framework, _factor_starter(module, request), note_not_recorded)
 
 
-def _start_in_python(request: FactorRequest) -> None:
-    from determinism.factors import simple, turns
+def _function(name: str) -> Callable[..., None]:
+    from importlib import import_module
 
-    actions = request.actions
-    if "listings" in actions:
-        simple.start_listings(request)
-    if request.is_fixed("python-seed"):
-        simple.seed_python()
-    if request.is_fixed("numpy-seed"):
-        after_import("numpy", simple.seed_numpy, note_not_recorded)
-    if request.is_fixed("entropy"):
-        simple.start_entropy(EntropyNotes().asked)
-        after_import("numpy", simple.fix_numpy, note_not_recorded)
-    if "thread-schedule" in actions:
-        turns.start(request)
-    if request.is_fixed("process-schedule"):
-        from determinism.factors import turns
-
-        turns.run_processes_in_turns()
-    if request.is_stirred("addresses"):
-        from determinism.factors import simple
-
-        simple.stir(request.number)
-    if request.is_stirred("clock"):
-        simple.start_clock(request.number)
+    module, _, function = name.partition(":")
+    found: Callable[..., None] = getattr(import_module(module), function)
+    return found
 
 
 def _factor_starter(module: str, request: FactorRequest) -> Callable[[ModuleType], None]:

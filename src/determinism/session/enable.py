@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from determinism.knowledge.settings import Control, Remaining
+    from determinism.run_spec import FactorRequest
 
 
 # `determinism.patch`: deterministic replacements of ops that have no deterministic implementation of their own.
@@ -133,6 +134,11 @@ def patch() -> Patches:
     patches = Patches()
     patches._begin()
     return patches
+
+
+def start_patches(request: FactorRequest) -> None:
+    """Replace ops in a run of an experiment; see `factors/catalog.py`."""
+    patch()
 
 
 # What became of the seeds, as settings.
