@@ -140,7 +140,7 @@ LEVELS = [
     _recorded("levels/values", *[(("--values", "64"), _python("late_dropout"))] * 2),
     _recorded(
         "levels/unlike",
-        *[(("--level", level), _python("drifting")) for level in ("step", "op")],
+        *[(("--level", level), _python("breaking")) for level in ("step", "op")],
         verdict="inconclusive",
     ),
 ]
@@ -151,14 +151,14 @@ _TWO_MACHINES = [("--part", name) for name in ("first", "second")]
 def _parts(name: str, second: str, **properties: object) -> Case:
     """Two runs in two parts each."""
     commands = tuple(
-        ("record", "-o", f"{OUT}/run-{run}", *part, "--", *_python(second if run == 2 and part[1] == "second" else "drifting"))
+        ("record", "-o", f"{OUT}/run-{run}", *part, "--", *_python(second if run == 2 and part[1] == "second" else "breaking"))
         for run in (1, 2)
         for part in _TWO_MACHINES
     )  # fmt: skip
     return Case(name, commands, **properties)  # type: ignore[arg-type]
 
 
-PARTS = [_parts("parts/clean", "drifting", verdict="same"), _parts("parts/unlike", "unseeded_head")]
+PARTS = [_parts("parts/clean", "breaking", verdict="same"), _parts("parts/unlike", "unseeded_head")]
 
 BROKEN = [
     _checked("broken/finished", _python("breaking"), verdict="same"),
@@ -312,92 +312,7 @@ EXPLAINED = [
     _explained("jax_key", "check", _SEARCH, _python("compiled_by_xla/regression", "key"), framework="jax"),
 ]  # fmt: skip
 
-_LATER = frozenset(
-    [
-        "kinds/numpy_buffer",
-        "kinds/random_scale",
-        "kinds/clock_loop",
-        "kinds/module_order",
-        "kinds/racing_backward",
-        "kinds/all_fixed",
-        "starts/package",
-        "starts/shell",
-        "threads/bit",
-        "threads/order",
-        "threads/torn_snapshot",
-        "children/clean",
-        "children/bit",
-        "children/seed",
-        "children/file",
-        "children/shared_results",
-        "children/pool_bit",
-        "loaders/stream_bit",
-        "loaders/seed",
-        "ranks/clean",
-        "ranks/shards_bit",
-        "ranks/collectives_bit",
-        "ranks/pipeline_back",
-        "compilers/clean",
-        "compilers/bit",
-        "compilers/seed",
-        "compilers/transformed",
-        "training/rivals_noise",
-        "training/closures_rate",
-        "training/mixed_recomputed",
-        "training/copies_average",
-        "levels/values",
-        "levels/unlike",
-        "parts/clean",
-        "parts/unlike",
-        "broken/finished",
-        "broken/raise",
-        "broken/raise_allowed",
-        "broken/killed",
-        "broken/sometimes",
-        "broken/longer",
-        "broken/max_disk",
-        "broken/fail_fast",
-        "damaged/cut_records",
-        "damaged/cut_names",
-        "damaged/overwritten_records",
-        "damaged/lost_process",
-        "damaged/lost_manifest",
-        "damaged/newer",
-        "damaged/foreign",
-        "damaged/unfinished",
-        "damaged/interrupted",
-        "resume/clean",
-        "resume/without_optimizer",
-        "resume/without_rng",
-        "resume/without_generator",
-        "resume/without_buffer",
-        "resume/unseeded",
-        "batch/clean",
-        "batch/products",
-        "batch/padding",
-        "batch/unmatched",
-        "batch/weights",
-        "batch/same_size",
-        "tensorflow/keras_compiled",
-        "tensorflow/nested_functions",
-        "jax/order",
-        "jax/numpy",
-        "jax/rate",
-        "explained/missing_seed",
-        "explained/hash_order",
-        "explained/racing_op",
-        "explained/write_by_address",
-        "explained/leftovers",
-        "explained/resume_rng",
-        "explained/batch_training_mode",
-        "explained/tensorflow_missing_seed",
-        "explained/jax_key",
-    ]
-)
-"""To be recorded."""
-
-_ALL = [
+CASES = [
     *KINDS, *STARTS, *THREADS, *CHILDREN, *LOADERS, *RANKS, *COMPILERS, *TRAINING, *LEVELS, *PARTS, *BROKEN, *DAMAGED,
     *RESUME, *BATCH, *TENSORFLOW, *JAX, *EXPLAINED,
 ]  # fmt: skip
-CASES = [case for case in _ALL if case.name not in _LATER]

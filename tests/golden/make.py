@@ -114,6 +114,8 @@ def _recorded(case: Case, folder: Path) -> tuple[Path, Path]:
             ended = run_command(work, [sys.executable, "-m", "determinism", *words], _ENVIRONMENT, patience=3600)
             if "Traceback" in ended.stderr and "determinism/cli" in ended.stderr:
                 raise RuntimeError(ended.stderr)
+            if command[0] == "record" and ended.returncode:
+                raise RuntimeError(ended.stderr)
         if command[0] == "record" or ended.returncode == _STATUS[case.verdict]:
             return out, work
     raise RuntimeError(f"{case.name} was never {case.verdict}:\n{ended.stdout}\n{ended.stderr}")
@@ -179,6 +181,9 @@ def _normalise(case: Case, traces: Path, replacements: Sequence[tuple[str, str]]
 def _rewrite_names(file: Path, replacements: Sequence[tuple[str, str]]) -> list[str]:
     """Replace texts in the names of a trace, batch by batch, and return them; what was cut stays cut."""
     names: list[str] = []
+    if not file.stat().st_size:
+        # The process was killed before it had written any; they are in the file beside it.
+        return names
     sink = io.BytesIO()
     source = pa.ipc.open_stream(file.read_bytes())
     with pa.ipc.new_stream(sink, source.schema, options=WRITE_OPTIONS) as stream:

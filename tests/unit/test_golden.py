@@ -11,7 +11,7 @@ import pytest
 from tests.golden.cases import CASES, Case
 from tests.golden.corpus import ARCHIVE, FOLDER, folder_of, reports_of, stored_reports
 
-MOST_BYTES = 5 << 20
+MOST_BYTES = 6 << 20
 _LINES_SHOWN = 40
 
 
