@@ -84,7 +84,7 @@ def make_cause(**changes: Any) -> dict[str, Any]:
         "evidence": ["100 repeats on equal inputs gave 37 distinct results."],
         "experiments": [
             {"factor": "threads", "action": "fixed", "runs": 3, "equal": True, "outcome": "the difference went away"},
-            {"factor": "hash seed", "action": "stirred", "runs": 3, "equal": False, "outcome": "no difference came"},
+            {"factor": "hash seed", "action": "perturbed", "runs": 3, "equal": False, "outcome": "no difference came"},
         ],
         "sites": [make_place(17, "x = self.embedding(tokens)", "forward")],
     }

@@ -26,7 +26,7 @@ Program = Callable[[], Any]
 _SIZES = [*range(64, 2048, 64), *(1 << power for power in range(11, 21))]
 
 
-def stir_memory() -> None:
+def perturb_memory() -> None:
     """Fill memory that `empty` will get with bytes that no other run had, and free it."""
     noise = os.urandom(_SIZES[-1])
     blocks = [torch.frombuffer(bytearray(noise[:size]), dtype=torch.uint8).clone() for size in _SIZES for _ in range(6)]
@@ -68,13 +68,13 @@ def _fingerprint(result: Any) -> str:
 
 def plain(program: Program) -> str:
     """Run a program without recording it."""
-    stir_memory()
+    perturb_memory()
     return _fingerprint(program())
 
 
 def recorded(program: Program, folder: Path) -> str:
     """Run a program under recording; what it returns counts as read."""
-    stir_memory()
+    perturb_memory()
     with determinism.record(folder) as session:
         result = program()
         session.returned(result)

@@ -45,15 +45,15 @@ class FactorRequest:
     actions: Mapping[str, str]
     """Per factor, what is done with it."""
     number: int = 1
-    """Which run this is, from 1; what is stirred depends on it and on nothing else."""
+    """Which run this is, from 1; what is perturbed depends on it and on nothing else."""
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a factor is held still."""
+        """Whether a factor is fixed."""
         return self.actions.get(name) == "fixed"
 
-    def is_stirred(self, name: str) -> bool:
-        """Whether a factor is stirred."""
-        return self.actions.get(name) == "stirred"
+    def is_perturbed(self, name: str) -> bool:
+        """Whether a factor is perturbed."""
+        return self.actions.get(name) == "perturbed"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Each factor is held still or stirred in real processes: what is fixed is equal in all runs, what is stirred is not."""
+"""Each factor is fixed or perturbed in real processes: what is fixed is equal in all runs, what is perturbed is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from determinism.factors.catalog import (
     FACTORS,
-    STIRRABLE,
+    PERTURBABLE,
     Action,
     before_start,
     obstacle,
@@ -82,9 +82,9 @@ def test_left_alone_it_varies(name: str, folder: Path) -> None:
     assert len({printed(PRINTS[name], {}, number, folder) for number in (1, 2, 3)}) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in PRINTS if FACTORS[name].stirred is not None])
-def test_a_stirred_factor_is_another_in_each_run(name: str, folder: Path) -> None:
-    assert len({printed(PRINTS[name], {name: "stirred"}, number, folder) for number in (1, 2, 3)}) == 3
+@pytest.mark.parametrize("name", [name for name in PRINTS if FACTORS[name].perturbed is not None])
+def test_a_perturbed_factor_is_another_in_each_run(name: str, folder: Path) -> None:
+    assert len({printed(PRINTS[name], {name: "perturbed"}, number, folder) for number in (1, 2, 3)}) == 3
 
 
 DAYS = [
@@ -94,18 +94,18 @@ DAYS = [
 
 
 @pytest.mark.parametrize("day", DAYS)
-def test_each_function_of_time_tells_another_day_when_the_clock_is_stirred(day: str, folder: Path) -> None:
+def test_each_function_of_time_tells_another_day_when_the_clock_is_perturbed(day: str, folder: Path) -> None:
     program = f"import time; print(time.{day})"
-    assert len({printed(program, {"clock": "stirred"}, number, folder) for number in (1, 2, 3)}) == 3
+    assert len({printed(program, {"clock": "perturbed"}, number, folder) for number in (1, 2, 3)}) == 3
 
 
 def test_memory_that_is_held_still_holds_zeros(folder: Path) -> None:
     assert set(printed(PRINTS["memory"], {"memory": "fixed"}, 1, folder).split("\n")) == {"[0] {0}", ""}
 
 
-def test_what_is_stirred_depends_on_the_number_of_the_run_alone(folder: Path) -> None:
+def test_what_is_perturbed_depends_on_the_number_of_the_run_alone(folder: Path) -> None:
     for name in ("hash-seed", "listings", "memory"):
-        once, again = (printed(PRINTS[name], {name: "stirred"}, 2, folder) for _ in range(2))
+        once, again = (printed(PRINTS[name], {name: "perturbed"}, 2, folder) for _ in range(2))
         assert once == again
 
 
@@ -284,5 +284,5 @@ def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:
     assert printed(program, {"deterministic-algorithms": "fixed"}, 1, folder) == "True False\n"
 
 
-def test_all_that_can_be_stirred_is_tried_here() -> None:
-    assert set(STIRRABLE) - set(PRINTS) == {"thread-schedule", "workers"}
+def test_all_that_can_be_perturbed_is_tried_here() -> None:
+    assert set(PERTURBABLE) - set(PRINTS) == {"thread-schedule", "workers"}

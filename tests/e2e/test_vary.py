@@ -35,7 +35,7 @@ def program(folder: Path, listed: str) -> Path:
     return path
 
 
-def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_stirred(folder: Path) -> None:
+def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_perturbed(folder: Path) -> None:
     path = program(folder, 'os.listdir("data")')
     checked = check_command(
         folder, [sys.executable, str(path)], options=("--vary", "listings,clock", "--budget", "600")
@@ -50,7 +50,7 @@ def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_stirr
     assert report["fixes"][0]["verified"]
 
 
-def test_a_program_that_sorts_is_the_same_with_everything_stirred(folder: Path) -> None:
+def test_a_program_that_sorts_is_the_same_with_everything_perturbed(folder: Path) -> None:
     path = program(folder, 'sorted(os.listdir("data"))')
     report = check_command(folder, [sys.executable, str(path)], options=("--vary", "all", "--budget", "600")).report
     assert report["verdict"] == "same"

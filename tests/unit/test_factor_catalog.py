@@ -17,7 +17,7 @@ ALL = list(FACTORS.values())
 
 @pytest.mark.parametrize("factor", ALL, ids=lambda factor: factor.name)
 def test_a_factor_can_be_acted_on_and_says_of_what_it_is_the_cause(factor: Factor) -> None:
-    assert factor.fixed or factor.stirred
+    assert factor.fixed or factor.perturbed
     assert factor.cause is None or factor.cause in causes()
     assert factor.cause is not None or factor.fixed is None or factor.name == "patches", "nothing would try it"
     if factor.remedy is not None:
@@ -30,7 +30,7 @@ def test_something_acts_on_every_factor(factor: Factor) -> None:
         module, _, function = starter.function.partition(":")
         parameters = inspect.signature(getattr(import_module(module), function)).parameters
         assert len(parameters) == (1 if starter.after is None else 2)
-    actions = [action for action in ("fixed", "stirred") if getattr(factor, action)]
+    actions = [action for action in ("fixed", "perturbed") if getattr(factor, action)]
     before_start = any(factor_environment({}, FactorRequest({factor.name: action})) for action in actions)
     assert factor.starters or before_start or set(factor.frameworks) & OF_FRAMEWORKS.keys()
     assert all(obstacle(factor.name, action) is None or factor.name in ("memory", "addresses") for action in actions)

@@ -51,7 +51,7 @@ def used(source: FixedSource, *, records: int = 5, differs: bool | None = True) 
 
 @dataclass
 class Pretended:
-    """A program whose divergences each go when all that causes them is held still."""
+    """A program whose divergences each go when all that causes them is fixed."""
 
     divergences: Sequence[tuple[Divergence, Sequence[str | FixedSource]]]
     sources: Sequence[Source] = ()
@@ -286,7 +286,7 @@ def test_without_fixes_no_line_is_changed(tmp_path: Path) -> None:
 
 
 def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
-    comparison = investigated(Pretended([(divergence(), ["nothing that can be held still"])], [used(CLOCK)]))
+    comparison = investigated(Pretended([(divergence(), ["nothing that can be fixed"])], [used(CLOCK)]))
     assert comparison.causes == [] and comparison.fixes == []
     assert comparison.diagnosis == "No experiment made the difference go away."
     assert len(comparison.experiments) > 10
@@ -301,7 +301,7 @@ def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
             unprobed = [Unprobed(f"/p/{name}.pyc", name, "it was compiled") for name in ("a", "b", "c", "d")]
             return replace(super().probe(intervention), unprobed=unprobed, failure=self.failure)
 
-    never: list[str | FixedSource] = ["nothing that can be held still"]
+    never: list[str | FixedSource] = ["nothing that can be fixed"]
     told = investigated(Unseen([(divergence(), never)])).diagnosis
     assert told is not None and told.startswith(
         "No experiment made the difference go away. Of a.pyc nothing could be noted"
@@ -312,7 +312,7 @@ def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
 
 
 def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -> None:
-    never = ["nothing that can be held still"]
+    never = ["nothing that can be fixed"]
     behind = investigated(Pretended([(divergence(kind=Kind.MUTATION), never)]))
     assert found(behind) == [("changed-behind", "likely")]
     op = investigated(Pretended([(divergence(kind=Kind.OP, distinct=7), never)]))
@@ -375,10 +375,10 @@ def test_what_is_seldom_different_needs_more_equal_runs() -> None:
 
 
 def test_an_intervention_says_what_was_done() -> None:
-    both = Intervention.stir("hash-seed", "memory").also(Intervention.fix("hash-seed"))
-    assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.STIRRED)}
+    both = Intervention.perturb("hash-seed", "memory").also(Intervention.fix("hash-seed"))
+    assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.PERTURBED)}
     assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and memory and set-order at train.py:7"
-    assert both.without(Intervention.stir("memory")) == Intervention.fix("hash-seed")
+    assert both.without(Intervention.perturb("memory")) == Intervention.fix("hash-seed")
 
 
 def test_the_last_of_many_experiments_needs_more_equal_runs_than_the_first() -> None:

@@ -108,7 +108,7 @@ def test_causes_and_fixes_come_with_what_shows_them() -> None:
 def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
     read = Page(page(make_full_document()))
     for expected in (
-        "They differ with these factors stirred on purpose: memory, schedule.",
+        "They differ with these factors perturbed on purpose: memory, schedule.",
         "The budget was used up.",
         "Every experiment that was made (3)",
         "listing order fixed 2 not known the difference stayed",

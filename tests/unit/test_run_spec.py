@@ -40,7 +40,7 @@ def whole(folder: Path) -> RunSpec:
         generators={"watch": True},
         copied=("/copy", "/original"),
         enabling=EnablingRequest(1, True, 2, "highest", True),
-        factors=FactorRequest({"memory": "fixed", "clock": "stirred"}, 3),
+        factors=FactorRequest({"memory": "fixed", "clock": "perturbed"}, 3),
         probes=ProbeRequest(folder / "notes", (FixedSource("/p/a.py", 3, "clock"),), ("set-order",), (CHANGE,)),
     )
 

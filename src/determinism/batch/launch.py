@@ -65,7 +65,7 @@ class BatchRequest:
         return [word.replace(PLACE, str(size)) for word in self.program]
 
 
-_STIRRED = "stirred"
+_PERTURBED = "perturbed"
 
 
 @dataclass
@@ -95,7 +95,7 @@ class BatchCheck:
             traces = [self._make(size) for size in sizes]
             comparison = compare_batches(traces, sizes)
             if comparison.verdict is Verdict.SAME and comparison.batch is not None and comparison.batch.draws:
-                comparison = self._stir(traces, sizes)
+                comparison = self._perturb(traces, sizes)
             self.runs = comparison.runs
             if comparison.verdict is Verdict.DIFFERENT:
                 try:
@@ -105,18 +105,18 @@ class BatchCheck:
         self._tidy(comparison)
         return comparison
 
-    def _stir(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
+    def _perturb(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
         """Run once more with other random numbers: rows that are drawn for one after the other get equal ones in batches of any size."""
-        return compare_batches([*traces, self._make(sizes[-1], stirred=True)], [*sizes, sizes[-1]])
+        return compare_batches([*traces, self._make(sizes[-1], perturbed=True)], [*sizes, sizes[-1]])
 
-    def _make(self, size: int, *, stirred: bool = False) -> Trace:
+    def _make(self, size: int, *, perturbed: bool = False) -> Trace:
         """Make the run with batches of one size."""
         name, title = f"batch-{size}", f"run with batches of {size}"
-        if stirred:
-            name, title = f"{name}-stirred", f"{title} and other random numbers"
+        if perturbed:
+            name, title = f"{name}-perturbed", f"{title} and other random numbers"
         trace, log = self._output.trace(name), self._output.log(name) if self.runs else None
         command = self.request.command(size)
-        rows = {"batch": size, "settings": [_STIRRED] * stirred}
+        rows = {"batch": size, "settings": [_PERTURBED] * perturbed}
         try:
             result = record_program(
                 command,
@@ -176,20 +176,20 @@ class BatchCheck:
                 if not is_cured(outcome, comparison):
                     return outcome
             if outcome.batch is not None and outcome.batch.draws:
-                names.append(f"trial-{trial.fix.identifier}-stirred")
-                stirred = self._make_trial(names[-1], trial, wanted[-1], stirred=True)
-                outcome = compare_batches([*(traces[size] for size in wanted), stirred], [*wanted, wanted[-1]])
+                names.append(f"trial-{trial.fix.identifier}-perturbed")
+                perturbed = self._make_trial(names[-1], trial, wanted[-1], perturbed=True)
+                outcome = compare_batches([*(traces[size] for size in wanted), perturbed], [*wanted, wanted[-1]])
             return outcome
         finally:
             for name in names:
                 self._output.discard(name, with_log=False)
 
-    def _make_trial(self, name: str, trial: Trial, size: int, *, stirred: bool = False) -> Trace:
+    def _make_trial(self, name: str, trial: Trial, size: int, *, perturbed: bool = False) -> Trace:
         trace, log = self._output.trace(name), self._output.log(name)
         title = f"batches of {size}, {trial.fix.title[0].lower()}{trial.fix.title[1:]}"
         result = record_program(
             self.request.command(size),
-            RunSpec(trace, rows={"batch": size, "settings": [*trial.settings, *[_STIRRED] * stirred]}),
+            RunSpec(trace, rows={"batch": size, "settings": [*trial.settings, *[_PERTURBED] * perturbed]}),
             environment={**os.environ, **trial.environment},
             log=log,
             on_progress=self.announce(title, log),

@@ -104,7 +104,7 @@ class Rows:
         """
         self._asked = self._batch = int(request["batch"])
         self._evaluates = "evaluation" in request["settings"]
-        self._stirs = "stirred" in request["settings"]
+        self._perturbs = "perturbed" in request["settings"]
         self._mkldnn = torch.backends.mkldnn.set_flags(False)[0] if "mkldnn-off" in request["settings"] else None
         self._writer = RowCallsWriter(folder, max_bytes=_MOST_BYTES)
         self._states: dict[int, tuple[weakref.ref[torch.Tensor], int, int, bytes]] = {}
@@ -171,7 +171,7 @@ class Rows:
     def _enter(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any, stack: int) -> None:
         if self._evaluates:
             module.eval()
-        if self._stirs:
+        if self._perturbs:
             torch.rand(1)
         tensors = [part for tensor in _tensors(arguments) for part in plain_parts(tensor)]
         if tensors:

@@ -58,7 +58,7 @@ from determinism.cli.options import (
     type=Factors(),
     default=(),
     metavar="all|NAME,...",
-    help="If the runs are the same, make further ones with factors stirred on purpose.",
+    help="If the runs are the same, make further ones with factors perturbed on purpose.",
 )
 @click.option("--before", metavar="COMMAND", help="Run a shell command before each run.")
 @click.option("--fresh-copy", is_flag=True, help="Start each run in a new copy of the working directory.")

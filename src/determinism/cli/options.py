@@ -184,22 +184,22 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of clic
 
 
 class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
-    """Names of factors that can be stirred, with commas; or `all`."""
+    """Names of factors that can be perturbed, with commas; or `all`."""
 
     name = "factors"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Read the names."""
-        from determinism.factors.catalog import STIRRABLE
+        from determinism.factors.catalog import PERTURBABLE
 
         if isinstance(value, tuple):
             return value
         names = [name.strip() for name in str(value).split(",") if name.strip()]
-        unknown = [name for name in names if name != "all" and name not in STIRRABLE]
+        unknown = [name for name in names if name != "all" and name not in PERTURBABLE]
         if unknown or not names:
             found = ", ".join(unknown) or "nothing"
-            self.fail(f"{found} cannot be stirred. Give all, or some of: {', '.join(STIRRABLE)}.", param, ctx)
-        return STIRRABLE if "all" in names else tuple(dict.fromkeys(names))
+            self.fail(f"{found} cannot be perturbed. Give all, or some of: {', '.join(PERTURBABLE)}.", param, ctx)
+        return PERTURBABLE if "all" in names else tuple(dict.fromkeys(names))
 
 
 _RECORDING_OPTIONS = {

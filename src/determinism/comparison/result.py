@@ -269,12 +269,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs of the program in which something was held still or stirred."""
+    """Runs of the program in which something was fixed or perturbed."""
 
     factor: str
     """What it was done to: the name of a factor, or a source at a line."""
     action: str
-    """`fixed` or `stirred`."""
+    """`fixed` or `perturbed`."""
     runs: int
     equal: bool | None
     """Whether all of them were bit-identical; None where that could not be told."""
@@ -532,7 +532,7 @@ class Comparison:
     diagnosis: str | None = None
     """What limits the causes that are named: the time was used up, or no experiment explained the difference."""
     varied: list[str] = field(default_factory=list)
-    """The factors that were stirred on purpose, because the runs without that were equal."""
+    """The factors that were perturbed on purpose, because the runs without that were equal."""
     missing: list[Missing] | None = None
     """What a checkpoint lacks; None where no resumed run was compared."""
     batch: BatchRows | None = None

@@ -64,7 +64,7 @@ _ENTROPY = "entropy"
 
 @dataclass(frozen=True)
 class Intervention:
-    """Factors that are held still or stirred, and sources that are held still at their lines."""
+    """Factors that are fixed or perturbed, and sources that are fixed at their lines."""
 
     factors: frozenset[tuple[str, Action]] = frozenset()
     sources: frozenset[FixedSource] = field(default=frozenset())
@@ -79,12 +79,12 @@ class Intervention:
         return cls(frozenset((name, Action.FIXED) for name in factors))
 
     @classmethod
-    def stir(cls, *factors: str) -> Intervention:
-        """Stir factors."""
-        return cls(frozenset((name, Action.STIRRED) for name in factors))
+    def perturb(cls, *factors: str) -> Intervention:
+        """Perturb factors."""
+        return cls(frozenset((name, Action.PERTURBED) for name in factors))
 
     def also(self, other: Intervention) -> Intervention:
-        """Both; what one of them holds still is not stirred."""
+        """Both; what one of them fixes is not perturbed."""
         fixed = {name for name, action in self.factors | other.factors if action is Action.FIXED}
         factors = {(name, action) for name, action in self.factors | other.factors if name not in fixed}
         return Intervention(
@@ -110,7 +110,7 @@ class Intervention:
 
     @property
     def fixes_entropy(self) -> bool:
-        """Whether random bytes of the operating system are held still, and with them the names of temporary files."""
+        """Whether random bytes of the operating system are fixed, and with them the names of temporary files."""
         return (_ENTROPY, Action.FIXED) in self.factors or any(source.source == _ENTROPY for source in self.sources)
 
     @property
@@ -143,11 +143,11 @@ class Intervention:
 
     @property
     def action(self) -> str:
-        """`stirred` if it only stirs, else `fixed`."""
+        """`perturbed` if it only perturbs, else `fixed`."""
         actions = {action for _, action in self.factors}
         return (
-            "stirred"
-            if actions == {Action.STIRRED} and not (self.sources or self.fresh_copy or self.changes)
+            "perturbed"
+            if actions == {Action.PERTURBED} and not (self.sources or self.fresh_copy or self.changes)
             else "fixed"
         )
 
@@ -156,9 +156,9 @@ class Intervention:
         """What was done, as a phrase that goes on with "with"."""
         phrases = []
         for name, action in sorted(self.factors):
-            done = FACTORS[name].fixed if action is Action.FIXED else FACTORS[name].stirred
+            done = FACTORS[name].fixed if action is Action.FIXED else FACTORS[name].perturbed
             phrases.append(f"{name} {action} ({done})")
-        phrases += [f"{source.source} held still at {_source_place(source)}" for source in self.in_order]
+        phrases += [f"{source.source} fixed at {_source_place(source)}" for source in self.in_order]
         if self.fresh_copy:
             phrases.append("a fresh copy of the working directory for each run")
         phrases += [f"line {place} changed" for place in self._changed_places]
@@ -353,18 +353,18 @@ def _divergence_place(one: Divergence) -> str:
     return f"step {one.step}, {one.op}{where}"
 
 
-# Finds out which of the factors that were stirred on purpose made runs differ.
+# Finds out which of the factors that were perturbed on purpose made runs differ.
 
 RUNS = 3
-"""A stirred factor may by chance come out alike twice: a listing of two files has two orders."""
+"""A perturbed factor may by chance come out alike twice: a listing of two files has two orders."""
 
 
 def responsible_factors(comparison: Comparison, factors: Sequence[str], laboratory: Laboratory) -> list[str]:
-    """The factors that make runs differ when they alone are stirred; all of them if none does so alone.
+    """The factors that make runs differ when they alone are perturbed; all of them if none does so alone.
 
     Args:
         comparison: Gets the experiments.
-        factors: Those that were stirred together.
+        factors: Those that were perturbed together.
         laboratory: Makes the runs.
 
     Raises:
@@ -375,7 +375,7 @@ def responsible_factors(comparison: Comparison, factors: Sequence[str], laborato
     found = []
     try:
         for name in factors:
-            trial = laboratory.compare(Intervention.stir(name), runs=RUNS)
+            trial = laboratory.compare(Intervention.perturb(name), runs=RUNS)
             is_known = trial.verdict is not Verdict.INCONCLUSIVE
             outcome = (
                 f"Nothing can be said: {trial.failure}" if not is_known
@@ -383,7 +383,7 @@ def responsible_factors(comparison: Comparison, factors: Sequence[str], laborato
                 else "The runs differed."
             )  # fmt: skip
             equal = trial.is_equal if is_known else None
-            comparison.experiments.append(Experiment(name, "stirred", trial.runs, equal, outcome))
+            comparison.experiments.append(Experiment(name, "perturbed", trial.runs, equal, outcome))
             if trial.verdict is Verdict.DIFFERENT:
                 found.append(name)
     except BudgetSpent:

@@ -64,7 +64,7 @@ _BY_SOURCE = {
 }
 
 _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
-"""Sources that are held still as a whole: a fixed value at one line would not be what a fix gives."""
+"""Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives."""
 
 _SHOWN = 60
 
@@ -109,7 +109,7 @@ def _is_seeded_by(origins: Sequence[Source], sources: Sequence[Source]) -> bool:
 
 
 def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
-    """All looks at the clock together: a time that is held still must not be compared with one that is not."""
+    """All looks at the clock together: a time that is fixed must not be compared with one that is not."""
     held = frozenset(_held(source) for source in sources if source.source == "clock")
     sites = dict.fromkeys([*(source.site.frame for source in looks), *sites_of(divergence)])
     return Hypothesis("clock", Intervention(sources=held), tuple(sites), (use_text(looks[0]),), looks[0])
@@ -159,7 +159,7 @@ def deciding_looks(
 ) -> Hypothesis:
     """The same cause with only those lines at which a shifted clock makes runs differ, while it stands still elsewhere.
 
-    All looks at the clock are held still together, because a time must not be compared with one of another clock. So that
+    All looks at the clock are fixed together, because a time must not be compared with one of another clock. So that
     the runs are equal then says nothing of each line.
 
     Args:
@@ -269,7 +269,7 @@ def hypotheses(
 
 
 def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
-    """Whether what is held still is there at all: a factor of another framework changes nothing."""
+    """Whether what is fixed is there at all: a factor of another framework changes nothing."""
     return all(
         not FACTORS[name].frameworks or not set(FACTORS[name].frameworks).isdisjoint(frameworks)
         for name, _ in hypothesis.intervention.factors

@@ -46,7 +46,7 @@ class Investigation:
     comparison: Comparison
     laboratory: Laboratory
     plain: Intervention = field(default_factory=Intervention)
-    """What all runs have in common: nothing, or what is stirred on purpose."""
+    """What all runs have in common: nothing, or what is perturbed on purpose."""
     step_seconds: float | None = None
     """How long a step takes in a plain run; None if that was not measured."""
     can_try_fixes: bool = True
@@ -183,7 +183,7 @@ class Investigation:
     def _is_seen_again(self, trial: Trial, divergence: Divergence) -> bool:
         """Whether runs made once more part where they parted before: with what was held so far, and with what is held now.
 
-        Two runs of a program whose threads race may part later by chance, whatever is held still.
+        Two runs of a program whose threads race may part later by chance, whatever is fixed.
         """
         before = self.laboratory.compare(self._held, runs=2)
         if before.divergence is None or not is_alike(before.divergence, divergence):

@@ -1,1 +1,1 @@
-"""Holds one thing still in a run of the program, or stirs it, to see whether the runs' difference goes or comes."""
+"""Fixes one thing in a run of the program, or perturbs it, to see whether the runs' difference goes or comes."""

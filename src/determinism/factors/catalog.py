@@ -16,13 +16,13 @@ class Action(StrEnum):
 
     FIXED = "fixed"
     """The same in every run."""
-    STIRRED = "stirred"
+    PERTURBED = "perturbed"
     """Another in each run, on purpose."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do so that a factor is held still without this tool; the experiment did the same."""
+    """What to do so that a factor is fixed without this tool; the experiment did the same."""
 
     title: str
     code: str | None = None
@@ -41,15 +41,15 @@ class Starter:
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor: how it is held still or stirred, what it is the cause of, and what to do about it."""
+    """One factor: how it is fixed or perturbed, what it is the cause of, and what to do about it."""
 
     name: str
     fixed: str | None = None
-    """What is done to hold it still, as a phrase; None if it cannot be."""
-    stirred: str | None = None
-    """What is done to stir it, as a phrase; None if it cannot be."""
+    """What is done to fix it, as a phrase; None if it cannot be."""
+    perturbed: str | None = None
+    """What is done to perturb it, as a phrase; None if it cannot be."""
     cause: str | None = None
-    """The cause that is confirmed if runs are equal with the factor held still, as `causes.toml` names it; None if the op decides."""
+    """The cause that is confirmed if runs are equal with the factor fixed, as `causes.toml` names it; None if the op decides."""
     remedy: Remedy | None = None
     """None where the cause itself says what to do."""
     starters: tuple[Starter, ...] = ()
@@ -199,7 +199,7 @@ _ALL = (
     ),
     Factor(
         "clock",
-        stirred="the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not",
+        perturbed="the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not",
         starters=(Starter(f"{_SIMPLE}:start_clock"),),
     ),
 )  # fmt: skip
@@ -208,8 +208,8 @@ FACTORS = {factor.name: factor for factor in _ALL}
 """Every factor by name; where nothing that was noted explains a divergence they are tried in this order, the cheapest and most
 frequent first."""
 
-STIRRABLE = tuple(factor.name for factor in _ALL if factor.stirred is not None)
-"""The factors that `--vary all` stirs."""
+PERTURBABLE = tuple(factor.name for factor in _ALL if factor.perturbed is not None)
+"""The factors that `--vary all` perturbs."""
 
 
 # Factors that are decided before Python starts: environment variables, and where the system puts memory.
@@ -217,13 +217,13 @@ STIRRABLE = tuple(factor.name for factor in _ALL if factor.stirred is not None)
 _ADDR_NO_RANDOMIZE = 0x0040000
 _QUERY = 0xFFFFFFFF
 _HASH_SEED_STEP = 101
-_STIRRED_BYTES = (0x3F, 0xC1, 0x7F, 0x42, 0xBE, 0x55)
+_PERTURBED_BYTES = (0x3F, 0xC1, 0x7F, 0x42, 0xBE, 0x55)
 """What fresh memory is filled with; as float32: 0.75, -24.2, 3.4e38, 48.6, -0.37, 1.5e13."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def factor_environment(environ: Mapping[str, str], request: FactorRequest) -> dict[str, str]:
-    """Add to an environment what holds factors still, or stirs them.
+    """Add to an environment what fixes factors, or perturbs them.
 
     Args:
         environ: The environment the program would have.
@@ -232,7 +232,7 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest) -> di
     result = dict(environ)
     if request.is_fixed("hash-seed"):
         result["PYTHONHASHSEED"] = "0"
-    elif request.is_stirred("hash-seed"):
+    elif request.is_perturbed("hash-seed"):
         result["PYTHONHASHSEED"] = str(request.number * _HASH_SEED_STEP)
     if "memory" in request.actions:
         result["GLIBC_TUNABLES"] = _tunables(environ.get("GLIBC_TUNABLES", ""), request)
@@ -247,13 +247,13 @@ def _tunables(earlier: str, request: FactorRequest) -> str:
     It fills with the complement of the number given, and leaves out the blocks that threads keep for themselves, so there
     must be none. Source: https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.html
     """
-    byte = 0 if request.is_fixed("memory") else _STIRRED_BYTES[request.number % len(_STIRRED_BYTES)]
+    byte = 0 if request.is_fixed("memory") else _PERTURBED_BYTES[request.number % len(_PERTURBED_BYTES)]
     own = f"glibc.malloc.perturb={byte ^ 0xFF}:glibc.malloc.tcache_count=0"
     return f"{earlier}:{own}" if earlier else own
 
 
 def obstacle(name: str, action: Action) -> str | None:
-    """Why a factor cannot be held still or stirred on this machine; None if it can.
+    """Why a factor cannot be fixed or perturbed on this machine; None if it can.
 
     Args:
         name: Of the factor.

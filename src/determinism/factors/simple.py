@@ -28,7 +28,7 @@ _kept: list[object] = []
 
 def start_addresses(request: FactorRequest) -> None:
     """Take blocks of many sizes first, some of which are given back, so that later ones come to lie elsewhere."""
-    if not request.is_stirred("addresses"):
+    if not request.is_perturbed("addresses"):
         return
     number = request.number
     libc = ctypes.CDLL(None)

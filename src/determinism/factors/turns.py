@@ -340,7 +340,7 @@ def start(request: FactorRequest) -> None:
     if request.is_fixed("thread-schedule"):
         _in_turns()
     else:
-        _stir(request.number)
+        _perturb(request.number)
 
 
 def _in_turns() -> None:
@@ -373,7 +373,7 @@ def _done(fn: Any, args: Any, kwargs: Any) -> Future[Any]:
     return future
 
 
-def _stir(number: int) -> None:
+def _perturb(number: int) -> None:
     sys.setswitchinterval(1e-6 if number % 2 else 5e-4)
     begin = threading.Thread.run
     count = iter(range(1 << 62))

@@ -71,7 +71,7 @@ FACTORS = {
     "torch": "determinism.frameworks.torch.enable",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
-"""Per framework the module with `start(request)`, which holds factors of an experiment still or stirs them."""
+"""Per framework the module with `start(request)`, which fixes factors of an experiment or perturbs them."""
 
 
 def _nothing() -> None:

@@ -210,7 +210,7 @@ _NOTES = "notes"
 _PROBING = "looking at what the program takes from outside"
 _PATIENCE = 3.0
 _LEAST_PATIENCE = 10.0
-"""What is held still may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
+"""What is fixed may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
 _SLACK = 1.5
 """A run of an experiment may take so much longer than a plain one."""
 
@@ -389,7 +389,7 @@ class Laboratory:
 
 
 def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
-    """Who asked for random bytes in a run whose entropy was held still, the first first."""
+    """Who asked for random bytes in a run whose entropy was fixed, the first first."""
     found: dict[tuple[Frame, ...], None] = {}
     for path in sorted(trace.glob(f"{ENTROPY_PREFIX}*.jsonl")):
         try:
@@ -408,7 +408,7 @@ def _result(intervention: Intervention, traces: list[Trace], comparison: Compari
         len(traces),
         comparison.verdict,
         comparison.first_divergence,
-        # Held still at their lines, sources cost time that a fix of the program would not.
+        # Fixed at their lines, sources cost time that a fix of the program would not.
         step_seconds=None if intervention.sources else least_step_seconds(traces),
         failure=None if is_known else "; ".join(trouble.message for trouble in comparison.trouble),
     )
@@ -430,7 +430,7 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
 # Goes on with a check when its runs differ: looks for the causes, and tries the fixes.
 
 VARIED_RUNS = 3
-"""How many runs are made with factors stirred: two may come out alike by chance."""
+"""How many runs are made with factors perturbed: two may come out alike by chance."""
 
 _RUNS = 30
 _LEAST_SECONDS = 60.0
@@ -458,7 +458,7 @@ def explain(
         announce: Called with what comes next and the log of its output.
         warn: Gets what the user has to know.
         traces: Of the plain runs.
-        varied: The factors that were stirred on purpose in the runs that differ.
+        varied: The factors that were perturbed on purpose in the runs that differ.
     """
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
         return
@@ -478,7 +478,7 @@ def explain(
             plain = Intervention()
             if varied:
                 comparison.varied = responsible_factors(comparison, varied, laboratory)
-                plain = Intervention.stir(*comparison.varied)
+                plain = Intervention.perturb(*comparison.varied)
             seconds = least_step_seconds(traces)
             frameworks = {str(p.description.get("framework")) for trace in traces for p in trace.processes}
             Investigation(
@@ -500,7 +500,7 @@ def default_budget(run_seconds: float) -> float:
 
 
 def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
-    """The factors that can be stirred on this machine.
+    """The factors that can be perturbed on this machine.
 
     Args:
         names: Those that were asked for.
@@ -508,11 +508,11 @@ def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[
     """
     found = []
     for name in names:
-        why_not = obstacle(name, Action.STIRRED)
+        why_not = obstacle(name, Action.PERTURBED)
         if why_not is None:
             found.append(name)
         else:
-            warn(f"{name} is not stirred: {why_not}.")
+            warn(f"{name} is not perturbed: {why_not}.")
     return found
 
 
@@ -629,15 +629,15 @@ class Check:
         return comparison
 
     def _vary(self, plain: Comparison) -> Comparison:
-        """Make runs in which factors are stirred on purpose; gives their comparison if they differ."""
+        """Make runs in which factors are perturbed on purpose; gives their comparison if they differ."""
         factors = possible_factors(self.request.vary, self.warn)
         if not factors:
             return plain
         made, self.runs = self.runs, list(self.runs)
         traces: list[Trace] = []
         for number in range(1, VARIED_RUNS + 1):
-            title = f"run {number} with {', '.join(factors)} stirred"
-            spec = with_intervention(self.request.spec, Intervention.stir(*factors), number)
+            title = f"run {number} with {', '.join(factors)} perturbed"
+            spec = with_intervention(self.request.spec, Intervention.perturb(*factors), number)
             self._make(traces, f"varied-run-{number}", title, spec)
             if len(traces) > 1:
                 comparison = self._compare([traces[0], traces[-1]])
@@ -666,7 +666,7 @@ class Check:
 
     def _confirm(self, comparison: Comparison, traces: list[Trace]) -> None:
         self.runs = comparison.runs
-        # With factors stirred the further runs would not be like those that differ.
+        # With factors perturbed the further runs would not be like those that differ.
         if (
             comparison.first_divergence is not None
             and may_run_further(self.request.explain, self.runs)

@@ -119,7 +119,7 @@ class EntropyNotes:
             file.write(line + "\n")
 
 
-# What runs inside every Python process of an experiment: it holds factors still, or stirs them.
+# What runs inside every Python process of an experiment: it fixes factors, or perturbs them.
 
 
 def start_factors() -> None:

@@ -60,7 +60,7 @@ class CheckRequest:
     budget: float | None = None
     """Seconds that looking for causes may take; None for what suits the length of a run."""
     vary: Sequence[str] = ()
-    """Factors that are stirred in further runs if the plain ones are equal."""
+    """Factors that are perturbed in further runs if the plain ones are equal."""
     before: str | None = None
     """A shell command that goes before each run."""
     fresh_copy: bool = False
@@ -77,8 +77,8 @@ def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *,
 
     Args:
         spec: What every run is asked for.
-        intervention: What is held still or stirred. That it may need a fresh copy is not seen to here.
-        number: Which run of the experiment it is, from 1; what is stirred depends on it.
+        intervention: What is fixed or perturbed. That it may need a fresh copy is not seen to here.
+        number: Which run of the experiment it is, from 1; what is perturbed depends on it.
         notes: Folder for notes of what the program takes from outside; None if none are wanted.
     """
     factors = FactorRequest({factor: action.value for factor, action in intervention.factors}, number)

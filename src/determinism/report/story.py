@@ -50,7 +50,7 @@ MOST_FIXES = 4
 def cause_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say why the runs differ, what shows it, and what makes them equal."""
     if comparison.varied:
-        yield Entry(_varied_sentence(comparison), "stirred", Weight.CORE)
+        yield Entry(_varied_sentence(comparison), "perturbed", Weight.CORE)
     for cause in comparison.causes[:MOST_CAUSES]:
         yield from _cause_entries(cause)
     more = len(comparison.causes) - MOST_CAUSES
@@ -70,8 +70,8 @@ def cause_entries(comparison: Comparison) -> Iterator[Entry]:
 def _varied_sentence(comparison: Comparison) -> str:
     names = listed(comparison.varied)
     if comparison.verdict is Verdict.DIFFERENT:
-        return f"The plain runs were the same. They differ with {names} stirred on purpose."
-    return f"The runs were the same with {names} stirred on purpose too."
+        return f"The plain runs were the same. They differ with {names} perturbed on purpose."
+    return f"The runs were the same with {names} perturbed on purpose too."
 
 
 def _cause_entries(cause: Cause) -> Iterator[Entry]:

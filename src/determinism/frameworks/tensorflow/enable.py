@@ -75,7 +75,7 @@ CONTROLS: dict[str, Control] = {
 """By the names that the facts have."""
 
 
-# Holds what TensorFlow has of an experiment's factors still.
+# Fixes the factors of an experiment that TensorFlow decides.
 
 _PARALLEL_STAGES = ("parallel_map_dataset_v2", "parallel_interleave_dataset_v4", "parallel_batch_dataset")
 """What makes the stages of a pipeline that work on several elements at a time."""

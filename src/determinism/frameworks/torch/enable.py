@@ -13,7 +13,7 @@ from determinism.frameworks.torch.snapshot import GeneratorStates, capture_gener
 from determinism.run_spec import FactorRequest
 from determinism.seeds import Streams
 
-# Holds what PyTorch has of an experiment's factors still, or stirs it.
+# Fixes or perturbs the factors of an experiment that PyTorch decides.
 
 _DELAYS = (0.0, 0.02, 0.005, 0.03, 0.0, 0.01)
 
@@ -32,7 +32,7 @@ def start(request: FactorRequest) -> None:
         _use_deterministic_algorithms()
     if request.is_fixed("workers"):
         _load_without_workers()
-    elif request.is_stirred("workers"):
+    elif request.is_perturbed("workers"):
         _delay_workers(request.number)
 
 

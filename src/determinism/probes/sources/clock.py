@@ -24,7 +24,7 @@ _STEP_NS = 10**7
 _ticks = itertools.count(1)
 _SHORTEST_EXPONENT, _LONGEST_EXPONENT = 6.0, 15.0
 _shifts = random.Random(f"{os.getpid()} {time.time_ns()}")
-"""Must differ from run to run, also where random bytes are held still."""
+"""Must differ from run to run, also where random bytes are fixed."""
 
 
 def _now_ns(use: Use) -> int:
