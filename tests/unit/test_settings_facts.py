@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
 from determinism.knowledge.query import status
 from determinism.knowledge.settings import (
     CONDITIONS,
+    DATA,
     GROUPS,
     KINDS,
     MOMENTS,
@@ -161,3 +163,11 @@ def test_flags_of_xla_keep_each_other() -> None:
         with_flag(flags, "--xla_gpu_deterministic_ops", "true") == "--xla_a=1 --xla_b --xla_gpu_deterministic_ops=true"
     )
     assert with_flag("", "--xla_a", "2") == "--xla_a=2"
+
+
+def test_every_entry_says_what_a_setting_does_or_what_is_made_of_it() -> None:
+    for path in sorted(DATA.glob("*.toml")):
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["setting"]:
+            assert "effect" in entry or "enabled" in entry, entry["name"]
+            assert ("effect" in entry) == ("sources" in entry), entry["name"]
+    assert {path.stem for path in DATA.glob("*.toml")} == set(GROUPS)

@@ -427,13 +427,16 @@ def is_within(version: str, bounds: str) -> bool:
     return True
 
 
-# What is known of each setting: in which versions it exists, what it should be, why, and who says so.
+# What is known of each setting: in which versions it exists, what it should be, why, and who says so. The data has what a setting does
+# beside it, for the documents; what `enable` makes of it stands in its `enabled`, and what stays nondeterministic in `remaining`.
 
-DATA = Path(__file__).parent / "controls"
+DATA = Path(__file__).parent / "data" / "settings"
 GROUPS = ("python", "libraries", "torch", "tensorflow", "jax")
 """The files, in the order in which their settings are made."""
 
 KINDS = ("variable", "flag", "control")
+_KINDS = {"environment variable": "variable", "flag": "flag"}
+"""What the data calls them; functions and options are controls."""
 MOMENTS = ("any", "start", "import", "libraries", "device", "collectives")
 CONDITIONS = ("", "nvidia", "mkl", "warn-only")
 
@@ -499,7 +502,11 @@ def facts_of(group: str, folder: Path = DATA) -> tuple[Fact, ...]:
         group: One of `GROUPS`.
         folder: Where the data is.
     """
-    return tuple(Fact(group, **entry) for entry in _read(group, folder).get("setting", ()))
+    return tuple(
+        Fact(group, entry["name"], _KINDS.get(entry["kind"], "control"), **{"value": None, **enabled})
+        for entry in _read(group, folder).get("setting", ())
+        for enabled in entry.get("enabled", ())
+    )
 
 
 @cache
@@ -515,9 +522,4 @@ def remaining_of(group: str, folder: Path = DATA) -> tuple[Remaining, ...]:
 
 def _read(group: str, folder: Path) -> dict[str, Any]:
     with (folder / f"{group}.toml").open("rb") as file:
-        return {key: _with_none(entries) for key, entries in tomllib.load(file).items()}
-
-
-def _with_none(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # TOML has no null: a setting without a value is one.
-    return [{"value": None, **entry} if "kind" in entry else entry for entry in entries]
+        return tomllib.load(file)

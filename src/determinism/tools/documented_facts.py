@@ -126,7 +126,7 @@ class Setting:
 
 @cache
 def settings() -> tuple[Setting, ...]:
-    """All settings, in the order of the data."""
+    """All settings of which the data says what they do, in its order."""
     return tuple(
         Setting(
             name=entry["name"],
@@ -140,4 +140,5 @@ def settings() -> tuple[Setting, ...]:
         )
         for path in sorted(FOLDER.glob("*.toml"))
         for entry in read_toml(path)["setting"]
+        if "effect" in entry
     )
