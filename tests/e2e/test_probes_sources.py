@@ -53,6 +53,11 @@ PROGRAMS = {
         "import weakref\nclass T: pass\nothers = [T() for _ in range(hash('word') % 1000)]\nts = [T() for _ in range(200)]\n"
         "print([ts.index(t) for t in weakref.WeakSet(ts)])  # here",
     ),
+    "set that is filled by update": Program(
+        "set-order",
+        "class T: pass\nothers = [T() for _ in range(hash('word') % 1000)]\nts = [T() for _ in range(200)]\nkept = set()\n"
+        "kept.update(ts[:100])\nkept.update(t for t in ts[100:])\nprint([ts.index(t) for t in kept])  # here",
+    ),
     "urandom": Program("entropy", "import os\nprint(os.urandom(8))  # here"),
     "uuid": Program("entropy", "from uuid import uuid4\nprint(uuid4())  # here"),
     "secrets": Program("entropy", "import secrets\nprint(secrets.token_hex(8), secrets.randbelow(99**9))  # here"),

@@ -6,14 +6,15 @@ import ast
 import dis
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
 
 import pytest
 
 from determinism.probes import rewrite
-from determinism.probes.rewrite import ProbedSite, parsed, rewritten, site_text
+from determinism.probes.loading import SEEDING_NAMES
+from determinism.probes.rewrite import ProbedSite, library_rewritten, parsed, rewritten, site_text
 
 PROBES = set(rewrite.ALL)
 KEPT = (
@@ -54,8 +55,17 @@ def lines(code: CodeType) -> set[int]:
     return {line for *_, line in code.co_lines() if line}
 
 
+def probed_for_notes(tree: ast.Module) -> ast.Module:
+    return rewritten(tree, "f", asks_for_results=True)
+
+
+def probed_for_seeds(tree: ast.Module) -> ast.Module:
+    return library_rewritten(tree, "f", SEEDING_NAMES | {"get", "append"})
+
+
+@pytest.mark.parametrize("rewrite_tree", [lambda tree: rewritten(tree, "f"), probed_for_notes, probed_for_seeds])
 @pytest.mark.parametrize("module", MODULES)
-def test_code_stays_the_same_but_for_the_probes(module: str) -> None:
+def test_code_stays_the_same_but_for_the_probes(module: str, rewrite_tree: Callable[[ast.Module], ast.Module]) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_bytes()
@@ -64,12 +74,12 @@ def test_code_stays_the_same_but_for_the_probes(module: str) -> None:
         pairs = list(
             zip(
                 codes(compile(source, module, "exec", dont_inherit=True)),
-                codes(compile(rewritten(ast.parse(source), module), module, "exec", dont_inherit=True)),
+                codes(compile(rewrite_tree(ast.parse(source)), module, "exec", dont_inherit=True)),
                 strict=True,
             )
         )
 
-    assert any(PROBES & {*probed.co_names} for _, probed in pairs)
+    assert any(PROBES & {*probed.co_names} for _, probed in pairs) or rewrite_tree is probed_for_seeds
     for plain, probed in pairs:
         assert [getattr(plain, name) for name in KEPT] == [getattr(probed, name) for name in KEPT]
         assert set(plain.co_names) == set(probed.co_names) - PROBES
@@ -147,7 +157,33 @@ def test_what_does_not_mind_the_order_is_marked(source: str, is_unordered: bool)
     assert marks == [is_unordered]
 
 
-def test_site_survives_as_text() -> None:
-    site = ProbedSite("C:/odd:name.py", 1, 2, 3, 4, "A.f.<locals>.g", True)
+@pytest.mark.parametrize("is_in_library", [True, False])
+def test_site_survives_as_text(is_in_library: bool) -> None:
+    site = ProbedSite("C:/odd:name.py", 1, 2, 3, 4, "A.f.<locals>.g", True, is_in_library, 2)
 
     assert parsed(site_text(site)) == site
+
+
+def test_of_a_chain_of_calls_the_line_of_the_name_is_known() -> None:
+    tree = rewritten(ast.parse("(a\n .f()\n .g(x)\n)"), "f")
+    sites = [
+        parsed(node.args[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PROBES
+        and isinstance(node.args[0], ast.Constant)
+    ]  # fmt: skip
+
+    assert {(site.line, site.shown_line) for site in sites} == {(1, 2), (1, 3)}
+
+
+def test_of_a_library_only_the_calls_by_the_names_ask() -> None:
+    tree = library_rewritten(ast.parse("f(g())\nx.Random(y)\nfor a in b: seed()"), "f", frozenset({"Random", "seed"}))
+    asked = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in PROBES]
+
+    assert asked == [rewrite.CALL, rewrite.CALL]
+    assert all(
+        parsed(node.args[0].value).is_in_library
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == rewrite.CALL
+        and isinstance(node.args[0], ast.Constant)
+    )  # fmt: skip

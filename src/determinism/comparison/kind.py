@@ -121,7 +121,10 @@ def detail_of(root: Root, kind: Kind | None) -> str:
             "It was received from whichever process sent first: both runs received the same tensors, in another order."
         )
     if kind is Kind.ORDER:
-        return "The op took its inputs in another order: both runs hold the same tensors."
+        return (
+            "The op took its inputs in another order: both runs hold the same tensors. The program went through something without "
+            "a fixed order, such as a set, a queue or a folder listing."
+        )
     if kind is Kind.STRUCTURE:
         return "The op took another tensor as its input in run 2 than in run 1."
     if kind is Kind.UNINITIALIZED:

@@ -4,119 +4,20 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
+from determinism.diagnose.library_seeds import seeded_calls
+from determinism.diagnose.program_text import Change, Edit, ProgramText, Unfixable, keyword_of, last_name
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.factors.catalog import FACTORS
 from determinism.probes.runtime import Elements
-from determinism.run_spec import ChangedLines, CodeChange, FixedSource
-
-# Changes to the text of a program, told by the pieces of its syntax tree that they replace.
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A piece of a text that is replaced."""
-
-    start: int
-    """First byte."""
-    end: int
-    """Byte after the last."""
-    text: str
-
-
-class ProgramText:
-    """The text of a module, with its syntax tree."""
-
-    def __init__(self, source: bytes, file: str) -> None:
-        """Take the text.
-
-        Raises:
-            SyntaxError: It is no Python.
-            ValueError: It cannot be decoded, or it has another coding than UTF-8.
-        """
-        source.decode()
-        self.source = source
-        self.tree = ast.parse(source, file)
-        self._begins = [0]
-        for line in source.splitlines(keepends=True):
-            self._begins.append(self._begins[-1] + len(line))
-        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
-
-    def parent(self, node: ast.AST) -> ast.AST | None:
-        """What a piece is a part of."""
-        return self._parents.get(node)
-
-    def start(self, node: ast.expr | ast.stmt) -> int:
-        """Number of the first byte of a piece."""
-        return self._begins[node.lineno - 1] + node.col_offset
-
-    def end(self, node: ast.expr | ast.stmt) -> int:
-        """Number of the byte after the last."""
-        line, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        return self._begins[line - 1] + column
-
-    def of(self, node: ast.expr) -> str:
-        """The text of a piece."""
-        return self.source[self.start(node) : self.end(node)].decode()
-
-    def replaced(self, node: ast.expr, text: str) -> Edit:
-        """Another text in the place of a piece."""
-        return Edit(self.start(node), self.end(node), text)
-
-    def around(self, node: ast.expr, before: str, after: str) -> list[Edit]:
-        """A piece within something else."""
-        return [Edit(self.start(node), self.start(node), before), Edit(self.end(node), self.end(node), after)]
-
-    def renamed(self, function: ast.expr, name: str) -> Edit:
-        """The last name of what is called, replaced."""
-        length = len((function.attr if isinstance(function, ast.Attribute) else self.of(function)).encode())
-        return Edit(self.end(function) - length, self.end(function), name)
-
-    def first_argument(self, call: ast.Call, text: str) -> Edit:
-        """A new first argument of a call."""
-        opened = self.source.index(b"(", self.end(call.func)) + 1
-        return Edit(opened, opened, text if not (call.args or call.keywords) else f"{text}, ")
-
-    def changed(self, edits: Iterable[Edit]) -> tuple[ChangedLines, ...]:
-        """The lines that edits change, those that touch each other as one."""
-        groups: list[tuple[int, int, list[Edit]]] = []
-        for edit in sorted(edits, key=lambda one: (one.start, one.end)):
-            first, last = self._line(edit.start), self._line(edit.end)
-            if groups and groups[-1][1] >= first:
-                begin, end, members = groups[-1]
-                groups[-1] = (begin, max(end, last), [*members, edit])
-            else:
-                groups.append((first, last, [edit]))
-        return tuple(self._lines(first, last, members) for first, last, members in groups)
-
-    def _line(self, position: int) -> int:
-        return next(line for line in range(len(self._begins) - 1, -1, -1) if self._begins[line] <= position)
-
-    def _lines(self, first: int, last: int, edits: list[Edit]) -> ChangedLines:
-        begin = self._begins[first]
-        end = self._begins[last + 1] if last + 1 < len(self._begins) else len(self.source)
-        before = self.source[begin:end].rstrip(b"\r\n")
-        after, at = b"", 0
-        for edit in edits:
-            after += before[at : edit.start - begin] + edit.text.encode()
-            at = edit.end - begin
-        after += before[at:]
-        return ChangedLines(first + 1, last + 1, before.decode(), after.decode())
-
+from determinism.run_spec import CodeChange, FixedSource
 
 # A piece of a program that uses a source, and what it takes to look at it.
-
-Change = tuple[list[Edit], tuple[str, ...]]
-"""Edits, and the imports that they need."""
-
-
-class Unfixable(Exception):
-    """There is no small change for this place."""
 
 
 @dataclass(frozen=True)
@@ -137,20 +38,6 @@ class Place:
         if not isinstance(self.node, ast.Call):
             raise Unfixable
         return self.node
-
-
-def last_name(node: ast.expr) -> str:
-    """The last of the names by which something is called; empty if it has none."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def keyword_of(node: ast.expr, name: str) -> ast.keyword | None:
-    """A keyword of a call; None if it has no such one, or is none."""
-    if not isinstance(node, ast.Call):
-        return None
-    return next((keyword for keyword in node.keywords if keyword.arg == name), None)
 
 
 # The calls of a line, each taken for the use of a source: where the recorder knows the line, and nothing noted the
@@ -447,29 +334,21 @@ def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
         file: Where the program's file lies, if not where the site says.
     """
     fix = _FIXES.get(source.source)
+    changed = source.led_by[0].site.file if source.led_by else source.site.file
     try:
-        text = ProgramText((file or Path(source.site.file)).read_bytes(), source.site.file)
-        node = _node_at(text, source)
-        if fix is None or node is None:
+        text = ProgramText((file or Path(changed)).read_bytes(), changed)
+        node = text.at(source.site)
+        if source.is_in_library:
+            edits, imports = seeded_calls(text, source)
+        elif fix is None or node is None:
             return None
-        edits, imports = fix(Place(text, node, source))
+        else:
+            edits, imports = fix(Place(text, node, source))
     except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
         return None
     present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
     missing = tuple(line for line in imports if line not in present)
-    return CodeChange(source.site.file, text.changed(edits), missing) if edits else None
-
-
-def _node_at(text: ProgramText, source: Source) -> ast.expr | None:
-    site = source.site
-    place = (site.line, site.column, site.end_line, site.end_column)
-    found = [
-        node
-        for node in ast.walk(text.tree)
-        if isinstance(node, ast.expr) and (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == place
-    ]
-    # Of several pieces at one place, the outermost is the first.
-    return found[0] if found else None
+    return CodeChange(changed, text.changed(edits), missing) if edits else None
 
 
 def _set_order(place: Place) -> Change:
@@ -580,6 +459,28 @@ def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
     return ()
 
 
+def _pipeline(place: Place) -> Change:
+    """Stages of a data pipeline give their elements in order: by the argument, or by the options that they get."""
+    text, call = place.text, place.call
+    keyword = keyword_of(call, "deterministic")
+    if keyword is not None:
+        return [text.replaced(keyword.value, "True")], ()
+    if last_name(call.func) != "with_options":
+        given = [one for one in call.args if isinstance(one, ast.Constant) and one.value is False]
+        if len(given) != 1:
+            raise Unfixable
+        return [text.replaced(given[0], "True")], ()
+    chosen = [
+        node.value
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(one, ast.Attribute) and one.attr.endswith("deterministic") for one in node.targets)
+    ]
+    if len(chosen) != 1:
+        raise Unfixable
+    return [text.replaced(chosen[0], "True")], ()
+
+
 def _kept(name: str) -> Callable[[Place], Change]:
     def fix(place: Place) -> Change:
         keyword = keyword_of(place.node, name)
@@ -606,6 +507,7 @@ _FIXES: dict[str, Callable[[Place], Change]] = {
     "uninitialized-array": _memory,
     "checkpoint-rng": _kept("preserve_rng_state"),
     "loader-order": _kept("in_order"),
+    "pipeline-order": _pipeline,
 }
 """How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""
 
@@ -687,13 +589,17 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
         held = _held(hypothesis)
-        place = f"at {PurePath(held.file).name}:{held.line}"
+        led_by = () if hypothesis.source is None else hypothesis.source.led_by
+        at = None if hypothesis.source is None else (led_by[0].site if led_by else hypothesis.source.site).frame
+        file, line = (held.file, held.line) if at is None else (at.file, at.line)
+        place = f"at {PurePath(file).name}:{line}"
         change = code_change(hypothesis)
-        if change is None:
+        if change is None or (trial is None and not all(one.is_declared for one in led_by)):
             # The runs had a fixed value there, and no line is known that gives just that one.
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
         advice = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
-        title = f"{advice}, {place}{_repeated(hypothesis) or _apart(hypothesis, change)}"
+        more = "" if led_by else _repeated(hypothesis) or _apart(hypothesis, change)
+        title = f"{advice}, {place}{more}"
         return Fix(hypothesis.cause, title, "\n".join([*change.imports, textwrap.dedent(change.code)]), None, *proof)
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"

@@ -9,6 +9,8 @@ from pathlib import PurePath
 from determinism.comparison.result import Divergence, FileChange, Leftover
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.fixes import code_fix
+from determinism.diagnose.library_seeds import CAUSE as LIBRARY_SEED
+from determinism.diagnose.library_seeds import library_evidence, library_sites
 from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
@@ -61,6 +63,7 @@ _BY_SOURCE = {
     "timer": "timer",
     "uninitialized-array": "uninitialized-memory",
     "checkpoint-rng": "recomputed-randomness",
+    "pipeline-order": "pipeline-order",
 }
 
 _BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
@@ -125,6 +128,9 @@ def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
         intervention = Intervention.fix(factor)
     else:
         intervention = Intervention(sources=frozenset({_held(source)}))
+    if source.is_in_library:
+        lines = dict.fromkeys([*library_sites(source), *sites_of(divergence)])
+        return Hypothesis(LIBRARY_SEED, intervention, tuple(lines), library_evidence(source), source)
     site = source.site.frame
     sites = (site, *(other for other in sites_of(divergence) if (other.file, other.line) != (site.file, site.line)))
     cause = _BY_SOURCE[source.source]
@@ -328,6 +334,8 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
     names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
     if divergence.op.startswith(_PIPELINES):
         names = ("pipeline-order", "pipeline-parallel")
+        if any(source.source == "pipeline-order" for source in sources):
+            return
     if divergence.kind is Kind.RNG and any(s.source in ("seed-value", "unseeded-generator") for s in sources):
         return
     if divergence.kind is Kind.UNINITIALIZED and divergence.allocated_at is not None:

@@ -215,7 +215,7 @@ class Investigation:
         """
         if one.cause == CLOCK and self.can_try_fixes and self._probed is not None and self._trial(found).is_equal:
             return self._deciding(one, found, self._probed.sources)
-        if one.cause == "outside-entropy":
+        if one.cause == "outside-entropy" and one.source is None:
             return entropy_named(one, self._trial(found).entropy)
         seeded_later = self._seeded_later(one, divergence)
         if seeded_later:

@@ -120,11 +120,25 @@ class SourceSite:
     """After the last byte."""
     function: str
     code: str
+    name_line: int = 0
+    """The line of the name of what is called, which in a chain of calls is not that on which it begins; 0: it is."""
 
     @property
     def frame(self) -> Frame:
         """The line, as reports have it."""
-        return Frame(self.file, self.line, self.function, self.code)
+        return Frame(self.file, self.name_line or self.line, self.function, self.code)
+
+
+@dataclass(frozen=True)
+class LedBy:
+    """A line of the program that led to what a library does, and how a seed can be given there."""
+
+    site: SourceSite
+    """The call."""
+    argument: str | None = None
+    """The parameter that takes a seed or a generator; None if none is known."""
+    is_declared: bool = False
+    """Whether what is called at the line has that parameter itself; or else it passes everything on to what has it."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +173,10 @@ class Source:
     """How many records the first run's recorder had made in this process before the first use of all."""
     apart: int = 1
     """How many processes of the first run used it there, each with values of its own."""
+    is_in_library: bool = False
+    """Whether it is a library that used it."""
+    led_by: tuple[LedBy, ...] = ()
+    """The lines of the program that led a library there, each with other values in each run."""
 
 
 def differing_sources(first: Path, second: Path) -> list[Source]:
@@ -260,7 +278,17 @@ def _source(process: str, place: Place, first: Series, second: Series, index: in
         key=note.get("key"),
         argument=note.get("argument"),
         records_at_first=first.notes[0]["records"],
+        is_in_library=note.get("is_in_library", False),
+        led_by=tuple(dict.fromkeys(_led_by(first.notes[index:], second.notes))),
     )
+
+
+def _led_by(notes: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> Iterator[LedBy]:
+    digests = {other["occurrence"]: other["digest"] for other in others}
+    for note in notes:
+        is_same = note["digest"] is not None and digests.get(note["occurrence"], "") == note["digest"]
+        if not is_same and (led := note.get("led")) is not None:
+            yield LedBy(_site(led), note.get("argument"), note.get("is_declared", False))
 
 
 def _site(note: dict[str, Any]) -> SourceSite:
@@ -272,4 +300,5 @@ def _site(note: dict[str, Any]) -> SourceSite:
         end_column=note["end_column"],
         function=note["function"],
         code=note["code"],
+        name_line=note.get("name_line", 0),
     )

@@ -16,6 +16,7 @@ from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import Loading, install, rewrite_cells, rewrite_spawned
 from determinism.probes.notes import Notes
+from determinism.probes.origins import Origins
 from determinism.probes.runtime import Probes, Probing, SourceTable
 from determinism.probes.sources import FUNCTIONS
 from determinism.run_spec import RunSpec
@@ -52,10 +53,20 @@ def start() -> None:
     if spec.copied is not None:
         set_copy(*spec.copied)
     probing = Probing(request)
-    loading = Loading(_started_as(), _not_probed(probing.notes), rewrites=request.probes, changes=request.changes)
+    loading = Loading(
+        _started_as(),
+        _not_probed(probing.notes),
+        rewrites=request.probes,
+        changes=request.changes,
+        takes_notes=probing.notes is not None,
+        library_files={one.file for one in request.fixed},
+    )
     if request.probes:
         table = SourceTable(FUNCTIONS)
-        Probes(probing, table).install()
+        origins = None if probing.notes is None else Origins()
+        if probing.notes is not None and origins is not None:
+            probing.notes.origin = origins.led_to
+        Probes(probing, table, origins).install()
         table.start()
     loading.install()
     install(loading)

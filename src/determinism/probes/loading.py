@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import copy
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import cache_from_source
 from types import CodeType, ModuleType, TracebackType
@@ -16,13 +17,21 @@ from typing import Any
 from determinism.errors import legible
 from determinism.import_hook import IMPORT_SYSTEM_FILE
 from determinism.probes.changes import Unchangeable, changed_tree
-from determinism.probes.rewrite import rewritten
+from determinism.probes.rewrite import library_rewritten, rewritten
 from determinism.run_spec import CodeChange
 from determinism.source_files import Owner, is_cell, original_path, owner_of_module
 
 _MOST_BYTES = 4_000_000
 _NOT_CHANGED = 70
 """Exit status of a process that cannot run the change it was asked to run."""
+
+SEEDING_NAMES = frozenset(
+    {"Random", "SystemRandom", "seed", "RandomState", "default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937",
+     "Philox", "SFC64", "manual_seed", "manual_seed_all", "seed_all", "PRNGKey", "set_seed", "set_random_seed",
+     "seed_everything"}
+)  # fmt: skip
+"""The last names of functions that make or seed a generator."""
+_SEEDING = re.compile(rb"\b(" + b"|".join(name.encode() for name in sorted(SEEDING_NAMES)) + rb")\s*\(")
 
 NotProbed = Callable[[str, str, str], None]
 """Told the module, the file and the reason, if a module of the user runs as it is."""
@@ -45,6 +54,8 @@ class Loading:
         *,
         rewrites: bool = True,
         changes: Sequence[CodeChange] = (),
+        takes_notes: bool = False,
+        library_files: Collection[str] = (),
     ) -> None:
         """Take what is to be done.
 
@@ -53,11 +64,15 @@ class Loading:
             not_probed: Told what is not probed.
             rewrites: Whether probes go into the code.
             changes: Of the program's text.
+            takes_notes: Whether notes are taken: then libraries that make or seed generators are probed there, too.
+            library_files: Other files of libraries that are probed there.
         """
         self._started = started
         self._not_probed = not_probed
         self._rewrites = rewrites
         self._changes = changes
+        self._takes_notes = takes_notes
+        self._library_files = frozenset(library_files)
 
     def install(self) -> None:
         """Have every module of the user loaded from now on rewritten."""
@@ -84,10 +99,10 @@ class Loading:
         return owner is Owner.USER or (owner is Owner.LIBRARY and module.partition(".")[0] in self._started)
 
     def code_of(self, module: str, file: str) -> CodeType | None:
-        """The rewritten code of a module; None if it is not the user's or cannot be rewritten."""
+        """The rewritten code of a module; None if it stays as it is, or cannot be rewritten."""
         try:
             if not self.is_wanted(module, file):
-                return None
+                return self._library_code_of(module, file)
             changes = self._changes_of(file)
             with open(file, "rb") as opened:
                 source = opened.read()
@@ -114,10 +129,30 @@ class Loading:
     def _compiled(self, source: bytes, file: str, changes: Sequence[CodeChange]) -> CodeType:
         tree = changed_tree(source, file, changes)
         if self._rewrites:
-            tree = rewritten(tree, file)
+            tree = rewritten(tree, file, asks_for_results=self._takes_notes)
             _rewritten_files.add(file)
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         return code
+
+    def _library_code_of(self, module: str, file: str) -> CodeType | None:
+        """The code of a library's module in which the making and seeding of generators is probed; None if there is nothing of that."""
+        is_wanted = self._takes_notes or original_path(os.path.abspath(file)) in self._library_files
+        if not (self._rewrites and is_wanted) or owner_of_module(module, file) is not Owner.LIBRARY:
+            return None
+        with open(file, "rb") as opened:
+            source = opened.read(_MOST_BYTES + 1)
+        if len(source) > _MOST_BYTES or _SEEDING.search(source) is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                # The program would have loaded it from a cache, without the compiler's warnings.
+                warnings.simplefilter("ignore")
+                tree = library_rewritten(ast.parse(source, file), file, SEEDING_NAMES)
+                code: CodeType = compile(tree, file, "exec", dont_inherit=True)
+                return code
+        except (ValueError, RecursionError):
+            # Of a library nobody expects notes.
+            return None
 
     def rewritten_cell(self, tree: ast.Module, file: str) -> ast.Module:
         """The rewritten syntax tree of a notebook's cell; the tree itself if it cannot be rewritten.
@@ -127,7 +162,9 @@ class Loading:
             file: What the cell's code objects are said to be of.
         """
         try:
-            result = rewritten(copy.deepcopy(tree), file) if self._rewrites else tree
+            result = tree
+            if self._rewrites:
+                result = rewritten(copy.deepcopy(tree), file, asks_for_results=self._takes_notes)
         except Exception as error:
             self._not_probed("__main__", file, f"{type(error).__name__}: {error}")
             return tree

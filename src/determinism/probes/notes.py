@@ -43,6 +43,8 @@ class Notes:
         self._folder = folder
         self.recorded: Callable[[], tuple[str | None, int]] = _no_records
         """The key of this process in the trace, and how many records it has made; no key where it is not recorded."""
+        self.origin: Callable[[Any], dict[str, Any]] | None = None
+        """Gives for a frame of a library what is to be noted of the line of the program that led there."""
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
 
@@ -89,6 +91,8 @@ class Notes:
         shown = None if value is None else value[:_MOST_SHOWN]
         note = {**_described(key), "occurrence": occurrence, "number": self._written, "digest": digest, "shown": shown}
         process, records = self.recorded()
+        if parsed(site).is_in_library and self.origin is not None:
+            note |= self.origin(sys._getframe(2))
         more = {name: detail() if callable(detail) else detail for name, detail in details.items()}
         self._write({**note, "records": records, "recorded_as": process, **more})
         self._written += 1
@@ -148,14 +152,9 @@ def _described(key: _Key) -> dict[str, Any]:
     site = parsed(text)
     return {
         "source": source,
-        "file": site.original_file,
-        "line": site.line,
-        "column": site.column,
-        "end_line": site.end_line,
-        "end_column": site.end_column,
-        "function": site.function,
-        "code": site.code,
+        **site.description,
         "thread": thread,
+        **({"is_in_library": True} if site.is_in_library else {}),
     }
 
 

@@ -36,8 +36,10 @@ MEMBERS = "__determinism_members__"
 """Asked for what a set is made from."""
 KEY = "__determinism_key__"
 """Asked for what is passed to be called by somebody else, with the site of the call."""
+RESULT = "__determinism_result__"
+"""Asked for what a call gave, with the site of the call; only where notes are taken."""
 
-ALL = (CALL, CALL_WITH, ARGUMENT, ITERATE, MEMBER, MEMBERS, KEY)
+ALL = (CALL, CALL_WITH, ARGUMENT, ITERATE, MEMBER, MEMBERS, KEY, RESULT)
 
 
 # The text by which rewritten code says where it is: a constant, so that it survives pickling and means the same
@@ -47,6 +49,8 @@ _MAX_CODE = 400
 
 UNORDERED = "u"
 """Mark of a place whose result goes straight to what does not mind the order: `sorted`, `set`, `len`."""
+IN_LIBRARY = "l"
+"""Mark of a place in an installed library."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,14 @@ class ProbedSite:
     """After the last byte."""
     function: str
     is_unordered: bool
+    is_in_library: bool = False
+    name_line: int = 0
+    """The line of the name of what is called, which in a chain of calls is not that on which the call begins; 0: it is."""
+
+    @property
+    def shown_line(self) -> int:
+        """The line that a reader takes for that of the call."""
+        return self.name_line or self.line
 
     @property
     def original_file(self) -> str:
@@ -72,21 +84,36 @@ class ProbedSite:
     @property
     def code(self) -> str:
         """The line, without its indentation."""
-        return redacted_code(linecache.getline(self.file, self.line).strip()[:_MAX_CODE])
+        return redacted_code(linecache.getline(self.file, self.shown_line).strip()[:_MAX_CODE])
+
+    @property
+    def description(self) -> dict[str, str | int]:
+        """The place as notes have it."""
+        return {
+            "file": self.original_file,
+            "line": self.line,
+            "column": self.column,
+            "end_line": self.end_line,
+            "end_column": self.end_column,
+            "name_line": self.shown_line,
+            "function": self.function,
+            "code": self.code,
+        }
 
 
 def site_text(site: ProbedSite) -> str:
     """The text that stands for a site."""
-    mark = UNORDERED if site.is_unordered else ""
-    numbers = f"{site.line}:{site.column}:{site.end_line}:{site.end_column}"
+    mark = UNORDERED * site.is_unordered + IN_LIBRARY * site.is_in_library
+    numbers = f"{site.line}:{site.column}:{site.end_line}:{site.end_column}:{site.name_line}"
     return f"{numbers}:{mark}:{site.function}:{site.file}"
 
 
 @cache
 def parsed(text: str) -> ProbedSite:
     """The site that a text stands for."""
-    line, column, end_line, end_column, mark, function, file = text.split(":", 6)
-    return ProbedSite(file, int(line), int(column), int(end_line), int(end_column), function, mark == UNORDERED)
+    line, column, end_line, end_column, name_line, mark, function, file = text.split(":", 7)
+    place = int(line), int(column), int(end_line), int(end_column)
+    return ProbedSite(file, *place, function, UNORDERED in mark, IN_LIBRARY in mark, int(name_line))
 
 
 # What is known of a piece of syntax by looking at it: what cannot be a set, what does not mind the order, where it
@@ -112,6 +139,7 @@ CALLS_BACK = frozenset({"key", "default_factory", "default", "target", "default_
 CALLS_FIRST = frozenset({"map", "filter", "starmap", "submit", "apply_async", "partial", "defaultdict"})
 COMPILED_FROM_BYTECODE = frozenset({"njit", "jit", "vectorize", "guvectorize", "cfunc", "stencil", "overload"})
 """Decorators of Numba, which compiles the bytecode of a function and knows no probes."""
+_GIVES_MEMBERS = (ast.GeneratorExp, ast.ListComp, ast.List, ast.Tuple)
 MAYBE_SETS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Set, ast.SetComp, ast.IfExp, ast.BoolOp,
                ast.NamedExpr, ast.Await)  # fmt: skip
 
@@ -168,28 +196,146 @@ _Function = TypeVar("_Function", ast.FunctionDef, ast.AsyncFunctionDef)
 _Comprehension = TypeVar("_Comprehension", ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-def rewritten(tree: ast.Module, file: str) -> ast.Module:
+def rewritten(tree: ast.Module, file: str, *, asks_for_results: bool = False) -> ast.Module:
     """The rewritten syntax tree of a module.
 
     Args:
         tree: As it was parsed; it is changed in place.
         file: Where it came from.
+        asks_for_results: Whether the probes are asked for what calls gave, too.
 
     Raises:
         RecursionError: It is nested too deeply.
     """
-    _Rewriter(file, frozenset(imported_names(tree.body))).visit(tree)
+    _Rewriter(file, frozenset(imported_names(tree.body)), asks_for_results).visit(tree)
     return tree
 
 
-class _Rewriter(ast.NodeTransformer):
+def library_rewritten(tree: ast.Module, file: str, names: frozenset[str]) -> ast.Module:
+    """The syntax tree of a library's module, of which only some calls ask the probes.
+
+    Args:
+        tree: As it was parsed; it is changed in place.
+        file: Where it came from.
+        names: The last names of what is called there.
+
+    Raises:
+        RecursionError: It is nested too deeply.
+    """
+    _LibraryRewriter(file, frozenset(imported_names(tree.body)), names).visit(tree)
+    return tree
+
+
+def _name_line(node: ast.expr) -> int:
+    """The line of the name of what is called; of what is no call that on which it begins."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.end_lineno or node.lineno
+    return node.lineno
+
+
+class _Asking(ast.NodeTransformer):
+    """Knows where it is, and puts probes around expressions."""
+
+    _is_in_library = False
+
     def __init__(self, file: str, imported: frozenset[str]) -> None:
         self._file = file
         self._imported = imported
         self._scopes: list[str] = []
         self._is_unordered = False
-        self._moved: dict[ast.expr, tuple[int, int]] = {}
-        """Where calls began whose line was moved."""
+        self._moved: dict[ast.expr, tuple[int, int, int]] = {}
+        """Where calls began whose line was moved, and the line of their name."""
+
+    def _asked_for_callee(self, node: ast.Call, function: ast.expr, probe: str) -> None:
+        """Ask for what is called; `function` is that as it was written."""
+        asked = self._asked(probe, node.func, of=node)
+        self._moved[node] = (node.lineno, node.col_offset, _name_line(node))
+        if isinstance(function, ast.Attribute) and not (
+            isinstance(function.value, ast.Name) and function.value.id in self._imported
+        ):
+            keep_line_of_method(node, function)
+        node.func = asked
+
+    def _asked(self, probe: str, node: ast.expr, of: ast.expr | None = None) -> ast.Call:
+        """A call of a probe with a site and an expression; it lies where the expression lies.
+
+        Args:
+            probe: Name of the probe.
+            node: The expression.
+            of: What the site is of, if not of the expression.
+        """
+        place = node if of is None else of
+        line, column, name_line = self._moved.get(place) or (place.lineno, place.col_offset, _name_line(place))
+        site = ProbedSite(
+            self._file,
+            line,
+            column,
+            place.end_lineno or place.lineno,
+            place.end_col_offset or place.col_offset,
+            ".".join(self._scopes[: -1 if self._scopes[-1:] == ["<locals>"] else None]) or "<module>",
+            self._is_unordered,
+            self._is_in_library,
+            name_line if name_line != line else 0,
+        )
+        at = ast.copy_location(ast.Name(probe, ast.Load()), node)
+        text = ast.copy_location(ast.Constant(site_text(site)), node)
+        return ast.copy_location(ast.Call(at, [text, node], []), node)
+
+    def _visited(self, node: _Node) -> _Node:
+        result: _Node = self.visit(node)
+        return result
+
+    @contextmanager
+    def _scope(self, *names: str) -> Iterator[None]:
+        self._scopes += names
+        yield
+        del self._scopes[-len(names) :]
+
+    @contextmanager
+    def _order(self, is_unordered: bool) -> Iterator[None]:
+        before, self._is_unordered = self._is_unordered, is_unordered
+        yield
+        self._is_unordered = before
+
+
+class _LibraryRewriter(_Asking):
+    """Asks the probes at calls by some names, and nowhere else."""
+
+    _is_in_library = True
+
+    def __init__(self, file: str, imported: frozenset[str], names: frozenset[str]) -> None:
+        super().__init__(file, imported)
+        self._names = names
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return self._function(node)
+
+    def _function(self, node: _Function) -> _Function:
+        if not any(last_name(decorator) in COMPILED_FROM_BYTECODE for decorator in node.decorator_list):
+            with self._scope(node.name, "<locals>"):
+                node.body = [self._visited(statement) for statement in node.body]
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        with self._scope(node.name):
+            node.body = [self._visited(statement) for statement in node.body]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        function = node.func
+        if isinstance(function, ast.Name | ast.Attribute) and last_name(function) in self._names:
+            self._asked_for_callee(node, function, CALL)
+        return node
+
+
+class _Rewriter(_Asking):
+    def __init__(self, file: str, imported: frozenset[str], asks_for_results: bool) -> None:
+        super().__init__(file, imported)
+        self._asks_for_results = asks_for_results
 
     # What surrounds: definitions, whose decorators, annotations and bases stay as they are.
 
@@ -330,14 +476,12 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(function, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
             return node
         with self._order(is_unordered):
-            asked = self._asked(CALL_WITH if asks else CALL, node.func, of=node)
-        self._moved[node] = (node.lineno, node.col_offset)
-        if isinstance(function, ast.Attribute) and not (
-            isinstance(function.value, ast.Name) and function.value.id in self._imported
-        ):
-            keep_line_of_method(node, function)
-        node.func = asked
-        return node
+            self._asked_for_callee(node, function, CALL_WITH if asks else CALL)
+            if not self._asks_for_results:
+                return node
+            result = self._asked(RESULT, node)
+        self._moved[result] = self._moved[node]
+        return result
 
     def _arguments(self, node: ast.Call, name: str, which: str) -> bool:
         """Have arguments looked at; whether any of these needs to know what is called."""
@@ -349,7 +493,7 @@ class _Rewriter(ast.NodeTransformer):
             node.args = [self._asked(MEMBER, node.args[0], of=node)]
         elif which == "sets" and not (is_name and name in NO_SOURCE):
             for index, argument in enumerate(node.args):
-                if may_be_set(argument):
+                if may_be_set(argument) or (name == "update" and isinstance(argument, _GIVES_MEMBERS)):
                     node.args[index], asks = self._argument(node, argument, str(index)), True
             for keyword in node.keywords:
                 if keyword.arg is not None and keyword.arg not in CALLS_BACK and may_be_set(keyword.value):
@@ -370,50 +514,11 @@ class _Rewriter(ast.NodeTransformer):
         asked.args.append(ast.copy_location(ast.Constant(name), argument))
         return asked
 
-    # How it is written.
-
     def _iterated(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Call):
-            called = node.func.args[1] if is_call_of(node.func, CALL, CALL_WITH) else node.func
+            call = node.args[1] if is_call_of(node, RESULT) else node
+            function = call.func if isinstance(call, ast.Call) else call
+            called = function.args[1] if is_call_of(function, CALL, CALL_WITH) else function
             if isinstance(called, ast.Name) and called.id in NO_SETS:
                 return node
         return self._asked(ITERATE, node) if may_be_set(node) else node
-
-    def _asked(self, probe: str, node: ast.expr, of: ast.expr | None = None) -> ast.Call:
-        """A call of a probe with a site and an expression; it lies where the expression lies.
-
-        Args:
-            probe: Name of the probe.
-            node: The expression.
-            of: What the site is of, if not of the expression.
-        """
-        place = node if of is None else of
-        line, column = self._moved.get(place, (place.lineno, place.col_offset))
-        site = ProbedSite(
-            self._file,
-            line,
-            column,
-            place.end_lineno or place.lineno,
-            place.end_col_offset or place.col_offset,
-            ".".join(self._scopes[: -1 if self._scopes[-1:] == ["<locals>"] else None]) or "<module>",
-            self._is_unordered,
-        )
-        at = ast.copy_location(ast.Name(probe, ast.Load()), node)
-        text = ast.copy_location(ast.Constant(site_text(site)), node)
-        return ast.copy_location(ast.Call(at, [text, node], []), node)
-
-    def _visited(self, node: _Node) -> _Node:
-        result: _Node = self.visit(node)
-        return result
-
-    @contextmanager
-    def _scope(self, *names: str) -> Iterator[None]:
-        self._scopes += names
-        yield
-        del self._scopes[-len(names) :]
-
-    @contextmanager
-    def _order(self, is_unordered: bool) -> Iterator[None]:
-        before, self._is_unordered = self._is_unordered, is_unordered
-        yield
-        self._is_unordered = before

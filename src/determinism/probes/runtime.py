@@ -21,6 +21,7 @@ from determinism.import_hook import after_import
 from determinism.probes import rewrite
 from determinism.probes.loading import is_rewritten
 from determinism.probes.notes import Notes
+from determinism.probes.origins import Origins
 from determinism.probes.rewrite import parsed
 from determinism.run_spec import ProbeRequest
 
@@ -471,9 +472,10 @@ _Callee = Any
 class Probes:
     """The probes of this process."""
 
-    def __init__(self, probing: Probing, table: SourceTable) -> None:
+    def __init__(self, probing: Probing, table: SourceTable, origins: Origins | None = None) -> None:
         self._probing = probing
         self._table = table
+        self._origins = origins
         self._no_sets: set[type] = {list, tuple, str, int, float, dict, range, type(None), bool}
         self._callees: dict[str, _Callee] = {}
         """What is called at a site; never an object of the program, which would be kept alive."""
@@ -489,9 +491,11 @@ class Probes:
         They are functions and not methods, because compilers that trace Python can be told about these.
         """
         imported, by_identity, method_names = self._table.imported, self._table.by_identity, self._table.method_names
-        callees, no_sets, bound = self._callees, self._no_sets, self._bound
+        callees, bound, origins = self._callees, self._bound, self._origins
 
         def call(site: str, function: Any) -> Any:
+            if origins is not None:
+                origins.called(site, function)
             if imported:
                 self._table.resolve()
             source = by_identity.get(id(function))
@@ -509,7 +513,7 @@ class Probes:
             kind = type(function)
             if kind is FunctionType:
                 callees[site] = function.__code__
-                if not imported and id(function) not in by_identity:
+                if not imported and id(function) not in by_identity and origins is None:
                     return function
             elif _is_builtin(kind):
                 name = function.__name__
@@ -520,6 +524,19 @@ class Probes:
                 callees[site] = function if issubclass(kind, type) else kind
             return call(site, function)
 
+        return {
+            rewrite.CALL: call,
+            rewrite.CALL_WITH: call_with,
+            rewrite.MEMBER: self._member_probe(),
+            rewrite.MEMBERS: self._members_probe(),
+            rewrite.KEY: self._key_probe(call),
+            rewrite.RESULT: self._result_probe(),
+            **self._value_probes(),
+        }
+
+    def _value_probes(self) -> dict[str, Any]:
+        callees, no_sets, members = self._callees, self._no_sets, self._members_probe()
+
         def iterate(site: str, value: Any) -> Any:
             try:
                 return value if type(value) in no_sets else self._iterated(site, value)
@@ -528,19 +545,13 @@ class Probes:
 
         def argument(site: str, value: Any, name: str = "0") -> Any:
             try:
+                if callees.get(site) == "set.update":
+                    return members(site, value)
                 return value if type(value) in no_sets else self._argument(site, value, name)
             except Exception:
                 return value
 
-        return {
-            rewrite.CALL: call,
-            rewrite.CALL_WITH: call_with,
-            rewrite.ITERATE: iterate,
-            rewrite.ARGUMENT: argument,
-            rewrite.MEMBER: self._member_probe(),
-            rewrite.MEMBERS: self._members_probe(),
-            rewrite.KEY: self._key_probe(call),
-        }
+        return {rewrite.ITERATE: iterate, rewrite.ARGUMENT: argument}
 
     def _bound(self, site: str, source: SourceFunction, function: Any) -> Any:
         use = Use(self._probing, site, source.source)
@@ -591,6 +602,17 @@ class Probes:
             return value
 
         return member
+
+    def _result_probe(self) -> Any:
+        origins = self._origins
+        sites = frozenset() if origins is None else origins.sites
+
+        def result(site: str, value: Any) -> Any:
+            if site in sites and origins is not None:
+                origins.made(site, value)
+            return value
+
+        return result
 
     def _members_probe(self) -> Any:
         def members(_: str, values: Any) -> Any:

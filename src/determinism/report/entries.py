@@ -125,10 +125,7 @@ _KINDS = {
     Kind.RNG: "a random op ran with different states of its random generator",
     Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
     Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",
-    Kind.ORDER: (
-        "the same values came in a different order, because the program went through something without a fixed one, "
-        "such as a set, a queue or a folder listing"
-    ),
+    Kind.ORDER: "the same values came in a different order",
     Kind.UNINITIALIZED: "the op read memory that nobody had written to, so it got whatever was there",
     Kind.MUTATION: (
         "a tensor was changed between two ops by something else, such as a NumPy view, another thread or process, or an extension"

@@ -274,21 +274,48 @@ PROCESS_FUNCTIONS: tuple[SourceFunction, ...] = (
 
 CHECKPOINT = "checkpoint-rng"
 LOADER = "loader-order"
+PIPELINE = "pipeline-order"
 
 
 def _choosing(name: str) -> Callable[[Use, Function, tuple[Any, ...], dict[str, Any]], Any]:
     """A function for which an argument, given as False, gives something up."""
 
     def called(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if keywords.get(name, True):
+        place = _place_of(name, function)
+        is_positional = place is not None and place < len(arguments)
+        chosen = arguments[place] if is_positional and place is not None else keywords.get(name, True)
+        if chosen is None or chosen:
             return function(*arguments, **keywords)
-        if use.is_fixed:
-            keywords = {**keywords, name: True}
-        else:
+        if not use.is_fixed:
             use.note(lambda: None)
+        elif is_positional and place is not None:
+            arguments = (*arguments[:place], True, *arguments[place + 1 :])
+        else:
+            keywords = {**keywords, name: True}
         return function(*arguments, **keywords)
 
     return called
+
+
+def _place_of(name: str, function: Function) -> int | None:
+    """Which of the arguments of a call a parameter is; None if that is not known."""
+    code = getattr(function, "__code__", None)
+    if code is None or name not in code.co_varnames[: code.co_argcount]:
+        return None
+    return int(code.co_varnames.index(name)) - hasattr(function, "__self__")
+
+
+def _with_options(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`Dataset.with_options`: the options may say that elements come in any order."""
+    options: Any = arguments[0] if arguments else keywords.get("options")
+    if options is None or options.deterministic is not False:
+        return function(*arguments, **keywords)
+    if not use.is_fixed:
+        use.note(lambda: None)
+        return function(*arguments, **keywords)
+    ordered = type(options)()
+    ordered.deterministic = True
+    return function(options.merge(ordered))
 
 
 TRAINING_FUNCTIONS: tuple[SourceFunction, ...] = (
@@ -296,4 +323,11 @@ TRAINING_FUNCTIONS: tuple[SourceFunction, ...] = (
         CHECKPOINT, _choosing("preserve_rng_state"), "torch.utils.checkpoint", "checkpoint checkpoint_sequential"
     ),
     *functions(LOADER, _choosing("in_order"), "torch.utils.data.dataloader", "DataLoader DataLoader.__init__"),
+    *functions(
+        PIPELINE,
+        _choosing("deterministic"),
+        "tensorflow",
+        "data.Dataset.map data.Dataset.interleave data.Dataset.batch data.Dataset.padded_batch data.Dataset.ragged_batch",
+    ),
+    *functions(PIPELINE, _with_options, "tensorflow", "data.Dataset.with_options"),
 )

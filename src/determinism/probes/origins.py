@@ -1,0 +1,223 @@
+"""Which line of the program the objects and functions of a library came from, so that a library that seeds itself leads back to it.
+
+A sampler asks for entropy long after the line that made it, and a stage of a pipeline runs when somebody iterates. So what
+the program's calls of a library give is remembered, with what hangs on it, by the line of the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Container, Iterator
+from typing import Any
+
+from determinism.probes.rewrite import ProbedSite, parsed
+from determinism.source_files import Owner, owner_of, owner_of_module
+
+SEED_PARAMETERS = ("seed", "random_state", "random_seed", "rng_seed", "base_seed", "rng", "generator")
+"""Names of parameters that take a seed, or a generator; the first that a function has is the one to give."""
+
+_PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), type(...), range, slice, type, types.ModuleType})
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+_MOST_OBJECTS = 300
+_MOST_PARTS = 40
+_MOST_KNOWN = 100_000
+_MOST_FRAMES = 60
+
+
+class Origins:
+    """The lines of the program by which objects of libraries were made."""
+
+    def __init__(self) -> None:
+        """Nothing was made yet."""
+        self._seen: set[str] = set()
+        self._owners: dict[str, Owner] = {}
+        self._callees: dict[str, Any] = {}
+        """What of a library was called at a site."""
+        self._sites: dict[tuple[str, int, int], str] = {}
+        """By file and end, which the compiler leaves where they are."""
+        self._objects: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._codes: dict[int, str] = {}
+        """The call that handed a function of a library on, by the identity of its code."""
+
+    @property
+    def sites(self) -> Container[str]:
+        """Those at which something of a library was called."""
+        return self._callees.keys()
+
+    def called(self, site: str, function: Any) -> None:
+        """Something is called at a site of the program; what is found out of a site holds for the next calls there."""
+        if site in self._seen:
+            return
+        self._seen.add(site)
+        callee = function.__func__ if type(function) is types.MethodType else function
+        if not isinstance(callee, types.FunctionType | type):
+            callee = type(callee)
+        try:
+            if self._owner(callee) is not Owner.LIBRARY:
+                return
+        except Exception:
+            return
+        self._callees[site] = callee
+        place = parsed(site)
+        self._sites[place.file, place.end_line, place.end_column] = site
+
+    def made(self, site: str, value: Any) -> None:
+        """A call at a site of the program gave something."""
+        if site not in self._callees or type(value) in _PLAIN or len(self._objects) >= _MOST_KNOWN:
+            return
+        waiting, left = deque([value]), _MOST_OBJECTS
+        try:
+            while waiting and left:
+                left -= 1
+                waiting.extend(self._parts(site, waiting.popleft()))
+        except Exception:
+            # Another thread changed a container meanwhile.
+            return
+
+    def _parts(self, site: str, value: Any) -> Iterator[Any]:
+        """Remember an object, and give what hangs on it, unless it was known before."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return
+        if kind in _CONTAINERS:
+            yield from list(value)[:_MOST_PARTS]
+        elif kind is dict:
+            yield from list(value.values())[:_MOST_PARTS]
+        elif kind is functools.partial:
+            yield from (value.func, *value.args, *value.keywords.values())
+        elif kind is types.MethodType:
+            yield from (value.__self__, value.__func__)
+        elif kind is types.GeneratorType:
+            self._codes.setdefault(id(value.gi_code), site)
+        elif kind is types.FunctionType:
+            if self._owner(value) is Owner.LIBRARY:
+                self._codes.setdefault(id(value.__code__), site)
+            yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
+        elif self._owner(kind) is Owner.LIBRARY and self._is_new(site, value):
+            try:
+                yield from list(object.__getattribute__(value, "__dict__").values())[:_MOST_PARTS]
+            except AttributeError:
+                return
+
+    def _is_new(self, site: str, value: Any) -> bool:
+        known = self._objects.get(id(value))
+        if known is not None and known[0]() is value:
+            return False
+        try:
+            self._objects[id(value)] = weakref.ref(value), site
+        except TypeError:
+            # It has no place for a weak reference, and must not be kept alive.
+            return True
+        return True
+
+    def _owner(self, value: Any) -> Owner:
+        module = str(getattr(value, "__module__", None) or "")
+        known = self._owners.get(module)
+        if known is None:
+            file = getattr(sys.modules.get(module), "__file__", None)
+            known = Owner.FOREIGN if file is None else owner_of_module(module, file)
+            self._owners[module] = known
+        return known
+
+    def led_to(self, frame: types.FrameType | None) -> dict[str, Any]:
+        """The line of the program that led to what a library does now, and how a seed can be given there.
+
+        Args:
+            frame: The library's, or one that it called.
+
+        Returns:
+            What a note says of it; nothing if no line is known.
+        """
+        try:
+            return self._led_to(frame)
+        except Exception:
+            return {}
+
+    def _led_to(self, frame: types.FrameType | None) -> dict[str, Any]:
+        asked: list[types.FrameType] = []
+        site: str | None = None
+        while frame is not None and len(asked) < _MOST_FRAMES and (owner := owner_of(frame)) is not Owner.USER:
+            if owner is Owner.LIBRARY:
+                asked.append(frame)
+                site = site or self._site_of(frame)
+            frame = frame.f_back
+        if site is None:
+            if frame is None or owner_of(frame) is not Owner.USER:
+                return {}
+            site = self._sites.get(_end_of(frame))
+            if site is None:
+                return {"led": _line_of(frame)}
+        argument, is_declared = self._argument(site, asked)
+        return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
+
+    def _site_of(self, frame: types.FrameType) -> str | None:
+        """The call that made the object whose method runs, or handed the function on that runs."""
+        code = frame.f_code
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            known = self._objects.get(id(first))
+            if known is not None and known[0]() is first:
+                return known[1]
+        return self._codes.get(id(code))
+
+    def _argument(self, site: str, asked: list[types.FrameType]) -> tuple[str | None, bool]:
+        """The parameter that takes a seed: of what was called or, where that passes everything on, of what asks; and which it is."""
+        code = _code_of(self._callees.get(site))
+        if code is None:
+            return None, False
+        for name in SEED_PARAMETERS:
+            if name in _parameters(code):
+                return name, True
+        if code.co_flags & _VARKEYWORDS:
+            for frame in asked:
+                found = [name for name in SEED_PARAMETERS if name in _parameters(frame.f_code)]
+                unset = [name for name in found if frame.f_locals.get(name, 0) is None]
+                if unset:
+                    return unset[0], False
+        return None, False
+
+
+_VARKEYWORDS = 0x08
+"""`inspect.CO_VARKEYWORDS`; `inspect` is not imported before the program does."""
+
+
+def _parameters(code: types.CodeType) -> tuple[str, ...]:
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _code_of(callee: Any) -> types.CodeType | None:
+    """The code that takes the arguments of a call."""
+    if isinstance(callee, type):
+        callee = next((vars(one)["__init__"] for one in callee.__mro__ if "__init__" in vars(one)), None)
+    for _ in range(10):
+        callee = getattr(callee, "__wrapped__", callee)
+    code = getattr(callee, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _end_of(frame: types.FrameType) -> tuple[str, int, int]:
+    """The file, and where the call that a frame waits for ends."""
+    at = frame.f_lasti // 2
+    for number, (_, end_line, _, end_column) in enumerate(frame.f_code.co_positions()):
+        if number == at:
+            return frame.f_code.co_filename, end_line or 0, end_column or 0
+    return frame.f_code.co_filename, 0, 0
+
+
+def _line_of(frame: types.FrameType) -> dict[str, Any]:
+    """A line of the program of which no piece is known."""
+    line = frame.f_lineno or frame.f_code.co_firstlineno
+    function = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+    return ProbedSite(frame.f_code.co_filename, line, 0, line, 0, function, False).description

@@ -1,0 +1,174 @@
+"""A library that makes or seeds a generator is noted there, with the line of the program that led to it and the parameter for a seed."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from determinism.diagnose.fixes import code_fix
+from determinism.diagnose.sources import Source
+from determinism.run_spec import FixedSource, ProbeRequest
+from tests.e2e.probing import Ended, Stage
+
+LIBRARY = """
+import functools
+import os
+import random
+import time
+
+class Stage:
+    __slots__ = ("f", "args", "kw", "__weakref__")
+
+    def __init__(self, f, *args, **kw):
+        self.f, self.args, self.kw = f, args, kw
+
+def shuffled(data, size, seed=None):
+    rng = random.Random((os.getpid() + time.time()) if seed is None else seed)
+    data = list(data)
+    rng.shuffle(data)
+    return data
+
+class Pipeline:
+    def __init__(self, source, stages=()):
+        self.source, self.stages = source, list(stages)
+
+    def shuffle(self, size, **kw):
+        return Pipeline(self.source, [*self.stages, functools.partial(shuffled, size=size, **kw)])
+
+    def map(self, f):
+        return Pipeline(self.source, [*self.stages, functools.partial(map, f)])
+
+    def __iter__(self):
+        data = self.source
+        for stage in self.stages:
+            data = stage(data)
+        return iter(data)
+
+class Sampler:
+    def __init__(self, kind="uniform", *, random_state=None):
+        self.random_state = random_state
+        self._made = None
+
+    def draw(self):
+        if self._made is None:
+            self._made = random.Random(self.random_state)
+        return self._made.random()
+
+def drawn(count, rng=None):
+    rng = random.Random() if rng is None else rng
+    return [rng.random() for _ in range(count)]
+
+def caller():
+    import sys
+    return sys._getframe(1).f_code.co_name
+
+class Pool:
+    def __init__(self, seed=None):
+        self.sampler = Sampler(random_state=seed)
+"""
+IMPORTED = "from drawing import *\n"
+
+
+class Case(NamedTuple):
+    """A program, the line that is named, and what that becomes with a seed."""
+
+    program: str
+    line: str
+    fixed: str | None
+
+
+CASES = {
+    "made late": Case("s = Sampler()\nprint(s.draw())\n", "s = Sampler()", "s = Sampler(random_state=0)"),
+    "of two lines each": Case(
+        "a, b = Sampler(random_state=1), Sampler('x')\nprint(a.draw(), b.draw())\n",
+        "a, b = Sampler(random_state=1), Sampler('x')",
+        "a, b = Sampler(random_state=1), Sampler('x', random_state=0)",
+    ),
+    "given as none": Case(
+        "s = Sampler(random_state=None)\nprint(s.draw())\n", "s = Sampler(random_state=None)", "s = Sampler(random_state=0)"
+    ),
+    "passed on by keywords": Case(
+        "p = (\n    Pipeline('abcdefgh')\n    .shuffle(5)\n    .map(str)\n)\nprint(*p)\n", ".shuffle(5)", "    .shuffle(5, seed=0)"
+    ),
+    "a generator": Case("print(drawn(3))\n", "print(drawn(3))", "import random\nprint(drawn(3, rng=random.Random(0)))"),
+    "an object within": Case("p = Pool()\nprint(p.sampler.draw())\n", "p = Pool()", "p = Pool(seed=0)"),
+    "no parameter": Case("def f(s=Sampler):\n    return s()\ns = f()\nprint(s.draw())\n", "return s()", "    return s(random_state=0)"),
+}  # fmt: skip
+
+
+def staged(folder: Path, program: str) -> tuple[Stage, str]:
+    """The program beside an installed library, and the path of that."""
+    library = folder / "site-packages" / "drawing"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text(textwrap.dedent(LIBRARY), encoding="utf-8")
+    return Stage(folder, IMPORTED + program), str(library.parent)
+
+
+def runs(stage: Stage, request: ProbeRequest, path: str) -> list[Ended]:
+    return [stage.probed(request=request, PYTHONPATH=path) for _ in range(2)]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_line_and_seed(case: Case, tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, case.program)
+    (source,) = stage.differing(PYTHONPATH=path)
+
+    assert source.is_in_library and source.site.frame.file.endswith("drawing/__init__.py")
+    assert {led.site.frame.code for led in source.led_by} == {case.line}
+    change = code_fix(source)
+    text = None if change is None else "\n".join([*change.imports, change.code])
+    assert text == case.fixed
+
+    held = FixedSource(source.site.file, source.site.line, source.source)
+    one, other = runs(stage, ProbeRequest(fixed=(held,)), path)
+    assert one == other and one.status == 0
+    if change is not None:
+        one, other = runs(stage, ProbeRequest(changes=(change,)), path)
+        assert one == other and one.status == 0
+
+
+def test_every_line_that_led_there_gets_a_seed(tmp_path: Path) -> None:
+    stage, path = staged(tmp_path, "a = Sampler()\nb = Sampler()\nprint(a.draw(), b.draw())\n")
+    (source,) = stage.differing(PYTHONPATH=path)
+    change = code_fix(source)
+
+    assert change is not None
+    assert change.code == "a = Sampler(random_state=0)\nb = Sampler(random_state=0)"
+
+
+def test_a_library_with_seeds_is_no_source(tmp_path: Path) -> None:
+    stage, path = staged(
+        tmp_path, "s = Sampler(random_state=3)\nprint(s.draw(), *Pipeline('abc').shuffle(2, seed=1))\n"
+    )
+
+    assert stage.differing(PYTHONPATH=path) == []
+
+
+def test_a_library_sees_the_frame_that_calls_it(tmp_path: Path) -> None:
+    program = "def own():\n    return caller()\nprint(own())\nclass A(Sampler):\n    def __init__(self):\n        super().__init__()\nA()\n"
+    stage, path = staged(tmp_path, program)
+    (tmp_path / "notes").mkdir()
+    ended = stage.probed(request=ProbeRequest(notes=tmp_path / "notes"), PYTHONPATH=path)
+
+    assert ended == stage.plain(PYTHONPATH=path) == Ended(0, "own\n", "")
+
+
+def test_what_a_library_made_is_not_kept_alive(tmp_path: Path) -> None:
+    program = "import weakref\ns = Sampler()\ngone = weakref.ref(s)\ndel s\nprint(gone())\n"
+    stage, path = staged(tmp_path, program)
+    (tmp_path / "notes").mkdir()
+
+    assert stage.probed(request=ProbeRequest(notes=tmp_path / "notes"), PYTHONPATH=path).stdout == "None\n"
+
+
+def test_a_library_that_another_line_seeds_differently_is_named_by_that_line(tmp_path: Path) -> None:
+    program = "import os\na, b = [Sampler(random_state=n) for n in (1, 2)]\nc = Sampler(random_state=os.getpid())\nprint(a.draw(), b.draw(), c.draw())\n"
+    stage, path = staged(tmp_path, program)
+    sources: list[Source] = [one for one in stage.differing(PYTHONPATH=path) if one.is_in_library]
+
+    assert [led.site.frame.code for one in sources for led in one.led_by] == ["c = Sampler(random_state=os.getpid())"]
+    # It was given something: what varies there is the program's own.
+    assert code_fix(sources[0]) is None
