@@ -97,6 +97,7 @@ facts: $(INSTALLED)  ## Check what is known of ops, and write the index and the 
 	$(BIN)/python -m tests.architecture.knowledge_checks
 
 docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
+	$(BIN)/python -m tests.architecture.api_page
 	$(BIN)/python tests/architecture/command_line_page.py
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py

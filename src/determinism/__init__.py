@@ -11,10 +11,66 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
+    from determinism.comparison.result import BatchKind as BatchKind
+    from determinism.comparison.result import BatchRows as BatchRows
+    from determinism.comparison.result import BlindSpot as BlindSpot
+    from determinism.comparison.result import Cause as Cause
     from determinism.comparison.result import Comparison as Comparison
+    from determinism.comparison.result import Course as Course
+    from determinism.comparison.result import Dataflow as Dataflow
+    from determinism.comparison.result import DeadDifference as DeadDifference
+    from determinism.comparison.result import Divergence as Divergence
+    from determinism.comparison.result import Evidence as Evidence
+    from determinism.comparison.result import Experiment as Experiment
+    from determinism.comparison.result import FileChange as FileChange
+    from determinism.comparison.result import Fix as Fix
+    from determinism.comparison.result import FlowEdge as FlowEdge
+    from determinism.comparison.result import FlowNode as FlowNode
+    from determinism.comparison.result import FlowOutput as FlowOutput
+    from determinism.comparison.result import InputDifference as InputDifference
+    from determinism.comparison.result import Leftover as Leftover
+    from determinism.comparison.result import Likeness as Likeness
+    from determinism.comparison.result import Loss as Loss
+    from determinism.comparison.result import Missing as Missing
+    from determinism.comparison.result import OutputDifference as OutputDifference
+    from determinism.comparison.result import Parting as Parting
+    from determinism.comparison.result import Recorded as Recorded
+    from determinism.comparison.result import RowDifference as RowDifference
+    from determinism.comparison.result import RunSummary as RunSummary
+    from determinism.comparison.result import Status as CauseStatus
+    from determinism.comparison.result import StepSpan as StepSpan
+    from determinism.comparison.result import TrainingModule as TrainingModule
+    from determinism.comparison.result import Trouble as Trouble
+    from determinism.comparison.result import ValueExample as ValueExample
+    from determinism.comparison.result import ValuesApart as ValuesApart
+    from determinism.comparison.result import ValueStep as ValueStep
+    from determinism.comparison.result import Visible as Visible
     from determinism.comparison.runs import compare as compare
     from determinism.errors import DeterminismError as DeterminismError
+    from determinism.errors import LaunchError as LaunchError
+    from determinism.errors import StateError as StateError
+    from determinism.errors import TraceError as TraceError
+    from determinism.errors import UsageError as UsageError
+    from determinism.frameworks.session import AdapterSession as Recording
+    from determinism.knowledge.entries import Audit as Audit
+    from determinism.knowledge.entries import Basis as Basis
+    from determinism.knowledge.entries import Device as Device
+    from determinism.knowledge.entries import Direction as Direction
+    from determinism.knowledge.entries import Measurement as Measurement
+    from determinism.knowledge.entries import Op as Op
+    from determinism.knowledge.entries import OpVerdict as OpVerdict
+    from determinism.knowledge.entries import Source as Source
+    from determinism.knowledge.entries import SourceKind as SourceKind
+    from determinism.knowledge.entries import Status as OpRule
+    from determinism.knowledge.entries import VersionRange as VersionRange
+    from determinism.knowledge.query import Base as Base
+    from determinism.knowledge.query import Framework as Framework
+    from determinism.knowledge.query import Mode as Mode
+    from determinism.knowledge.query import OpStatus as OpStatus
     from determinism.knowledge.query import status as status
+    from determinism.knowledge.settings import Effect as Effect
+    from determinism.knowledge.settings import Remaining as Remaining
+    from determinism.knowledge.settings import Setting as Setting
     from determinism.session.check import check as check
     from determinism.session.enable import Patches as Patches
     from determinism.session.enable import Settings as Settings
@@ -24,32 +80,178 @@ if TYPE_CHECKING:
     from determinism.session.record import step as step
     from determinism.session.seeding import Seeds as Seeds
     from determinism.session.seeding import seed as seed
+    from determinism.trace.names import Frame as Frame
+    from determinism.types import Kind as Kind
+    from determinism.types import Level as Level
+    from determinism.types import Verdict as Verdict
     from determinism.types import __version__ as __version__
 
-_PLACES = {
-    "__version__": "determinism.types",
-    "Comparison": "determinism.comparison.result",
-    "DeterminismError": "determinism.errors",
-    "Patches": "determinism.session.enable",
-    "Seeds": "determinism.session.seeding",
-    "Settings": "determinism.session.enable",
-    "check": "determinism.session.check",
-    "check_batch_invariance": "determinism.batch.session",
-    "compare": "determinism.comparison.runs",
-    "enable": "determinism.session.enable",
-    "patch": "determinism.session.enable",
-    "record": "determinism.session.record",
-    "seed": "determinism.session.seeding",
-    "status": "determinism.knowledge.query",
-    "step": "determinism.session.record",
+_MODULES = {
+    "determinism.batch.session": ("check_batch_invariance",),
+    "determinism.comparison.result": (
+        "BatchKind",
+        "BatchRows",
+        "BlindSpot",
+        "Cause",
+        "Comparison",
+        "Course",
+        "Dataflow",
+        "DeadDifference",
+        "Divergence",
+        "Evidence",
+        "Experiment",
+        "FileChange",
+        "Fix",
+        "FlowEdge",
+        "FlowNode",
+        "FlowOutput",
+        "InputDifference",
+        "Leftover",
+        "Likeness",
+        "Loss",
+        "Missing",
+        "OutputDifference",
+        "Parting",
+        "Recorded",
+        "RowDifference",
+        "RunSummary",
+        "StepSpan",
+        "TrainingModule",
+        "Trouble",
+        "ValueExample",
+        "ValueStep",
+        "ValuesApart",
+        "Visible",
+        "CauseStatus",
+    ),
+    "determinism.comparison.runs": ("compare",),
+    "determinism.errors": (
+        "DeterminismError",
+        "LaunchError",
+        "StateError",
+        "TraceError",
+        "UsageError",
+    ),
+    "determinism.frameworks.session": ("Recording",),
+    "determinism.knowledge.query": (
+        "Base",
+        "Framework",
+        "Mode",
+        "OpStatus",
+        "status",
+    ),
+    "determinism.knowledge.entries": (
+        "Audit",
+        "Basis",
+        "Device",
+        "Direction",
+        "Measurement",
+        "Op",
+        "OpVerdict",
+        "Source",
+        "SourceKind",
+        "OpRule",
+        "VersionRange",
+    ),
+    "determinism.knowledge.settings": (
+        "Effect",
+        "Remaining",
+        "Setting",
+    ),
+    "determinism.session.check": ("check",),
+    "determinism.session.enable": (
+        "Patches",
+        "Settings",
+        "enable",
+        "patch",
+    ),
+    "determinism.session.record": (
+        "record",
+        "step",
+    ),
+    "determinism.session.seeding": (
+        "Seeds",
+        "seed",
+    ),
+    "determinism.trace.names": ("Frame",),
+    "determinism.types": (
+        "Kind",
+        "Level",
+        "Verdict",
+        "__version__",
+    ),
 }
+"""Where the public names come from."""
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+_OWN_NAMES = {"CauseStatus": "Status", "Recording": "AdapterSession", "OpRule": "Status"}
+"""What is called otherwise where it comes from, since it is one of several of that name."""
 
 __all__ = [
+    "Audit",
+    "Base",
+    "Basis",
+    "BatchKind",
+    "BatchRows",
+    "BlindSpot",
+    "Cause",
+    "CauseStatus",
     "Comparison",
+    "Course",
+    "Dataflow",
+    "DeadDifference",
     "DeterminismError",
+    "Device",
+    "Direction",
+    "Divergence",
+    "Effect",
+    "Evidence",
+    "Experiment",
+    "FileChange",
+    "Fix",
+    "FlowEdge",
+    "FlowNode",
+    "FlowOutput",
+    "Frame",
+    "Framework",
+    "InputDifference",
+    "Kind",
+    "LaunchError",
+    "Leftover",
+    "Level",
+    "Likeness",
+    "Loss",
+    "Measurement",
+    "Missing",
+    "Mode",
+    "Op",
+    "OpRule",
+    "OpStatus",
+    "OpVerdict",
+    "OutputDifference",
+    "Parting",
     "Patches",
+    "Recorded",
+    "Recording",
+    "Remaining",
+    "RowDifference",
+    "RunSummary",
     "Seeds",
+    "Setting",
     "Settings",
+    "Source",
+    "SourceKind",
+    "StateError",
+    "StepSpan",
+    "TraceError",
+    "TrainingModule",
+    "Trouble",
+    "UsageError",
+    "ValueExample",
+    "ValueStep",
+    "ValuesApart",
+    "Verdict",
+    "VersionRange",
+    "Visible",
     "check",
     "check_batch_invariance",
     "compare",
@@ -71,7 +273,7 @@ if not TYPE_CHECKING:
         place = _PLACES.get(name)
         if place is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(place), name)
+        return getattr(import_module(place), _OWN_NAMES.get(name, name))
 
 
 def __dir__() -> list[str]:

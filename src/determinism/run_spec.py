@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from determinism.types import PrecisionName
+
 RUN_VARIABLE = "DETERMINISM_RUN"
 """Environment variable with the specification, as JSON. `launch/notes.py` has the name too, for interpreters that cannot load this."""
 
@@ -33,7 +35,7 @@ class EnablingRequest:
     seed: int | None = None
     warn_only: bool = False
     threads: int | None = None
-    precision: str | None = None
+    precision: PrecisionName | None = None
     patch: bool = False
     """Whether ops without a deterministic implementation are replaced; see `determinism.patch`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 __version__ = "0.1.0"
 
@@ -12,7 +12,10 @@ NO_DIGEST = bytes(16)
 """Stands where bytes were not digested, because nobody wrote them or because they mean nothing."""
 
 
-PRECISIONS = ("highest", "high", "medium")
+LevelName = Literal["op", "module", "step"]
+"""The levels of recording as users write them."""
+PrecisionName = Literal["highest", "high", "medium"]
+PRECISIONS: tuple[PrecisionName, ...] = ("highest", "high", "medium")
 """How exact float32 matrix products can be asked to be."""
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "determinism"
 RESULTS = ROOT / "benchmarks" / "results"
 GENERATED = {
-    "formulas", "history", "known-settings", "messages", "myths", "ops-jax", "ops-libraries", "ops-python", "ops-pytorch",
+    "api", "formulas", "history", "known-settings", "messages", "myths", "ops-jax", "ops-libraries", "ops-python", "ops-pytorch",
     "ops-tensorflow", "patches-pytorch", "settings",
 }  # fmt: skip
 """Pages that are written by scripts, from data with dates of their own, or that have no measured number."""

@@ -129,6 +129,12 @@ def check_batch_invariance(
     Raises:
         UsageError: The batch cannot be cut into rows, or there are no two sizes.
         StateError: Something that the function can reach cannot be copied.
+
+    Example:
+        >>> import torch
+        >>> found = determinism.check_batch_invariance(torch.nn.ReLU(), torch.ones(4, 2), sizes=(1, 4))
+        >>> print(found.verdict)
+        same
     """
     count = rows_of(batch)
     wanted = sorted({min(size, count) for size in sizes if size > 0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -33,8 +33,8 @@ def status(
     framework: str | None,
     version: str | None,
     device: str | None,
-    direction: str | None,
-    verdict: str | None,
+    direction: Any,
+    verdict: Any,
     everything: bool,
     as_json: bool,
 ) -> None:

@@ -497,6 +497,18 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
         TraceError: A trace cannot be read.
+
+    Returns:
+        The comparison; `verdict` is `same`, `different` or `inconclusive`.
+
+    Example:
+        >>> import torch
+        >>> for run in ("run-1", "run-2"):
+        ...     with determinism.record(run):
+        ...         total = torch.rand(4).sum().item()
+        >>> found = determinism.compare("run-1", "run-2")
+        >>> print(found.verdict, found.first_divergence.kind, found.first_divergence.op)
+        different rng aten::rand
     """
     opened = [open_trace(Path(trace)) for trace in traces]
     comparison = compare_runs(opened, strict=strict, allow_failure=allow_failure)

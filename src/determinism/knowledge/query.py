@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from determinism.errors import UsageError
 from determinism.knowledge.entries import (
@@ -340,8 +340,8 @@ def status(
     framework: str | None = None,
     version: str | None = None,
     device: str | None = None,
-    direction: str | None = None,
-    verdict: str | None = None,
+    direction: Literal["forward", "backward"] | None = None,
+    verdict: Literal["deterministic", "nondeterministic", "raises", "depends", "unknown"] | None = None,
 ) -> list[OpStatus]:
     """What is known about the determinism of ops.
 
@@ -362,6 +362,12 @@ def status(
 
     Raises:
         UsageError: An op, a framework or a version is not known, or a version is given without saying whose it is.
+
+    Example:
+        >>> for found in determinism.status("scatter_add", framework="torch", version="2.13.0", device="cuda"):
+        ...     print(found.op.name)
+        torch.Tensor.scatter_add_
+        torch_scatter.scatter
     """
     wanted = _Wanted(
         framework=None if framework is None else framework_named(framework),
@@ -522,10 +528,9 @@ def disagreements(audit: Audit) -> Iterator[Disagreement]:
 
 def _declared(audit: Audit, one: Measurement) -> tuple[Status, ...]:
     release = audit.version.partition("+")[0]
+    direction: Any = one.direction
     try:
-        answers = status(
-            one.op, framework=audit.framework, version=release, device=audit.device, direction=one.direction
-        )
+        answers = status(one.op, framework=audit.framework, version=release, device=audit.device, direction=direction)
     except UsageError:
         # Nothing is known about it.
         return ()

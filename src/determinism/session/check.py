@@ -37,6 +37,12 @@ def check(
     Raises:
         StateError: Something that the function can reach cannot be copied.
         UsageError: No supported framework is imported, fewer than two runs are asked for, or it is no function.
+
+    Example:
+        >>> import torch
+        >>> found = determinism.check(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> print(found.verdict)
+        same
     """
     if not callable(function):
         raise UsageError(

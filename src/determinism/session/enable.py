@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from determinism.knowledge.settings import Control, Remaining
     from determinism.run_spec import FactorRequest
+    from determinism.types import PrecisionName
 
 
 # `determinism.patch`: deterministic replacements of ops that have no deterministic implementation of their own.
@@ -130,6 +131,11 @@ def patch() -> Patches:
 
     Returns:
         What was replaced. As a context (`with determinism.patch():`) it puts everything back at the end.
+
+    Example:
+        >>> with determinism.patch() as patches:
+        ...     print(patches.skipped.get("torch"))
+        None
     """
     patches = Patches()
     patches._begin()
@@ -558,7 +564,7 @@ def enable(
     *,
     warn_only: bool = False,
     threads: int | None = None,
-    precision: str | None = None,
+    precision: PrecisionName | None = None,
 ) -> Settings:
     """Make this process deterministic: PyTorch, TensorFlow with Keras, JAX, NumPy and Python, as far as they are installed.
 
@@ -577,6 +583,11 @@ def enable(
 
     Raises:
         UsageError: An argument is out of range; nothing was set.
+
+    Example:
+        >>> with determinism.enable(seed=1) as settings:
+        ...     print(settings["seed of random"].after)
+        1
     """
     request = Request(warn_only=warn_only, threads=threads, precision=precision)
     settings = Settings(SettingMaker(request))

@@ -22,7 +22,7 @@ from determinism.run_spec import RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, not_begun, write_manifest
-from determinism.types import Level
+from determinism.types import Level, LevelName
 
 if TYPE_CHECKING:
     from determinism.frameworks.session import AdapterSession
@@ -79,6 +79,13 @@ def step() -> None:
 
     From the first call on only these calls count as the ends of steps, no longer those of optimizers. Without a
     recording it does nothing.
+
+    Example:
+        >>> import torch
+        >>> with determinism.record("trace of steps"):
+        ...     for _ in range(3):
+        ...         total = torch.ones(2).sum()
+        ...         determinism.step()
     """
     for session in _sessions:
         session.step()
@@ -191,7 +198,7 @@ class _Folders:
 def record(
     path: str | os.PathLike[str],
     *,
-    level: str = "op",
+    level: LevelName | Level = "op",
     max_disk: int | None = None,
     paranoid: bool = False,
     values: int | None = None,
@@ -209,6 +216,16 @@ def record(
         UsageError: No supported framework is imported, the level does not exist, `values` is below 1, or a recording is
             running.
         TraceError: The folder cannot be used.
+
+    Yields:
+        The recording. What is given to its `returned` counts as read.
+
+    Example:
+        >>> import torch
+        >>> with determinism.record("trace", level="op") as recording:
+        ...     for _ in range(3):
+        ...         total = torch.ones(2).sum()
+        ...         determinism.step()
     """
     if level not in set(Level):
         raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")

@@ -258,6 +258,14 @@ def seed(
     Raises:
         UsageError: A number cannot name a stream.
         StateError: A framework's generators could not be seeded; all others were.
+
+    Example:
+        >>> import random
+        >>> seeds = determinism.seed(1)
+        >>> first = random.random()
+        >>> seeds.begin(epoch=0)
+        >>> random.random() == first
+        True
     """
     seeds = start(master, rank=rank, worker=worker, epoch=epoch, task=task)
     require_seeded()

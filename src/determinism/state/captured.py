@@ -346,6 +346,14 @@ def load(path: str | os.PathLike[str]) -> State:
 
     Raises:
         StateError: It does not exist, is no state, is damaged, or was written by a newer version.
+
+    Returns:
+        The state.
+
+    Example:
+        >>> determinism.state.capture(step=7).save("last.state")
+        >>> determinism.state.load("last.state").step
+        7
     """
     try:
         data = Path(path).read_bytes()
@@ -363,6 +371,14 @@ def from_bytes(data: bytes, name: str = "The data") -> State:
 
     Raises:
         StateError: They are no state, damaged, or of a newer version.
+
+    Returns:
+        The state.
+
+    Example:
+        >>> data = determinism.state.capture(step=7).to_bytes()
+        >>> determinism.state.from_bytes(data).step
+        7
     """
     try:
         length = int.from_bytes(data[:8], "little")
@@ -382,6 +398,15 @@ def from_dict(saved: Mapping[str, Any]) -> State:
 
     Raises:
         StateError: It is no state, damaged, or of a newer version.
+
+    Returns:
+        The state.
+
+    Example:
+        >>> import torch
+        >>> torch.save({"determinism": determinism.state.capture(step=7).to_dict()}, "last.pt")
+        >>> determinism.state.from_dict(torch.load("last.pt", weights_only=True)["determinism"]).step
+        7
     """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     try:
@@ -401,6 +426,14 @@ def from_tree(tree: Mapping[str, Any]) -> State:
 
     Raises:
         StateError: It is no state, damaged, or of a newer version.
+
+    Returns:
+        The state.
+
+    Example:
+        >>> tree = determinism.state.capture(step=7).to_tree()
+        >>> determinism.state.from_tree(tree).step
+        7
     """
     try:
         data = np.asarray(tree[_DOCUMENT], dtype=np.uint8).tobytes()

@@ -248,6 +248,14 @@ def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) 
 
     Raises:
         StateError: A part cannot be saved, or does not tell where it is.
+
+    Returns:
+        The state; `save` writes it to a file, and `gaps` says what could not be captured.
+
+    Example:
+        >>> state = determinism.state.capture(epoch=3, best_loss=0.25)
+        >>> state.epoch, state["best_loss"]
+        (3, 0.25)
     """
     encoder = Encoder()
     registered, unreadable = registered_states()
@@ -318,6 +326,14 @@ def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> li
     Raises:
         StateError: It does not fit here; the message says all of why.
         UsageError: `allow` names what is neither a part nor among these words.
+
+    Example:
+        >>> import random
+        >>> state = determinism.state.capture()
+        >>> first = random.random()
+        >>> changed = determinism.state.restore(state)
+        >>> random.random() == first
+        True
     """
     _check_allowed(state, allow)
     reasons = misfits(state.document["surroundings"], allow)
@@ -426,6 +442,14 @@ class Checkpointed:
 
     It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under a name of its own, since what ranks save under the same
     name counts there as the same and is kept once.
+
+    Example:
+        >>> checkpointed = determinism.state.Checkpointed(epoch=3)
+        >>> saved = checkpointed.state_dict()
+        >>> checkpointed.values["epoch"] = 4
+        >>> checkpointed.load_state_dict(saved)
+        >>> checkpointed.values["epoch"]
+        3
     """
 
     def __init__(self, *, allow: Collection[str] = (), **parts: Any) -> None:

@@ -19,6 +19,15 @@ def resumable(loader: Any) -> ResumableLoader:
 
     Raises:
         StateError: Its workers outlive the epoch, and nobody can put their states back.
+
+    Returns:
+        The loader, with `state_dict` and `load_state_dict`.
+
+    Example:
+        >>> import torch
+        >>> loader = determinism.state.resumable(torch.utils.data.DataLoader(range(6), batch_size=2))
+        >>> len(list(loader))
+        3
     """
     return ResumableLoader(loader)
 
