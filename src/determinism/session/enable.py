@@ -587,7 +587,7 @@ def enable(
     Example:
         >>> with determinism.enable(seed=1) as settings:
         ...     print(settings["seed of random"].after)
-        1
+        1 (rank 0)
     """
     request = Request(warn_only=warn_only, threads=threads, precision=precision)
     settings = Settings(SettingMaker(request))
