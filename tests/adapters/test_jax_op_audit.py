@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from determinism.audit.jax import Call, Case, Inputs, all_cases, measure
+from determinism.audit.harness import Case
+from determinism.audit.jax import AUDITOR, Call, Inputs
 from determinism.knowledge.entries import Measurement, index
 
 
 def measured(make: Callable[[Inputs], Call], runs: int = 6) -> dict[str, Measurement]:
     case = Case("an op", "a case", make, ("float32",))
-    found = measure(case, device="cpu", seed=0, runs=runs, seconds=60.0, deterministic_mode=False)
+    found = AUDITOR.measure(case, device="cpu", seed=0, runs=runs, seconds=60.0, deterministic_mode=False)
     return {one.direction: one for one in found}
 
 
@@ -73,7 +74,7 @@ def test_inputs_have_the_dtype_that_is_asked_for() -> None:
     seen = []
     case = Case("an op", "a case", lambda inputs: (jnp.sin, (inputs.normal(2),)), ("float64", "bfloat16"))
     case_seen = Case(case.op, case.name, lambda i: (seen.append(i.normal(2).dtype), case.make(i))[1], case.dtypes)
-    list(measure(case_seen, device="cpu", seed=0, runs=2, seconds=1.0, deterministic_mode=False))
+    list(AUDITOR.measure(case_seen, device="cpu", seed=0, runs=2, seconds=1.0, deterministic_mode=False))
 
     assert seen == [jnp.float64, jnp.bfloat16]
     assert kept == jax.config.jax_enable_x64
@@ -87,7 +88,15 @@ def test_an_op_that_is_not_there_is_kept() -> None:
 
 
 def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
-    request = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "threads": 1, "deterministic_mode": False}
+    request = {
+        "device": "cpu",
+        "seed": 0,
+        "runs": 2,
+        "seconds": 0.0,
+        "threads": 1,
+        "deterministic_mode": False,
+        "patched": False,
+    }
     finished = subprocess.run(
         [sys.executable, "-m", "determinism.audit.jax"],
         input=json.dumps({**request, "ops": ["jax.random.normal"]}),
@@ -105,16 +114,16 @@ def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
 
 def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
     names = {entry.name for entry in index().entries}
-    cases = list(all_cases())
+    cases = list(AUDITOR.all_cases())
 
     assert {case.op for case in cases} <= names
     assert len({(case.op, case.name) for case in cases}) == len(cases)
 
 
-@pytest.mark.parametrize("case", list(all_cases()), ids=lambda case: f"{case.op}, {case.name}")
+@pytest.mark.parametrize("case", list(AUDITOR.all_cases()), ids=lambda case: f"{case.op}, {case.name}")
 def test_every_case_runs(case: Case) -> None:
     small = Case(case.op, case.name, case.make, case.dtypes[:1])
-    found = list(measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
+    found = list(AUDITOR.measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
 
     assert [one.raised for one in found] == [None] * len(found)
     assert all(one.runs == 2 for one in found)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from determinism.audit.tensorflow import Call, Case, Inputs, all_cases, measure
+from determinism.audit.harness import Case
+from determinism.audit.tensorflow import AUDITOR, Call, Inputs
 from determinism.frameworks.tensorflow.enable import CONTROLS
 from determinism.knowledge.entries import Measurement, index
 
@@ -24,11 +25,11 @@ SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race 
 def measured(make: Callable[[Inputs], Call], runs: int = 6, **given: Any) -> dict[str, Measurement]:
     case = Case("an op", "a case", make, ("float32",))
     options = {"device": "cpu", "seed": 0, "runs": runs, "seconds": 60.0, "deterministic_mode": False, **given}
-    return {one.direction: one for one in measure(case, **options)}
+    return {one.direction: one for one in AUDITOR.measure(case, **options)}
 
 
 def case_of(op: str, name: str) -> Callable[[Inputs], Call]:
-    return next(case.make for case in all_cases() if (case.op, case.name) == (op, name))
+    return next(case.make for case in AUDITOR.all_cases() if (case.op, case.name) == (op, name))
 
 
 def test_equal_results_are_counted_once() -> None:
@@ -100,7 +101,15 @@ def test_a_refusal_is_kept_and_the_mode_put_back() -> None:
 
 
 def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
-    request = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "threads": 1, "deterministic_mode": True}
+    request = {
+        "device": "cpu",
+        "seed": 0,
+        "runs": 2,
+        "seconds": 0.0,
+        "threads": 1,
+        "deterministic_mode": True,
+        "patched": False,
+    }
     finished = subprocess.run(
         [sys.executable, "-m", "determinism.audit.tensorflow"],
         input=json.dumps({**request, "ops": ["tf.math.reduce_sum"]}),
@@ -117,16 +126,16 @@ def test_the_process_computes_with_as_many_threads_as_asked_for() -> None:
 
 def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
     names = {entry.name for entry in index().entries}
-    cases = list(all_cases())
+    cases = list(AUDITOR.all_cases())
 
     assert {case.op for case in cases} <= names
     assert len({(case.op, case.name) for case in cases}) == len(cases)
 
 
-@pytest.mark.parametrize("case", list(all_cases()), ids=lambda case: f"{case.op}, {case.name}")
+@pytest.mark.parametrize("case", list(AUDITOR.all_cases()), ids=lambda case: f"{case.op}, {case.name}")
 def test_every_case_runs(case: Case) -> None:
     small = Case(case.op, case.name, case.make, case.dtypes[:1])
-    found = list(measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
+    found = list(AUDITOR.measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
 
     assert [one.raised for one in found] == [None] * len(found)
     assert all(one.runs == 2 for one in found)

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.audit.torch import Call, Case, Inputs, all_cases, measure
+from determinism.audit.harness import Case
+from determinism.audit.torch import AUDITOR, Call, Inputs
 from determinism.knowledge.entries import Measurement, index
 
 
 def measured(make: Callable[[Inputs], Call], runs: int = 6, **given: Any) -> dict[str, Measurement]:
     case = Case("an op", "a case", make, ("float32",))
     options = {"device": "cpu", "seed": 0, "runs": runs, "seconds": 60.0, "deterministic_mode": False, **given}
-    return {one.direction: one for one in measure(case, **options)}
+    return {one.direction: one for one in AUDITOR.measure(case, **options)}
 
 
 def test_equal_results_are_counted_once() -> None:
@@ -89,17 +90,17 @@ def test_two_sets_of_inputs_from_one_seed_are_equal() -> None:
 
 def test_every_case_is_of_an_op_that_something_is_known_about() -> None:
     names = {entry.name for entry in index().entries}
-    cases = list(all_cases())
+    cases = list(AUDITOR.all_cases())
 
     assert {case.op for case in cases} <= names
     assert len({(case.op, case.name) for case in cases}) == len(cases)
 
 
 @pytest.mark.filterwarnings("ignore:.*(beta|deprecated).*:UserWarning")
-@pytest.mark.parametrize("case", list(all_cases()), ids=lambda case: f"{case.op}, {case.name}")
+@pytest.mark.parametrize("case", list(AUDITOR.all_cases()), ids=lambda case: f"{case.op}, {case.name}")
 def test_every_case_runs(case: Case) -> None:
     small = Case(case.op, case.name, case.make, case.dtypes[:1])
-    found = list(measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
+    found = list(AUDITOR.measure(small, device="cpu", seed=0, runs=2, seconds=0.0, deterministic_mode=False))
 
     assert [one.raised for one in found] == [None] * len(found)
     assert all(one.runs == 2 for one in found)
@@ -107,10 +108,12 @@ def test_every_case_runs(case: Case) -> None:
 
 def test_what_raises_in_deterministic_mode_runs_when_it_is_patched() -> None:
     case = next(
-        case for case in all_cases() if case.op == "torch.Tensor.put_" and case.name.startswith("accumulate=False")
+        case
+        for case in AUDITOR.all_cases()
+        if case.op == "torch.Tensor.put_" and case.name.startswith("accumulate=False")
     )
     options = {"device": "cpu", "seed": 0, "runs": 2, "seconds": 0.0, "deterministic_mode": True}
-    assert {one.raised is None for one in measure(case, **options) if one.direction == "forward"} == {False}
+    assert {one.raised is None for one in AUDITOR.measure(case, **options) if one.direction == "forward"} == {False}
     request = {**options, "threads": 1, "database": False, "patched": True, "ops": [case.op]}
     finished = subprocess.run(
         [sys.executable, "-m", "determinism.audit.torch"],

@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,36 +126,112 @@ Request = dict[str, Any]
 """What is asked for: what `determinism.audit.launch` says of the request and of the way to run it."""
 
 
-class NamedCase(Protocol):
-    """A case, as far as it is told about."""
+@dataclass(frozen=True)
+class Case:
+    """One way to call an op, on inputs that make it vary if anything does.
 
-    @property
-    def op(self) -> str:
-        """The name that the op is listed under."""
+    Attributes:
+        op: The name that the op is listed under in what is known.
+        name: What of the op it is, and on which inputs.
+        make: Makes the inputs, by the `Inputs` of the framework, and gives what calls the op with them.
+        dtypes: Names of the dtypes to try.
+    """
 
-    @property
-    def name(self) -> str:
-        """What of the op it is."""
-
-
-_Case = TypeVar("_Case", bound=NamedCase)
-
-
-def read_request() -> Request:
-    """What standard input asks for."""
-    request: Request = json.loads(sys.stdin.read())
-    return request
+    op: str
+    name: str
+    make: Callable[[Any], Any]
+    dtypes: Sequence[str] = ("float32",)
 
 
-def answer(
-    request: Request, about: dict[str, Any], cases: Iterable[_Case], measure: Callable[[_Case], Iterable[Measurement]]
-) -> None:
-    """Measure the cases that are asked for, and say each result as soon as it is there."""
-    chosen = [case for case in cases if not request["ops"] or case.op in request["ops"]]
-    _write({"cases": len(chosen), "about": about})
-    if about["has_device"]:
-        for case in chosen:
-            _write({"case": case.name, "measured": [asdict(one) for one in measure(case)]})
+class Auditor(ABC):
+    """Measures the ops of one framework, in a process of its own: `determinism audit` starts it, hands it a request on standard input,
+    and reads a line per result.
+    """
+
+    version: str
+    """Of the framework."""
+    errors: tuple[type[Exception], ...]
+    """What the framework raises for an op that it refuses to run."""
+    families: Sequence[Callable[[], Iterable[Case]]]
+    """Each gives the cases of the project for a family of ops, as far as they run on any device."""
+
+    @abstractmethod
+    def prepare(self, request: Request) -> None:
+        """Make what must be set before the first op runs: threads, and the deterministic mode where it cannot be switched later."""
+
+    @abstractmethod
+    def accelerators(self) -> list[str]:
+        """The names of the GPUs that the framework sees."""
+
+    @abstractmethod
+    def threads(self) -> int:
+        """How many threads compute on the CPU."""
+
+    @abstractmethod
+    def running(self, device: str, *, deterministic_mode: bool) -> AbstractContextManager[object]:
+        """Run ops on a device, in the deterministic mode or without it."""
+
+    @abstractmethod
+    def repeatable(self, case: Case, device: str, dtype: str, seed: int) -> Repeatable | None:
+        """A case on one set of inputs, made from the seed; None if there are no such inputs."""
+
+    def all_cases(self) -> Iterator[Case]:
+        """The cases of all families of ops."""
+        for cases in self.families:
+            yield from cases()
+
+    def cases(self, request: Request) -> Iterable[Case]:
+        """The cases that a request chooses from."""
+        return self.all_cases()
+
+    def measure(
+        self,
+        case: Case,
+        *,
+        device: str,
+        seed: int,
+        runs: int,
+        seconds: float,
+        deterministic_mode: bool,
+        patched: bool = False,
+    ) -> Iterator[Measurement]:
+        """Measure a case, for each of its dtypes and in both directions.
+
+        Args:
+            case: What to run.
+            device: Where: `cpu` or `cuda`.
+            seed: The inputs are made from it.
+            runs: How often, at most.
+            seconds: After this time a case is left, if it was run at least three times.
+            deterministic_mode: Whether to run in the framework's deterministic mode.
+            patched: Whether ops have been replaced, which is noted.
+        """
+        for dtype in case.dtypes:
+            about = Measurement(
+                case.op, case.name, "forward", dtype, self.threads(), deterministic_mode, 0, 0, patched=patched
+            )
+            with self.running(device, deterministic_mode=deterministic_mode):
+                run = self.repeatable(case, device, dtype, seed)
+                if run is not None:
+                    yield from count_results(run, about, runs=runs, seconds=seconds, errors=self.errors)
+
+    def main(self) -> int:
+        """Read the request on standard input, and write what was found on standard output, line by line."""
+        request: Request = json.loads(sys.stdin.read())
+        # Before threads are limited.
+        about = about_machine(self.version)
+        self.prepare(request)
+        about = with_device(about, request["device"], self.accelerators())
+        chosen = [case for case in self.cases(request) if not request["ops"] or case.op in request["ops"]]
+        _write({"cases": len(chosen), "about": about})
+        if about["has_device"]:
+            asked = {name: request[name] for name in _ASKED}
+            for case in chosen:
+                _write({"case": case.name, "measured": [asdict(one) for one in self.measure(case, **asked)]})
+        return 0
+
+
+_ASKED = ("device", "seed", "runs", "seconds", "deterministic_mode", "patched")
 
 
 def about_machine(version: str) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -17,38 +16,19 @@ from determinism.audit.harness import (
     FLOATS,
     MANY,
     Arrays,
-    about_machine,
-    answer,
+    Auditor,
+    Case,
+    Repeatable,
+    Request,
     array_bytes,
     available_processors,
-    count_results,
-    read_request,
-    with_device,
 )
 from determinism.digest import digest_bytes, digest_many
-from determinism.knowledge.entries import Measurement
 
 # A case: one way to call an op, on inputs that make it vary if anything does.
 
 Call = tuple[Callable[..., Any], tuple[jax.Array, ...]]
 """A function and the arrays to call it with: compiled code takes all of them as arguments, so that nothing is folded away."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One way to call an op.
-
-    Attributes:
-        op: The name that the op is listed under in what is known.
-        name: What of the op it is, and on which inputs.
-        make: Makes the inputs and gives the function with them; it is differentiated by those with floating point.
-        dtypes: Names of the dtypes to try.
-    """
-
-    op: str
-    name: str
-    make: Callable[[Inputs], Call]
-    dtypes: Sequence[str] = ("float32",)
 
 
 class Inputs:
@@ -131,29 +111,6 @@ def _sparse(inputs: Inputs) -> Call:
         return sparse.BCSR((values, columns, starts), shape=full.shape) @ dense
 
     return run, (inputs.array(matrix.data), matrix.indices, matrix.indptr, inputs.normal(128, 32))
-
-
-_REFUSALS = (RuntimeError, NotImplementedError)
-
-
-def measure(
-    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool
-) -> Iterator[Measurement]:
-    """Measure a case, for each of its dtypes and in both directions.
-
-    Args:
-        case: What to run.
-        device: Where: `cpu` or `cuda`.
-        seed: The inputs are made from it.
-        runs: How often, at most.
-        seconds: After this time a case is left, if it was run at least three times.
-        deterministic_mode: Whether this process was started with XLA's; it cannot be switched afterwards.
-    """
-    for dtype in case.dtypes:
-        about = Measurement(case.op, case.name, "forward", dtype, available_processors(), deterministic_mode, 0, 0)
-        with jax.enable_x64(True), jax.default_device(jax.devices(device)[0]):
-            run = _Compiled(case, Inputs(dtype, seed))
-            yield from count_results(run, about, runs=runs, seconds=seconds, errors=_REFUSALS)
 
 
 class _Compiled:
@@ -321,50 +278,52 @@ def _mapped(target: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array
     return jax.vmap(lambda t, v: t.at[index].add(v), in_axes=1, out_axes=1)(target, values)
 
 
-# Every case of the project: the ops that something is known about, as far as they run on any device.
-
-_FAMILIES = (
-    writing_cases,
-    reducing_cases,
-    layer_cases,
-    sampling_cases,
-)
-
-
-def all_cases() -> Iterator[Case]:
-    """The cases of all families of ops."""
-    for cases in _FAMILIES:
-        yield from cases()
-
-
-# Measures ops in a process of its own: `determinism audit` starts it, hands it a request, and reads a line per
-# result.
+# What XLA needs to be measured.
 
 _DETERMINISTIC_MODE = "--xla_gpu_exclude_nondeterministic_ops=true"
 
 
-def main() -> int:
-    """Read the request on standard input, and write what was found on standard output, line by line."""
-    request = read_request()
-    about = about_machine(jax.__version__)
-    # XLA reads both with its first op. It makes a thread per processor that it may use, and has no setting for fewer; where
-    # a system cannot limit these, the results say how many there were.
-    if request["threads"] is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request["threads"]])
-    if request["deterministic_mode"]:
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC_MODE}".strip()
-    given = {name: request[name] for name in ("device", "seed", "runs", "seconds", "deterministic_mode")}
-    about = with_device(about, request["device"], _gpus())
-    answer(request, about, all_cases(), partial(measure, **given))
-    return 0
+class JaxAuditor(Auditor):
+    """Measures compiled ops of JAX."""
+
+    version = jax.__version__
+    errors = (RuntimeError, NotImplementedError)
+    families = (writing_cases, reducing_cases, layer_cases, sampling_cases)
+
+    def prepare(self, request: Request) -> None:
+        """XLA reads both with its first op.
+
+        It makes a thread per processor that it may use, and has no setting for fewer; where a system cannot limit these, the results
+        say how many there were.
+        """
+        if request["threads"] is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request["threads"]])
+        if request["deterministic_mode"]:
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC_MODE}".strip()
+
+    def accelerators(self) -> list[str]:
+        """The names of the GPUs."""
+        try:
+            return [device.device_kind for device in jax.devices("cuda")]
+        except RuntimeError:
+            return []
+
+    def threads(self) -> int:
+        """One per processor that this process may use."""
+        return available_processors()
+
+    @contextmanager
+    def running(self, device: str, *, deterministic_mode: bool) -> Iterator[None]:
+        """The process was started with XLA's deterministic mode or without it; it cannot be switched afterwards."""
+        with jax.enable_x64(True), jax.default_device(jax.devices(device)[0]):
+            yield
+
+    def repeatable(self, case: Case, device: str, dtype: str, seed: int) -> Repeatable:
+        """A case on one set of inputs."""
+        return _Compiled(case, Inputs(dtype, seed))
 
 
-def _gpus() -> list[str]:
-    try:
-        return [device.device_kind for device in jax.devices("cuda")]
-    except RuntimeError:
-        return []
-
+AUDITOR = JaxAuditor()
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(AUDITOR.main())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,38 +15,19 @@ from determinism.audit.harness import (
     FLOATS,
     MANY,
     Arrays,
-    about_machine,
-    answer,
+    Auditor,
+    Case,
+    Repeatable,
+    Request,
     array_bytes,
     available_processors,
-    count_results,
-    read_request,
-    with_device,
 )
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.tensorflow.enable import CONTROLS
-from determinism.knowledge.entries import Measurement
 
 # A case: one way to call an op, on inputs that make it vary if anything does.
 
 Call = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One way to call an op.
-
-    Attributes:
-        op: The name that the op is listed under in what is known.
-        name: What of the op it is, and on which inputs.
-        make: Makes the inputs and gives what calls the op; each call gives the results of a fresh computation.
-        dtypes: Names of the dtypes to try.
-    """
-
-    op: str
-    name: str
-    make: Callable[[Inputs], Call]
-    dtypes: Sequence[str] = ("float32",)
 
 
 class Inputs:
@@ -292,27 +272,6 @@ def _ctc(inputs: Inputs) -> Call:
 # Runs a case again and again, and counts the different results forward and backward.
 
 _REFUSALS = (tf.errors.OpError, RuntimeError, ValueError, NotImplementedError)
-
-
-def measure(
-    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool
-) -> Iterator[Measurement]:
-    """Measure a case, for each of its dtypes and in both directions.
-
-    Args:
-        case: What to run.
-        device: Where: `cpu` or `cuda`.
-        seed: The inputs are made from it.
-        runs: How often, at most.
-        seconds: After this time a case is left, if it was run at least three times.
-        deterministic_mode: Whether to run with `tf.config.experimental.enable_op_determinism()`.
-    """
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
-    for dtype in case.dtypes:
-        about = Measurement(case.op, case.name, "forward", dtype, threads, deterministic_mode, 0, 0)
-        with _op_determinism(deterministic_mode), tf.device("/CPU:0" if device == "cpu" else "/GPU:0"):
-            run = _Taped(case, Inputs(dtype, seed))
-            yield from count_results(run, about, runs=runs, seconds=seconds, errors=_REFUSALS)
 
 
 @contextmanager
@@ -637,40 +596,42 @@ def _all(run: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[Inputs], Call]:
     return make
 
 
-# Every case of the project: the ops that something is known about, as far as they run on any device.
-
-_FAMILIES = (
-    writing_cases,
-    segment_cases,
-    image_cases,
-    layer_cases,
-    sampling_cases,
-)
+# What TensorFlow needs to be measured.
 
 
-def all_cases() -> Iterator[Case]:
-    """The cases of all families of ops."""
-    for cases in _FAMILIES:
-        yield from cases()
+class TensorFlowAuditor(Auditor):
+    """Measures eager ops of TensorFlow."""
+
+    version = tf.__version__
+    errors = _REFUSALS
+    families = (writing_cases, segment_cases, image_cases, layer_cases, sampling_cases)
+
+    def prepare(self, request: Request) -> None:
+        """TensorFlow makes its threads with its first op."""
+        tf.config.threading.set_intra_op_parallelism_threads(request["threads"] or 0)
+        tf.config.threading.set_inter_op_parallelism_threads(request["threads"] or 0)
+
+    def accelerators(self) -> list[str]:
+        """The names of the GPUs."""
+        gpus = tf.config.list_physical_devices("GPU")
+        return [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+
+    def threads(self) -> int:
+        """Those that share out the work of one op."""
+        return tf.config.threading.get_intra_op_parallelism_threads() or available_processors()
+
+    @contextmanager
+    def running(self, device: str, *, deterministic_mode: bool) -> Iterator[None]:
+        """Run on a device, with `tf.config.experimental.enable_op_determinism()` or without it."""
+        with _op_determinism(deterministic_mode), tf.device("/CPU:0" if device == "cpu" else "/GPU:0"):
+            yield
+
+    def repeatable(self, case: Case, device: str, dtype: str, seed: int) -> Repeatable:
+        """A case on one set of inputs."""
+        return _Taped(case, Inputs(dtype, seed))
 
 
-# Measures ops in a process of its own: `determinism audit` starts it, hands it a request, and reads a line per
-# result.
-
-
-def main() -> int:
-    """Read the request on standard input, and write what was found on standard output, line by line."""
-    request = read_request()
-    # TensorFlow makes its threads with its first op.
-    tf.config.threading.set_intra_op_parallelism_threads(request["threads"] or 0)
-    tf.config.threading.set_inter_op_parallelism_threads(request["threads"] or 0)
-    gpus = tf.config.list_physical_devices("GPU")
-    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
-    given = {name: request[name] for name in ("device", "seed", "runs", "seconds", "deterministic_mode")}
-    about = with_device(about_machine(tf.__version__), request["device"], names)
-    answer(request, about, all_cases(), partial(measure, **given))
-    return 0
-
+AUDITOR = TensorFlowAuditor()
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(AUDITOR.main())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,33 +16,15 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from determinism.audit.harness import about_machine, answer, count_results, read_request, with_device
+from determinism.audit.harness import Auditor, Case, Repeatable, Request
 from determinism.digest import digest_many
 from determinism.frameworks.torch.patches.catalogue import apply as replace_ops
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.knowledge.entries import Measurement
 
 # A case: one way to call an op, on inputs that make it vary if anything does.
 
 Call = Callable[[], Any]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One way to call an op.
-
-    Attributes:
-        op: The name that the op is listed under in what is known.
-        name: What of the op it is, and on which inputs.
-        make: Makes the inputs and gives what calls the op; each call gives the results of a fresh computation.
-        dtypes: Names of the dtypes to try.
-    """
-
-    op: str
-    name: str
-    make: Callable[[Inputs], Call]
-    dtypes: Sequence[str] = ("float32",)
 
 
 class Inputs:
@@ -353,42 +334,6 @@ def _sparse_mm(inputs: Inputs) -> Call:
 # Runs a case again and again, and counts the different results forward and backward.
 
 
-def measure(
-    case: Case, *, device: str, seed: int, runs: int, seconds: float, deterministic_mode: bool, patched: bool = False
-) -> Iterator[Measurement]:
-    """Measure a case, for each of its dtypes and in both directions.
-
-    Args:
-        case: What to run.
-        device: Where.
-        seed: The inputs are made from it.
-        runs: How often, at most.
-        seconds: After this time a case is left, if it was run at least three times.
-        deterministic_mode: Whether to run in `torch.use_deterministic_algorithms(True)`.
-        patched: Whether ops have been replaced, which is noted.
-    """
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(deterministic_mode)
-    try:
-        for dtype in case.dtypes:
-            for one in _measure(case, dtype, device, seed, runs, seconds):
-                yield replace(one, patched=patched)
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-def _measure(case: Case, dtype: str, device: str, seed: int, runs: int, seconds: float) -> Iterator[Measurement]:
-    mode = torch.are_deterministic_algorithms_enabled()
-    about = Measurement(case.op, case.name, "forward", dtype, torch.get_num_threads(), mode, 0, 0)
-    try:
-        run = _Differentiated(case, Inputs(device, dtype, seed))
-    except LookupError:
-        # The op database has not so many samples of it.
-        return
-    # Samples of the op database fail in every way where a device or a library is missing.
-    yield from count_results(run, about, runs=runs, seconds=seconds, errors=(Exception,))
-
-
 class _Differentiated:
     """Runs a case under autograd."""
 
@@ -657,46 +602,58 @@ def _unique(inputs: Inputs) -> Call:
     return lambda: torch.unique(values, return_inverse=True, return_counts=True)
 
 
-# Every case of the project: the ops that something is known about, as far as they run on any device.
-
-_FAMILIES = (
-    writing_cases,
-    reducing_cases,
-    layer_cases,
-    sampling_cases,
-    linear_algebra_cases,
-)
+# What PyTorch needs to be measured.
 
 
-def all_cases() -> Iterator[Case]:
-    """The cases of all families of ops."""
-    for cases in _FAMILIES:
-        yield from cases()
+class TorchAuditor(Auditor):
+    """Measures ops of PyTorch under autograd."""
+
+    version = torch.__version__
+    errors = (Exception,)
+    """Samples of the op database fail in every way where a device or a library is missing."""
+    families = (writing_cases, reducing_cases, layer_cases, sampling_cases, linear_algebra_cases)
+
+    def prepare(self, request: Request) -> None:
+        """Limit the threads, and replace ops if that is asked for."""
+        # Some ops say that they are new or old; that is not what is asked for.
+        warnings.simplefilter("ignore")
+        if request["threads"] is not None:
+            torch.set_num_threads(request["threads"])
+        # Replacements last as long as this is held on to.
+        self._replaced = replace_ops() if request["patched"] else None
+
+    def accelerators(self) -> list[str]:
+        """The names of the GPUs."""
+        return [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+
+    def threads(self) -> int:
+        """Those that share out the work of one op."""
+        return torch.get_num_threads()
+
+    def cases(self, request: Request) -> Iterable[Case]:
+        """Those of the project, or PyTorch's own samples."""
+        return database_cases() if request["database"] else self.all_cases()
+
+    @contextmanager
+    def running(self, device: str, *, deterministic_mode: bool) -> Iterator[None]:
+        """Run with `torch.use_deterministic_algorithms(True)` or without it; inputs are on the device already."""
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(deterministic_mode)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    def repeatable(self, case: Case, device: str, dtype: str, seed: int) -> Repeatable | None:
+        """A case on one set of inputs."""
+        try:
+            return _Differentiated(case, Inputs(device, dtype, seed))
+        except LookupError:
+            # The op database has not so many samples of it.
+            return None
 
 
-# Measures ops in a process of its own: `determinism audit` starts it, hands it a request, and reads a line per
-# result.
-
-_PASSED_ON = ("device", "seed", "runs", "seconds", "deterministic_mode", "patched")
-
-
-def main() -> int:
-    """Read the request on standard input, and write what was found on standard output, line by line."""
-    request = read_request()
-    # Some ops say that they are new or old; that is not what is asked for.
-    warnings.simplefilter("ignore")
-    if request["threads"] is not None:
-        torch.set_num_threads(request["threads"])
-    # Replacements last as long as this is held on to.
-    replaced = replace_ops() if request["patched"] else None
-    accelerators = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
-    about = with_device(about_machine(torch.__version__), request["device"], accelerators)
-    cases = database_cases() if request["database"] else all_cases()
-    answer(request, about, cases, partial(measure, **{name: request[name] for name in _PASSED_ON}))
-    if replaced is not None:
-        replaced.restore()
-    return 0
-
+AUDITOR = TorchAuditor()
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(AUDITOR.main())
