@@ -70,3 +70,19 @@ def test_processes_take_turns_only_where_they_share_memory() -> None:
     turns = Intervention.fix("process-schedule")
     assert hypotheses(replace(read, shares_memory=True), (), leftovers=())[0].intervention == turns
     assert turns not in [one.intervention for one in hypotheses(read, (), leftovers=())]
+
+
+def test_what_was_received_from_whichever_process_sent_first_is_tried_first_at_the_line_that_receives() -> None:
+    receive = Frame("/p/server.py", 7, "serve", "dist.recv(buffer)")
+    found = replace(divergence("aten::add", Kind.ORDER), received_at=receive)
+    first = hypotheses(found, (), leftovers=())[0]
+
+    assert (first.cause, first.intervention, first.sites[0]) == ("arrival-order", Intervention.fix("arrivals"), receive)
+    assert "arrival-order" not in causes(divergence("aten::add", Kind.ORDER), "torch")
+
+
+def test_in_a_thread_the_schedule_of_threads_is_tried_before_seeds_that_have_nothing_to_do_with_it() -> None:
+    beside = replace(divergence("aten::addmm", Kind.DATA), thread="Thread-1")
+
+    assert causes(beside, "torch")[0] == "thread-race"
+    assert causes(divergence("aten::addmm", Kind.DATA), "torch")[0] != "thread-race"

@@ -45,6 +45,9 @@ class Aspects(NamedTuple):
     generators: bool
 
 
+_FIRST_ROOTS = 8
+
+
 @dataclass(frozen=True)
 class Root:
     """A record that differs, and received no difference."""
@@ -64,6 +67,8 @@ class Root:
     """Whether an input that differs arrived from another process, through a collective or a receive."""
     received_at: int | None = None
     """Record of the first run that received such an input from whichever process sent first."""
+    received_behind: int | None = None
+    """The same, where it is not the input itself but what that was made of."""
 
     @property
     def is_extra(self) -> bool:
@@ -471,9 +476,12 @@ class Flow:
         allocation = self._allocation(sides[0]) if unwritten else None
         arrivals = list(self._arrivals(*sides))
         of_any = next((one.number for one in arrivals if one.receives_from_any), None)
-        root = Root(index, group, row, *sides, aspects, unwritten, allocation, bool(arrivals), of_any)
+        behind = None
+        if aspects.edges and of_any is None and sides[0] is not None and len(self.early_roots) < _FIRST_ROOTS:
+            behind = self._origins[0].arrival_behind(sides[0])
+        root = Root(index, group, row, *sides, aspects, unwritten, allocation, bool(arrivals), of_any, behind)
         self._open[index] = root
-        if len(self.early_roots) < 8:
+        if len(self.early_roots) < _FIRST_ROOTS:
             self.early_roots.append(root)
         if _allocates(sides[0]) and _allocates(sides[1]):
             self._allocations.append(root)

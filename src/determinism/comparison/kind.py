@@ -116,7 +116,7 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         text = "The values that came in from outside the framework differ."
         # For a batch the arguments say through which stages of a pipeline it came.
         return f"{text} They came through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
-    if kind is Kind.ORDER and root.received_at is not None:
+    if kind is Kind.ORDER and (root.received_at is not None or root.received_behind is not None):
         return (
             "It was received from whichever process sent first: both runs received the same tensors, in another order."
         )

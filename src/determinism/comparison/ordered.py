@@ -225,6 +225,7 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
     kind = kind_of(root, level)
     stack = process.names.stack(int(chunk.columns["stack"][row]))
     forward = process.names.stack(int(chunk.columns["forward_stack"][row]))
+    received = root.received_behind if root.received_at is None and kind is Kind.ORDER else root.received_at
     return Divergence(
         kind=kind,
         process=first.key,
@@ -242,7 +243,7 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
         outputs=_outputs(root, one),
         detail=detail_of(root, kind),
         allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
-        received_at=None if root.received_at is None else _site_of(first, root.received_at),
+        received_at=None if received is None else _site_of(first, received),
     )
 
 

@@ -316,6 +316,20 @@ class Origins:
                     readers.append(maker)
         return None
 
+    def arrival_behind(self, one: Entry) -> int | None:
+        """Number of the nearest record by which something that a record reads was received from whichever process sent first."""
+        readers, seen = [one], set[int]()
+        while readers and len(seen) < _MOST_COPIES:
+            for value in readers.pop(0).reads:
+                if value.producer < 0 or value.producer in seen:
+                    continue
+                seen.add(value.producer)
+                maker = self.entry(value.producer)
+                if maker.receives_from_any:
+                    return maker.number
+                readers.append(maker)
+        return None
+
     def unwritten_allocation(self, value: Input) -> int | None:
         """Number of the record that allocated memory which a value holds and nobody wrote; None if there is none.
 

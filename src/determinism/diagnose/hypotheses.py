@@ -234,6 +234,9 @@ _HELD_IN_PART = ("queue-order",)
 _PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
 """Ops by which an element of a data pipeline comes in."""
 
+_WHERE_SEEN = ("process-schedule", "arrivals")
+"""Factors that take long, and are tried only where what they are about was seen."""
+
 _FIRST_BY_KIND = {
     Kind.RNG: ("torch-seed", "tensorflow-seed"),
     Kind.UNINITIALIZED: ("memory",),
@@ -263,8 +266,10 @@ def hypotheses(
     """
     found = [
         *_leftover(divergence, leftovers),
+        *_by_arrival(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
+        *_by_schedules(divergence, sources),
         *_by_factors(divergence),
     ]
     found = [one for one in found if _takes_part(one, frameworks)]
@@ -301,8 +306,7 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     """What a divergence says of its cause by itself, where no experiment could show one."""
     evidence = _evidence(divergence)
     if divergence.received_at is not None:
-        sites = (divergence.received_at, *(one for one in sites_of(divergence) if one != divergence.received_at))
-        return [Hypothesis("arrival-order", Intervention(), sites, evidence)]
+        return [Hypothesis("arrival-order", Intervention(), _arrival_sites(divergence), evidence)]
     varies = any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
     cause = {
         Kind.MUTATION: "changed-behind",
@@ -349,10 +353,30 @@ def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypo
             yield _by_factor(name, divergence)
 
 
+def _by_arrival(divergence: Divergence) -> Iterator[Hypothesis]:
+    """That it was received from whichever process sent first, which the runs themselves show."""
+    if divergence.received_at is not None:
+        yield Hypothesis("arrival-order", Intervention.fix("arrivals"), _arrival_sites(divergence))
+
+
+def _arrival_sites(divergence: Divergence) -> tuple[Frame, ...]:
+    return tuple(dict.fromkeys(site for site in (divergence.received_at, *sites_of(divergence)) if site is not None))
+
+
+def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+    """What timing decides, before anything is tried that has nothing to do with threads or processes."""
+    for source in sources:
+        if source.source == "queue-order":
+            # Taking turns is for threads; processes that fill a queue run one after the other.
+            held = Intervention.fix("process-schedule")
+            yield replace(_by_source(source, divergence), intervention=held, source=None)
+    if divergence.thread is not None or divergence.stream is not None:
+        yield _by_factor("thread-schedule", divergence)
+
+
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
     for factor in FACTORS.values():
-        # The processes' schedule takes long, and only helps where processes share memory.
-        if factor.cause is not None and factor.name != "process-schedule":
+        if factor.cause is not None and factor.name not in _WHERE_SEEN:
             yield _by_factor(factor.name, divergence)
 
 

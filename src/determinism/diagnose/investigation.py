@@ -59,7 +59,7 @@ class Investigation:
         self._rate = Rate()
         self._rate.add(pairs=1, different=1)
         first = self.comparison.first_divergence
-        self._is_race = bool(self.comparison.racy) or (first is not None and first.kind in (Kind.OP, Kind.MUTATION))
+        self._is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
@@ -292,6 +292,12 @@ class Investigation:
             *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
+
+
+def _may_depend_on_timing(one: Divergence) -> bool:
+    """Whether what differs may well come out alike by chance."""
+    is_beside = one.thread is not None or one.stream is not None or one.received_at is not None
+    return one.kind in (Kind.OP, Kind.MUTATION) or is_beside
 
 
 def _together(some: Sequence[Hypothesis]) -> Intervention:

@@ -116,6 +116,11 @@ _ALL = (
         starters=(Starter(f"{_TURNS}:start_processes"),),
     ),
     Factor(
+        "arrivals", "a receive without a source takes from each rank in turn",
+        cause="arrival-order",
+        frameworks=_TORCH,
+    ),
+    Factor(
         "workers", "data is loaded without workers (num_workers=0)",
         "workers of data loaders are delayed in another way in each run",
         cause="worker-order",

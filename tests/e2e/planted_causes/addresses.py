@@ -73,6 +73,7 @@ PROGRAMS = (
             ("following = set()", "following = {}"),
             ("following.update(node.children)", "following.update(dict.fromkeys(node.children))"),
         ),
+        is_fixed=False,
     ),
     Planted(
         "listeners",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from determinism.frameworks.torch.snapshot import GeneratorStates, capture_generators, restore_generators, undisturbed
+from determinism.import_hook import after_import
 from determinism.run_spec import FactorRequest
 from determinism.seeds import Streams
 
@@ -30,6 +31,8 @@ def start(request: FactorRequest) -> None:
         _compute_with_one_thread()
     if request.is_fixed("deterministic-algorithms"):
         _use_deterministic_algorithms()
+    if request.is_fixed("arrivals"):
+        after_import("torch.distributed", lambda _: _receive_in_turn(), lambda _: None)
     if request.is_fixed("workers"):
         _load_without_workers()
     elif request.is_perturbed("workers"):
@@ -54,6 +57,31 @@ def _compute_with_one_thread() -> None:
         """The program asks for another number; the experiment is about one thread."""
 
     torch.set_num_threads = keep
+
+
+def _receive_in_turn() -> None:
+    """Let a receive without a source take from each other rank of its group in turn, from the first on.
+
+    Where ranks do not send equally often one waits for ever, and the run is stopped without a result.
+    """
+    distributed: Any = torch.distributed
+    turns: dict[int, int] = {}
+
+    def in_turn(receive: Callable[..., Any]) -> Callable[..., Any]:
+        def received(tensor: Any, src: Any = None, group: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if src is None and kwargs.get("group_src") is None:
+                others = list(distributed.get_process_group_ranks(group or distributed.group.WORLD))
+                others.remove(distributed.get_rank())
+                turn = turns.get(id(group), 0)
+                turns[id(group)] = turn + 1
+                src = others[turn % len(others)]
+            return receive(tensor, src, group, *args, **kwargs)
+
+        return received
+
+    for name in ("recv", "irecv"):
+        if hasattr(distributed, name):
+            setattr(distributed, name, in_turn(getattr(distributed, name)))
 
 
 def _load_without_workers() -> None:
