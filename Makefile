@@ -43,8 +43,8 @@ house: $(INSTALLED)  ## Measure how the package is built: modules, their lengths
 tests: $(INSTALLED)  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-thorough: $(INSTALLED)  ## Run the tests with PyTorch, those that take long too (about three hours).
-	DETERMINISM_TEST_FRAMEWORKS=torch DETERMINISM_TEST_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+thorough: $(INSTALLED)  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.
+	@WORKERS=$(WORKERS) $(BIN)/python -m tests.thorough $(PART)
 
 test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
 

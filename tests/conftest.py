@@ -3,6 +3,10 @@
 `DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Of the files in `FRAMEWORK_FOLDERS`
 those are collected whose framework is asked for; a framework that is asked for and cannot be imported fails the session.
 A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch.
+
+Tests that take long and of which others like them are always run are marked with the part that they belong to,
+`thorough("causes")`. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names their part: then only the tests of
+the parts that it names are run.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from pathlib import Path
 import pytest
 
 from tests.browser import chromium
+from tests.thorough import PARTS, commit, requested_parts
+from tests.thorough import VARIABLE as THOROUGH
 
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 FRAMEWORK_FOLDERS = ("adapters", "e2e")
-THOROUGH = "DETERMINISM_TEST_THOROUGH"
-"""The variable that asks for the tests that take long and of which others like them are always run."""
 NO_GPU = "no GPU was found"
 NO_TRITON = "Triton is not installed"
 NO_BROWSER = "no Chromium or Chrome was found"
@@ -44,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
             import_module(name)
         except ImportError as error:
             raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
+    if unknown := [name for name in requested_parts() if name not in PARTS]:
+        raise pytest.UsageError(f"{THOROUGH} asks for {', '.join(unknown)}; there are the parts {', '.join(PARTS)}.")
 
 
 def needed_framework(path: Path) -> str | None:
@@ -59,12 +65,33 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if framework is None or framework in requested_frameworks() else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def thorough_part(item: pytest.Item) -> str | None:
+    """The part of the thorough tests that a test belongs to; None if it is always run."""
+    marker = item.get_closest_marker("thorough")
+    if marker is None:
+        return None
+    if len(marker.args) != 1 or marker.args[0] not in PARTS:
+        raise pytest.UsageError(
+            f"{item.nodeid} is marked thorough{marker.args}; there are the parts {', '.join(PARTS)}."
+        )
+    return str(marker.args[0])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    parts = requested_parts()
+    by_part = {item: thorough_part(item) for item in items}
+    if parts:
+        left_out = [item for item, part in by_part.items() if part not in parts]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, part in by_part.items() if part in parts]
+    else:
+        for item, part in by_part.items():
+            if part is not None:
+                item.add_marker(pytest.mark.skip(reason=f"make thorough PART={part} runs it"))
     needs = (
         ("gpu", _has_gpu, NO_GPU),
         ("triton", _has_triton, NO_TRITON),
         ("browser", _has_browser, NO_BROWSER),
-        ("thorough", _is_thorough, f"{THOROUGH}=1 runs it"),
     )
     for marker, is_there, reason in needs:
         marked = [item for item in items if item.get_closest_marker(marker) is not None]
@@ -79,10 +106,6 @@ def _has_gpu() -> bool:
 
 def _has_triton() -> bool:
     return find_spec("triton") is not None
-
-
-def _is_thorough() -> bool:
-    return bool(os.environ.get(THOROUGH))
 
 
 def _has_browser() -> bool:
@@ -113,7 +136,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("gpu", _has_gpu, f"need a GPU; {NO_GPU}"),
         ("triton", _has_triton, f"need Triton; {NO_TRITON}"),
         ("browser", _has_browser, f"need {_BROWSER_NEEDED}"),
-        ("thorough", _is_thorough, f"take long; {THOROUGH}=1 (make thorough) runs them"),
     )
     for marker, is_there, needed in needs:
         # What lacks nothing of this sort was skipped for another reason.
@@ -121,3 +143,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         skipped = [report for report in found if marker in report.keywords]
         if skipped:
             terminalreporter.write_line(f"NOT RUN: {len(skipped)} tests that {needed}.")
+    reports = [] if requested_parts() else terminalreporter.stats.get("skipped", [])
+    if long := sum("thorough" in report.keywords for report in reports):
+        terminalreporter.write_line(
+            f"NOT RUN: {long} tests that take long; make thorough runs them, and says in which parts."
+        )
+    terminalreporter.write_line(f"Of each sweep, the slice that commit {commit()[:12]} chooses was run.")

@@ -13,6 +13,7 @@ import torch
 from determinism.audit.torch import database
 from determinism.tools.formula_audit import empty_mode, recorder
 from determinism.tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
+from tests.thorough import is_turn
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """They hold what was in memory before."""
@@ -25,8 +26,11 @@ SLICES = 12
 
 
 def some(slices: int) -> list[Any]:
-    """Slices of the samples as parameters; every third is always looked at."""
-    return [pytest.param(part, marks=() if part % 3 == 0 else pytest.mark.thorough) for part in range(slices)]
+    """Slices of the samples as parameters; one is always looked at, another one at each commit."""
+    return [
+        pytest.param(part, marks=() if is_turn(part, slices) else pytest.mark.thorough("samples"))
+        for part in range(slices)
+    ]
 
 
 @pytest.fixture(autouse=True)

@@ -354,7 +354,7 @@ def test_same_as_plain(program: Callable[[], Any], tmp_path: Path) -> None:
     assert_undisturbed(program, tmp_path / "trace")
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("samples")
 @pytest.mark.parametrize("program", SLOW, ids=lambda program: program.__name__)
 def test_slow_one_same_as_plain(program: Callable[[], Any], tmp_path: Path) -> None:
     assert_undisturbed(program, tmp_path / "trace")

@@ -14,7 +14,9 @@ import jsonschema
 
 from determinism.report.document import SCHEMA_FILE
 
-BREAKING = str(Path(__file__).with_name("programs") / "breaking.py")
+TINY = Path(__file__).with_name("tiny")
+"""A framework that is imported at once, and programs that use it: how a program is launched needs no other."""
+BREAKING = str(TINY / "breaking.py")
 COMMAND = [sys.executable, "-m", "determinism"]
 _VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 _STATUS = {"same": 0, "different": 1, "inconclusive": 2}
@@ -84,5 +86,15 @@ def _with_report(folder: Path, command: str, *arguments: str | Path, **options: 
 
 
 def program(*arguments: str) -> list[str]:
-    """The command line of the program that breaks."""
+    """The command line of the program that breaks, with the tiny framework."""
     return [sys.executable, BREAKING, *arguments]
+
+
+def torch_program(*arguments: str) -> list[str]:
+    """The command line of the same program with PyTorch."""
+    return [sys.executable, str(Path(__file__).with_name("programs") / "breaking.py"), *arguments]
+
+
+def tiny_code(code: str) -> list[str]:
+    """The command line of a line of code that finds the tiny framework as `frame`."""
+    return [sys.executable, "-c", f"import sys; sys.path.append({str(TINY)!r}); import tinyframe as frame; {code}"]

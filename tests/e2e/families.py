@@ -55,15 +55,15 @@ def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | No
     return report
 
 
-def only(always: Collection[str], faults: Iterable[Fault]) -> list[ParameterSet]:
-    """Faults as parameters, called by their names; those that are not always looked for are left to thorough runs."""
-    return [pytest.param(one, id=one.name, marks=_unless(one.name in always)) for one in faults]
+def only(always: Collection[str], faults: Iterable[Fault], part: str = "programs") -> list[ParameterSet]:
+    """Faults as parameters, called by their names; those that are not always looked for are left to a thorough part."""
+    return [pytest.param(one, id=one.name, marks=_unless(one.name in always, part)) for one in faults]
 
 
-def only_named(always: Collection[str], names: Iterable[str]) -> list[ParameterSet]:
-    """Names as parameters; those that are not always tried are left to thorough runs."""
-    return [pytest.param(name, id=name, marks=_unless(name in always)) for name in names]
+def only_named(always: Collection[str], names: Iterable[str], part: str = "programs") -> list[ParameterSet]:
+    """Names as parameters; those that are not always tried are left to a thorough part."""
+    return [pytest.param(name, id=name, marks=_unless(name in always, part)) for name in names]
 
 
-def _unless(is_always: bool) -> tuple[pytest.MarkDecorator, ...]:
-    return () if is_always else (pytest.mark.thorough,)
+def _unless(is_always: bool, part: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if is_always else (pytest.mark.thorough(part),)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cause_programs import ALL, CONTROLS, GUILTY
+from tests.e2e.cause_programs import ALL, CONTROLS, GUILTY, LOADING, ORDERING, SEEDING
 from tests.e2e.checking import SEARCH, check_command
 from tests.e2e.expected_causes import PATIENCE, SURROUNDINGS, CauseProgram, is_at, lines_of, named, strangers
 
@@ -27,17 +27,26 @@ TRIES = 10
 """What varies only with some probability is checked again until it did."""
 
 ALWAYS = {
-    *("ordering/vocabulary", "files/last_checkpoint", "controls/filled_buffers"),
+    *("seeding/missing_torch", "kernels/message_passing", "controls/filled_buffers"),
 }
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")
 
 
+def part_of(program: CauseProgram) -> str:
+    """The thorough part that a program belongs to."""
+    if program in CONTROLS:
+        return "causes-controls"
+    if program in SEEDING:
+        return "causes-seeding"
+    return "causes-order" if program in (*ORDERING, *LOADING) else "causes-others"
+
+
 def some(programs: Iterable[CauseProgram]) -> list[Any]:
     """Programs as parameters. Each takes ten runs and more, so that by default a few that differ most are enough."""
     return [
-        pytest.param(program, id=program.path, marks=() if program.path in ALWAYS else pytest.mark.thorough)
-        for program in programs
+        pytest.param(one, id=one.path, marks=() if one.path in ALWAYS else pytest.mark.thorough(part_of(one)))
+        for one in programs
     ]
 
 

@@ -79,7 +79,8 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("model", "kind"), [("normed", "mixing"), pytest.param("dropping", "rng", marks=pytest.mark.thorough)]
+    ("model", "kind"),
+    [("normed", "mixing"), pytest.param("dropping", "rng", marks=pytest.mark.thorough("resume-and-batch"))],
 )
 def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model: str, kind: str) -> None:
     finished = check_batch(tmp_path, "--model", model, "--train")
@@ -93,7 +94,7 @@ def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model:
     assert "model.eval()" in finished.text and "In training mode" in finished.text
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("resume-and-batch")
 def test_kernels_that_are_left_in_evaluation_mode_are_cured_with_it(tmp_path: Path) -> None:
     arguments = ("--model", "dropping products")
     varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
@@ -109,7 +110,8 @@ def test_kernels_that_are_left_in_evaluation_mode_are_cured_with_it(tmp_path: Pa
     assert {cause["status"] for cause in report["causes"]} == {"confirmed"}
 
 
-@pytest.mark.parametrize("model", ["normed", pytest.param("dropping", marks=pytest.mark.thorough)])
+@pytest.mark.thorough("resume-and-batch")
+@pytest.mark.parametrize("model", ["normed", "dropping"])
 def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: str) -> None:
     assert check_batch(tmp_path, "--model", model).status == 0
 
@@ -121,6 +123,7 @@ def test_padding_that_changes_results_is_named(tmp_path: Path) -> None:
     assert batch_of(finished)["difference"]["kind"] == "padding"
 
 
+@pytest.mark.thorough("resume-and-batch")
 def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
     finished = check_batch(tmp_path, "--model", "maximum of texts")
 
@@ -131,7 +134,7 @@ def test_padding_that_changes_nothing_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "identifier"),
     [
-        pytest.param(("--unseeded", "samples"), "batch-rows-unmatched", marks=pytest.mark.thorough),
+        pytest.param(("--unseeded", "samples"), "batch-rows-unmatched", marks=pytest.mark.thorough("resume-and-batch")),
         (("--unseeded", "weights", "--model", "products"), "batch-weights-differ"),
         (("--always", "8"), "batch-without-rows"),
         (("--model", "normed flat", "--train"), "batch-run-failed"),

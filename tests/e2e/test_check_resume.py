@@ -42,7 +42,8 @@ def test_a_complete_checkpoint_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "identifier"), [("optimizer", "optimizer"), pytest.param("rng", "rng-torch", marks=pytest.mark.thorough)]
+    ("part", "identifier"),
+    [("optimizer", "optimizer"), pytest.param("rng", "rng-torch", marks=pytest.mark.thorough("resume-and-batch"))],
 )
 def test_what_is_left_out_is_named_with_its_line(tmp_path: Path, part: str, identifier: str) -> None:
     finished = one_command(tmp_path, "--without", part)
@@ -67,7 +68,9 @@ def epochs(*without: str) -> list[str]:
     return [word for run, arguments in runs.items() for word in (f"--{run}", shlex.join([*program, *arguments]))]
 
 
-@pytest.mark.parametrize("without", [pytest.param(("python",), marks=pytest.mark.thorough), ("torch", "numpy")])
+@pytest.mark.parametrize(
+    "without", [pytest.param(("python",), marks=pytest.mark.thorough("resume-and-batch")), ("torch", "numpy")]
+)
 def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
     tmp_path: Path, without: tuple[str, ...]
 ) -> None:
@@ -84,7 +87,10 @@ def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
 
 @pytest.mark.parametrize(
     ("without", "identifier", "verified"),
-    [("generator", "rng-python", True), pytest.param("buffer", "own-data", False, marks=pytest.mark.thorough)],
+    [
+        ("generator", "rng-python", True),
+        pytest.param("buffer", "own-data", False, marks=pytest.mark.thorough("resume-and-batch")),
+    ],
 )
 def test_without_a_data_loader_generators_are_put_back_before_the_first_step(
     tmp_path: Path, without: str, identifier: str, verified: bool
@@ -116,6 +122,7 @@ def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
     assert finished.status == 0, finished.text
 
 
+@pytest.mark.thorough("resume-and-batch")
 def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = shlex.join([*start, str(PROGRAMS / "resumed" / "ranks.py")])
@@ -126,7 +133,7 @@ def test_ranks_go_on_from_states_of_their_own(tmp_path: Path) -> None:
     assert finished.report is not None and finished.report["recorded"]["processes"] == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("resume-and-batch")
 def test_a_first_run_that_departs_is_no_matter_of_resuming(tmp_path: Path) -> None:
     finished = one_command(tmp_path, "--unseeded")
 

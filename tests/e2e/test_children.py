@@ -18,7 +18,7 @@ CLEAN = {
 }
 
 
-@pytest.mark.parametrize("name", only_named(["children", "pools", "shared results"], CLEAN))
+@pytest.mark.parametrize("name", only_named(["children", "shared results"], CLEAN))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
 
@@ -59,7 +59,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", only(["race", "seed", "order, executor"], FAULTS))
+@pytest.mark.parametrize("fault", only(["race", "seed, forkserver", "order, executor"], FAULTS))
 def test_fault(fault: Fault, tmp_path: Path) -> None:
     report = assert_named(fault, tmp_path)
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]

@@ -13,7 +13,7 @@ CLEAN = {"eager and aot_eager": python("compilers/compiled", "eager,aot_eager"),
          **{name: COMPILERS[name] for name in ("inductor", "transformed")}}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", only_named(["inductor"], CLEAN))
+@pytest.mark.parametrize("name", only_named(["eager and aot_eager"], CLEAN))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
 

@@ -33,6 +33,7 @@ def test_under_run_nothing_is_missing(tmp_path: Path) -> None:
     assert "Nothing is missing: Python" in finished.text and "missing " not in finished.text.partition("missing: ")[2]
 
 
+@pytest.mark.thorough("launching")
 def test_under_run_without_a_seed_the_seed_is_missing(tmp_path: Path) -> None:
     finished = run(tmp_path, "run", "--", *COMMAND, "doctor", environment=ENVIRONMENT)
 
@@ -40,6 +41,7 @@ def test_under_run_without_a_seed_the_seed_is_missing(tmp_path: Path) -> None:
     assert "1 setting is missing" in finished.text
 
 
+@pytest.mark.thorough("launching")
 def test_other_options_ask_for_other_settings(tmp_path: Path) -> None:
     warned = ("run", "--seed", "1", "--warn-only", "--threads", "1", "--", *COMMAND, "doctor")
 

@@ -18,8 +18,8 @@ from tests.e2e.checking import check
     ("program", "kind", "inputs"),
     [
         ("late_dropout", "rng", {"self", "default_generator_state"}),
-        pytest.param("random_scale", "argument", {"self"}, marks=pytest.mark.thorough),
-        pytest.param("numpy_write", "mutation", {"self", "mat1", "mat2"}, marks=pytest.mark.thorough),
+        pytest.param("random_scale", "argument", {"self"}, marks=pytest.mark.thorough("kinds")),
+        pytest.param("numpy_write", "mutation", {"self", "mat1", "mat2"}, marks=pytest.mark.thorough("kinds")),
     ],
 )
 def test_values_of_two_further_runs(program: str, kind: str, inputs: set[str], tmp_path: Path) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
+from tests.e2e.commands import TINY, check
 
-from tests.e2e.checking import PROGRAMS
-from tests.e2e.commands import check
-
-RACY = [sys.executable, str(PROGRAMS / "racy.py")]
+RACY = [sys.executable, str(TINY / "racy.py")]
 
 
 def test_equal_runs_of_a_racy_program_are_followed_by_three_more(tmp_path: Path) -> None:
@@ -27,7 +24,6 @@ def test_equal_runs_of_a_racy_program_are_followed_by_three_more(tmp_path: Path)
     assert not (tmp_path / ".determinism").exists()
 
 
-@pytest.mark.thorough
 def test_extra_run_that_differs_is_the_last(tmp_path: Path) -> None:
     finished = check(tmp_path, "--", *RACY, "4", "threads")
 

@@ -42,7 +42,9 @@ def num_records(trace: Path) -> int:
     return sum(len(chunk.columns["op"]) for chunk in process.chunks())
 
 
-@pytest.mark.parametrize("left", range(6))
+@pytest.mark.parametrize(
+    "left", [pytest.param(n, marks=() if n in (0, 3) else pytest.mark.thorough("launching")) for n in range(6)]
+)
 def test_recording_that_cannot_begin_says_why_and_can_begin_later(left: int, tmp_path: Path) -> None:
     program = f"""
         opened = open_all_but({left})

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import check, run
+from tests.e2e.commands import TINY, check, run
 
-PROGRAM = """
-import os, pathlib, subprocess, sys, torch
+PROGRAM = f"""
+import os, pathlib, subprocess, sys
+sys.path.append({str(TINY)!r})
+import tinyframe as frame
 from package import scale
 assert not os.path.exists("made")
 pathlib.Path("made").write_text("x")
@@ -19,10 +21,10 @@ os.makedirs("locked"); pathlib.Path("locked/file").touch(); os.chmod("locked", 0
 print(os.getcwd() == os.environ["PWD"], sorted(os.listdir()))
 print(pathlib.Path("../beside/number.txt").read_text(), pathlib.Path("outside/number.txt").read_text())
 print(os.path.realpath("inside") == os.path.realpath("data"), os.path.islink("inside"))
-torch.manual_seed(0) if len(sys.argv) == 1 else torch.seed()
-scale.scaled(torch.randn(4)).sum().item()
+frame.manual_seed(0) if len(sys.argv) == 1 else frame.seed()
+scale.scaled(frame.randn(4))
 """
-SCALE = "def scaled(values):\n    return values * 2\n"
+SCALE = "import tinyframe as frame\ndef scaled(values):\n    return frame.mean(values).item()\n"
 
 
 @pytest.fixture
@@ -67,9 +69,9 @@ def test_report_names_the_original_files(project: Path) -> None:
     assert finished.status == 1
     first = finished.report["first_divergence"]
     assert first["kind"] == "rng"
-    assert (first["site"]["file"], first["site"]["line"]) == (str(project / "train.py"), 12)
+    assert (first["site"]["file"], first["site"]["line"]) == (str(project / "train.py"), 14)
     shown = run(project, "show", "--records", "50", "out/run-1").stdout.decode()
-    assert "train.py:12" in shown
+    assert "train.py:14" in shown
     assert "determinism-" not in shown
 
     again = check(project, "--runs-from", "out", "--", sys.executable, "train.py", "unseeded")

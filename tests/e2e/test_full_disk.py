@@ -10,7 +10,8 @@ import pytest
 
 from tests.e2e.commands import check, program, run
 
-FINISHED = b"finished 500\n"
+STEPS = 3000
+FINISHED = b"finished 3000\n"
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_disk_fills_up(small_disk: Path, tmp_path: Path) -> None:
     (small_disk / "other").write_bytes(bytes(60_000))
-    finished = check(tmp_path, "--output", small_disk / "out", "--", *program("finish", "0", "500"))
+    finished = check(tmp_path, "--output", small_disk / "out", "--", *program("finish", "0", str(STEPS)))
 
     assert finished.stdout.startswith(FINISHED)
     assert finished.trouble == ["disk-full"]
@@ -43,13 +44,13 @@ def test_disk_is_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
         while file.write(bytes(4096)) == 4096:
             if (small_disk / "other").stat().st_size > 880_000:
                 break
-    finished = check(tmp_path, "--output", small_disk / "out", "--", *program("finish", "0", "500"))
+    finished = check(tmp_path, "--output", small_disk / "out", "--", *program("finish", "0", str(STEPS)))
 
     assert finished.trouble in (["disk-full"], ["output-unwritable"])
 
 
 def test_limit_for_files(tmp_path: Path) -> None:
-    command = program("finish", "0", "500")
+    command = program("finish", "0", str(STEPS))
     finished = check(tmp_path, "--output", "out", "--", *command, within="ulimit -f 120")
 
     assert finished.stdout.startswith(FINISHED)
@@ -59,7 +60,7 @@ def test_limit_for_files(tmp_path: Path) -> None:
 
 
 def test_max_disk(tmp_path: Path) -> None:
-    finished = check(tmp_path, "--max-disk", "300k", "--output", "out", "--", *program("finish", "0", "500"))
+    finished = check(tmp_path, "--max-disk", "300k", "--output", "out", "--", *program("finish", "0", str(STEPS)))
 
     assert finished.stdout.startswith(FINISHED)
     assert finished.trouble == ["max-disk"]

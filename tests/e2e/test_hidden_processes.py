@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.e2e.commands import Finished, check
+from tests.e2e.commands import Finished, check, tiny_code
 
-RECORDED = "import torch; torch.ones(3) + 1"
+RECORDED = tiny_code("frame.full(3, 1.0)")
 USES_TORCH = "import torch; torch.rand(3)"
 FINDS_TORCH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}; {USES_TORCH}"
 
@@ -19,11 +19,18 @@ FINDS_TORCH = f"import sys; sys.path[:0] = {[path for path in sys.path if path]!
 def checked(folder: Path, *options: str, code: str = USES_TORCH, before: str = "") -> Finished:
     """Check a shell script that runs a recorded process, and then another one with these options."""
     other = shlex.join([sys.executable, *options, "-c", code])
-    script = f"{shlex.join([sys.executable, '-c', RECORDED])}; {before} {other}"
+    script = f"{shlex.join(RECORDED)}; {before} {other}"
     return check(folder, "--", "sh", "-c", script)
 
 
-@pytest.mark.parametrize(("option", "code"), [("-I", USES_TORCH), ("-E", USES_TORCH), ("-S", FINDS_TORCH)])
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [
+        ("-I", USES_TORCH),
+        pytest.param("-E", USES_TORCH, marks=pytest.mark.thorough("launching")),
+        pytest.param("-S", FINDS_TORCH, marks=pytest.mark.thorough("launching")),
+    ],
+)
 def test_process_that_hides_is_a_blind_spot(option: str, code: str, tmp_path: Path) -> None:
     finished = checked(tmp_path, option, code=code)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from determinism.trace.opening import open_trace
-from tests.e2e.commands import COMMAND, compare, program
+from tests.e2e.commands import COMMAND, compare, program, tiny_code, torch_program
 
 
 class Ended(NamedTuple):
@@ -52,9 +52,13 @@ def script(folder: Path, text: str) -> list[str]:
     return [sys.executable, str(file)]
 
 
-@pytest.mark.parametrize("group", [True, False], ids=["process group", "parent only"])
-def test_check(group: bool, tmp_path: Path) -> None:
-    ended = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *program("wait"), group=group)
+@pytest.mark.parametrize(
+    ("words", "group"),
+    [(program("wait"), True), (program("wait"), False), (torch_program("wait"), True)],
+    ids=["process group", "parent only", "PyTorch"],
+)
+def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
+    ended = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *words, group=group)
 
     assert ended.status == 128 + signal.SIGINT
     assert "Nothing was concluded. Kept: out/run-1 (up to there)." in ended.stderr
@@ -88,12 +92,7 @@ def test_end_asked_for_by_another_signal_has_its_status(tmp_path: Path) -> None:
     assert ended.status == 128 + signal.SIGTERM
 
 
-UNSEEDED = """
-    import time
-    import torch
-    torch.rand(3).sum().item()
-    time.sleep(2)
-"""
+UNSEEDED = tiny_code("import time; frame.mean(frame.randn(3)).item(); time.sleep(2)")
 RESUMED = """
     import sys, time
     import torch
@@ -118,7 +117,7 @@ RESUMED = """
 
 def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
     words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
-    ended = interrupt(tmp_path, *words, *script(tmp_path, UNSEEDED), at="out/experiment-1-run-1")
+    ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
     assert ended.status == 128 + signal.SIGINT
     assert "The search for causes was broken off." in ended.stderr

@@ -39,7 +39,7 @@ def test_a_batch_in_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("hash-order", "confirmed")]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("jax")
 def test_numpy_without_a_seed_is_found(tmp_path: Path) -> None:
     report = checked(tmp_path, "numpy")
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-missing-numpy", "confirmed")]

@@ -131,11 +131,18 @@ def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "op", "phase", "site", "forward_site"),
     [
-        pytest.param("index_put", "aten::index_put_", "forward", "SITE index_put", None, marks=pytest.mark.thorough),
-        ("put", "aten::put_", "forward", "SITE put", None),
+        pytest.param(
+            "index_put", "aten::index_put_", "forward", "SITE index_put", None, marks=pytest.mark.thorough("kinds")
+        ),
+        pytest.param("put", "aten::put_", "forward", "SITE put", None, marks=pytest.mark.thorough("kinds")),
         ("index_backward", "aten::index_put", "backward", "SITE backward", "SITE index_backward"),
         pytest.param(
-            "take_backward", "aten::put", "backward", "SITE backward", "SITE take_backward", marks=pytest.mark.thorough
+            "take_backward",
+            "aten::put",
+            "backward",
+            "SITE backward",
+            "SITE take_backward",
+            marks=pytest.mark.thorough("kinds"),
         ),
     ],
 )

@@ -17,6 +17,7 @@ from determinism.errors import LaunchError, TraceError
 from determinism.launch.record import record_program
 from determinism.launch.unrecorded import unrecorded_reason
 from determinism.run_spec import RunSpec
+from tests.e2e.commands import tiny_code
 
 CLAIMING = """
     import json, os, pathlib, sys
@@ -132,11 +133,11 @@ def test_program_does_not_get_pandas_where_it_is_installed(tmp_path: Path) -> No
 
 
 def test_program_that_took_too_long_is_not_said_to_have_differed(tmp_path: Path) -> None:
-    code = "import pathlib, sys, time, torch; torch.ones(2) + 1; pathlib.Path(sys.argv[1]).touch(); time.sleep(100)"
+    code = tiny_code("import pathlib, time; frame.full(2, 1.0); pathlib.Path(sys.argv[1]).touch(); time.sleep(100)")
     for name in ("first", "second"):
         marker = tmp_path / f"{name}.computed"
         result = record_program(
-            [sys.executable, "-c", code, str(marker)],
+            [*code, str(marker)],
             RunSpec(tmp_path / name),
             why_stop=lambda marker=marker: TIME_LIMIT if marker.exists() else None,
         )

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.checking import PROGRAMS
-from tests.e2e.commands import check
+from tests.e2e.commands import TINY, check
 
-PROGRAM = (PROGRAMS / "resuming.py").read_text(encoding="utf-8")
+PROGRAM = f"import sys; sys.path.append({str(TINY)!r})\n{(TINY / 'resuming.py').read_text(encoding='utf-8')}"
 
 
 @pytest.fixture
@@ -53,9 +52,7 @@ def test_file_elsewhere_is_not_helped_by_a_copy(folder: Path, tmp_path: Path) ->
     assert "--fresh-copy" not in finished.text
 
 
-@pytest.mark.parametrize(
-    ("how", "file"), [("rates", "rates.db"), pytest.param("child", "scale.txt", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize(("how", "file"), [("rates", "rates.db"), ("child", "scale.txt")])
 def test_databases_and_processes_without_a_framework_are_seen(how: str, file: str, folder: Path) -> None:
     finished = check(folder, *command(how))
 
@@ -82,7 +79,7 @@ def test_leftovers_of_equal_runs_are_a_note(folder: Path) -> None:
     assert "start alike" not in finished.text
 
 
-@pytest.mark.parametrize(("how", "status"), [pytest.param("own", 0, marks=pytest.mark.thorough), ("random", 1)])
+@pytest.mark.parametrize(("how", "status"), [("own", 0), ("random", 1)])
 def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: Path) -> None:
     (folder / "old.pt").write_bytes(b"from before")
     finished = check(folder, *command(how))
@@ -92,9 +89,7 @@ def test_what_a_run_wrote_itself_is_no_leftover(how: str, status: int, folder: P
     assert "start alike" not in finished.text
 
 
-@pytest.mark.parametrize(
-    "option", [["--before", "rm -f last.pt; echo removed"], pytest.param(["--fresh-copy"], marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("option", [["--before", "rm -f last.pt; echo removed"], ["--fresh-copy"]])
 def test_runs_that_start_alike_are_the_same(option: list[str], folder: Path) -> None:
     finished = check(folder, *option, *command("resume"))
 

@@ -13,7 +13,9 @@ FORKED = "main,shuffled,stream,fork,pinned,iterable,persistent,unordered"
 STARTED = "spawn,forkserver"
 
 
-@pytest.mark.parametrize(("modes", "processes"), [(FORKED, 11), pytest.param(STARTED, 5, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("modes", "processes"), [(FORKED, 11), pytest.param(STARTED, 5, marks=pytest.mark.thorough("programs"))]
+)
 def test_same(modes: str, processes: int, tmp_path: Path) -> None:
     assert_same(python("loaders/epochs", modes, processes=processes), tmp_path)
 
@@ -35,7 +37,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("planted", only(["main, bit", "spawn, seed", "unordered, order"], FAULTS))
+@pytest.mark.parametrize("planted", only(["fork, bit", "unordered, order"], FAULTS))
 def test_fault(planted: Fault, tmp_path: Path) -> None:
     report = assert_named(planted, tmp_path)
     if planted.process != "main":

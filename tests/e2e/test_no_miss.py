@@ -145,9 +145,9 @@ def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "step", "element", "bit"),
     [
-        pytest.param("batch", 0, 0, 0, marks=pytest.mark.thorough),
+        pytest.param("batch", 0, 0, 0, marks=pytest.mark.thorough("kinds")),
         ("function", 1, 19, 0),
-        pytest.param("optimizer", LAST, -1, 31, marks=pytest.mark.thorough),
+        pytest.param("optimizer", LAST, -1, 31, marks=pytest.mark.thorough("kinds")),
     ],
 )
 def test_in_processes_of_their_own(name: str, step: int, element: int, bit: int, tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ for cell in {cells}:
 """
 
 
-@pytest.mark.parametrize("of_kernel", [True, False], ids=["notebook", "terminal"])
+@pytest.mark.parametrize(
+    "of_kernel", [True, pytest.param(False, marks=pytest.mark.thorough("probes"))], ids=["notebook", "terminal"]
+)
 def test_sources_in_cells_are_noted_and_fixed(tmp_path: Path, of_kernel: bool) -> None:
     stage = Stage(tmp_path, RUN.format(of_kernel=of_kernel, cells=CELLS))
     home = {"IPYTHONDIR": str(tmp_path / "ipython")}

@@ -66,7 +66,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (audit.stopped, audit.runs_asked) == ("Ctrl-C came in.", 30)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("resume-and-batch")
 def test_the_samples_of_pytorch(tmp_path: Path) -> None:
     finished = run(
         tmp_path, "audit", "--database", "--ops", "torch.nn.functional.max_unpool2d,torch.jiterator_unary", "--runs", "2",

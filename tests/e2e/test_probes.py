@@ -45,10 +45,10 @@ def test_order_of_a_set_differs_and_can_be_fixed(tmp_path: Path, name: str) -> N
     found = differing_sources(stage.noted(PYTHONHASHSEED="1"), stage.noted(PYTHONHASHSEED="2"))
 
     assert {(one.source, one.site.line, one.differs) for one in found} == {("set-order", lines.get(name, 2), True)}
-    assert {stage.fixed(*found, PYTHONHASHSEED=seed).stdout for seed in "1234"} == {
-        stage.fixed(*found, PYTHONHASHSEED="5").stdout
-    }
-    assert len({stage.plain(PYTHONHASHSEED=seed).stdout for seed in "12345678"}) > 1
+    first, second = (stage.fixed(*found, PYTHONHASHSEED=seed).stdout for seed in "12")
+    assert first == second
+    usual = stage.plain(PYTHONHASHSEED="1").stdout
+    assert any(stage.plain(PYTHONHASHSEED=seed).stdout != usual for seed in "2345678")
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_compiled_functions_have_the_graphs_that_they_have_without(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough), "hash_order.py"]
+    "program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough("probes")), "hash_order.py"]
 )
 def test_training_has_the_same_bits(tmp_path: Path, program: str) -> None:
     stage = Stage(tmp_path, (PROGRAMS / program).read_text())

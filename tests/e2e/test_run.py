@@ -18,12 +18,12 @@ from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_middle, plain, printed
 
 
-@pytest.mark.parametrize("program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough("launching"))])
 def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, program)
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("launching")
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "gpt.py")
 
@@ -44,7 +44,7 @@ def test_a_shell_script_reaches_its_python(tmp_path: Path) -> None:
     assert printed(tmp_path, "bash", script) == printed(tmp_path, sys.executable, PROGRAMS / "hash_order.py")
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("launching")
 def test_without_a_seed_generators_are_left_alone(tmp_path: Path) -> None:
     code = "import random, torch; print(random.random(), torch.get_deterministic_debug_mode(), hash('a'))"
     first, second = (printed(tmp_path, sys.executable, "-c", code, before=("run", "--")).split() for _ in range(2))
@@ -102,7 +102,7 @@ def test_a_seed_that_is_no_number(tmp_path: Path) -> None:
     assert run(tmp_path, "run", "--seed", "one", "--", "true").status == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("launching")
 def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
     code = "import torch; print(torch.rand(1).item())"
     drawn = [
@@ -152,7 +152,7 @@ def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> Non
     assert "Same: " in finished.text
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("launching")
 def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "resumable.py")
     full = printed(tmp_path, *program, "3", tmp_path / "full.pt", before=("run", "--"))
@@ -163,7 +163,8 @@ def test_a_run_that_is_resumed_ends_in_the_weights_of_the_full_one(tmp_path: Pat
     assert resumed.split()[1] == full.split()[1] != first.split()[1]
 
 
-@pytest.mark.parametrize("model", ["classifier", pytest.param("gpt", marks=pytest.mark.thorough)])
+@pytest.mark.thorough("launching")
+@pytest.mark.parametrize("model", ["classifier", "gpt"])
 def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(model: str, tmp_path: Path) -> None:
     """Dropout, augmentation, two workers, mixed precision, and a stop in the middle of an epoch."""
     assert goes_on_from_the_middle(tmp_path, "middle.py", model)

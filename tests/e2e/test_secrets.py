@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from determinism.redaction import REDACT_VARIABLE
-from tests.e2e.commands import check
+from tests.e2e.commands import TINY, check, tiny_code
 
-PROGRAM = """
-import subprocess, sys, torch
+PROGRAM = f"""
+import subprocess, sys
+sys.path.append({str(TINY)!r})
+import tinyframe as frame
 token = sys.argv[-1].partition("=")[2]
 print("as given" if len(token) == 7 and token in sys.argv else "changed")
 if "different" in sys.argv:
-    torch.rand(3).sum().item()
-torch.ones(3).add(1).sum().item()
+    frame.mean(frame.randn(3)).item()
+frame.mean(frame.full(3, 1.0)).item()
 subprocess.run([sys.executable, "-S", "-c", "import sys", "--token", token])
 """
 SECRETS = ("hunter2", "hf_aB3dE5gH7jK9mN1pQ3sT5vW7", "s3cr3tOfNvidia", "dbPassw0rd", "hubT0ken")
@@ -81,10 +83,9 @@ def test_hiding_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_umask_of_the_program_is_its_own(folder: Path) -> None:
-    (folder / "train.py").write_text("import torch\ntorch.ones(2).add(1)\nopen('written', 'w').close()\n")
     mask = os.umask(0o022)
     try:
-        check(folder, "--", sys.executable, "train.py")
+        check(folder, "--", *tiny_code("frame.full(2, 1.0); open('written', 'w').close()"))
     finally:
         os.umask(mask)
     assert stat.S_IMODE((folder / "written").stat().st_mode) == 0o644

@@ -50,6 +50,7 @@ def test_bit(fault: Fault, tmp_path: Path) -> None:
     assert_named(fault, tmp_path)
 
 
+@pytest.mark.thorough("programs")
 def test_bit_in_a_script(tmp_path: Path) -> None:
     assert_named(Fault("script", console_script(tmp_path, "bit"), "op", 1, TRAINING), tmp_path)
 

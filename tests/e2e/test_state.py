@@ -32,11 +32,11 @@ def state(folder: Path) -> str:
     return "middle"
 
 
-@pytest.mark.parametrize("form", ["file", "torch.save"])
+@pytest.mark.parametrize("form", ["file", pytest.param("torch.save", marks=pytest.mark.thorough("resume-and-batch"))])
 def test_resumed_it_ends_in_the_same_bits(folder: Path, whole: str, state: str, form: str) -> None:
     assert trained(folder, "--load", state, "--form", form) == whole
 
 
-@pytest.mark.parametrize("part", ["everything", "loader"])
+@pytest.mark.parametrize("part", ["loader", pytest.param("everything", marks=pytest.mark.thorough("resume-and-batch"))])
 def test_with_something_left_out_it_does_not(folder: Path, whole: str, state: str, part: str) -> None:
     assert trained(folder, "--load", state, "--without", part) != whole

@@ -41,7 +41,7 @@ def test_replicas_that_compute_the_same_are_the_same_and_a_shuffle_without_a_see
     assert [case["products"] for case in (mirrored, central, one)] == [8, 16, 8]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("tensorflow")
 @pytest.mark.parametrize("way", ["function", "replica", "eager", "fit"])
 @pytest.mark.parametrize("strategy", ["mirrored", "central", "workers", "one"])
 def test_strategies_in_every_way_to_run_them(strategy: str, way: str) -> None:

@@ -37,6 +37,7 @@ def _check_fused(folder: Path, mode: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough("programs")
 def test_a_fused_kernel_that_varies_is_found_at_its_graph(tmp_path: Path) -> None:
     for _ in range(10):  # a busy machine may let two threads take turns for a while
         found = _check_fused(tmp_path, "racing")
@@ -47,7 +48,7 @@ def test_a_fused_kernel_that_varies_is_found_at_its_graph(tmp_path: Path) -> Non
     assert line("fused_sums") in [frame["line"] for frame in first["stack"]]
 
 
-@pytest.mark.thorough
+@pytest.mark.thorough("programs")
 def test_a_fused_kernel_that_does_not_vary_is_the_same(tmp_path: Path) -> None:
     found = _check_fused(tmp_path, "fixed")
     assert found["verdict"] == "same"

@@ -37,6 +37,6 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("planted", only(["closures, rate", "mixed, recomputed"], FAULTS))
+@pytest.mark.parametrize("planted", only(["mixed, recomputed"], FAULTS))
 def test_fault(planted: Fault, tmp_path: Path) -> None:
     assert_named(planted, tmp_path)

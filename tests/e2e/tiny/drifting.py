@@ -4,23 +4,20 @@ import os
 import sys
 import time
 
-import torch
+import tinyframe as frame
 
 how, steps = sys.argv[1], int(sys.argv[2])
 is_second = os.path.exists("first")
 open("first", "w").close()
 
-torch.set_num_threads(1)
-torch.manual_seed(7)
-model = torch.nn.Linear(8, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+frame.manual_seed(7)
+weight = frame.randn(8)
 for step in range(steps):
-    batch = torch.full((16, 8), 0.5 if step == 3 and is_second and how == "argument" else 1.0)
+    batch = frame.full(8, 0.5 if step == 3 and is_second and how == "argument" else 1.0)
     if step == 3 and is_second and how == "structure":
         continue
     if step == 3 and how == "dead":
-        torch.full((3,), time.time() % 1)
-    optimizer.zero_grad()
-    model(batch).pow(2).mean().backward()
-    optimizer.step()
+        frame.full(3, time.time() % 1)
+    weight = frame.subtract(weight, frame.multiply(batch, weight))
+    frame.step(weight=weight)
     time.sleep(0.02)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-import torch
+import tinyframe as frame
 
 from determinism.session import record
 
@@ -11,4 +11,4 @@ run = len([name for name in os.listdir() if name.startswith("ran-")]) + 1
 open(f"ran-{run}", "w").close()
 for session in record._sessions:
     session.writer.describe(racy=sys.argv[2:])
-torch.full((3,), float(run == int(sys.argv[1]))).sum().item()
+frame.mean(frame.full(3, float(run == int(sys.argv[1])))).item()

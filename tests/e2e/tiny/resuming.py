@@ -6,45 +6,44 @@ import sqlite3
 import subprocess
 import sys
 
-import torch
+import tinyframe as frame
 
 how = sys.argv[1]
 place = sys.argv[2] if len(sys.argv) > 2 else ""
 last = os.path.join(place, "last.pt")
 
-torch.set_num_threads(1)
-torch.manual_seed(7)
-model = torch.nn.Linear(8, 4)
+frame.manual_seed(7)
+weight = frame.randn(8)
+factor = 1.0
 if how == "resume" and os.path.exists(last):
-    model.load_state_dict(torch.load(last))  # SITE
+    weight = frame.load(last)["weight"]
 if how == "rates" and os.path.exists("rates.db"):
     with sqlite3.connect("rates.db") as rates:
-        model.weight.data.mul_(rates.execute("select rate from rates").fetchone()[0])
+        factor = rates.execute("select rate from rates").fetchone()[0]
 if how == "child":
     # It uses no framework, so it records nothing.
     code = "import os, pathlib; p = pathlib.Path('scale.txt'); print(p.read_text() if p.exists() else 1.0)"
-    scale = float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    model.weight.data.mul_(scale)
+    factor = float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
 if how == "cached" and os.path.exists("cache.json"):
     with open("cache.json") as file:
         assert json.load(file) == [1, 2, 3]
 if how == "edited":
     with open("config.yaml") as file:
-        model.weight.data.mul_(float(file.read()))
+        factor = float(file.read())
 if how == "random":
-    torch.seed()
+    frame.seed()
+weight = frame.multiply(weight, frame.full(8, factor))
 
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(3):
-    optimizer.zero_grad()
-    loss = model(torch.randn(16, 8)).pow(2).mean()
-    loss.backward()
-    optimizer.step()
+    batch = frame.randn(8)
+    loss = frame.mean(frame.multiply(weight, batch))
+    weight = frame.subtract(weight, frame.multiply(batch, frame.full(8, 0.1)))
+    frame.step(weight=weight)
     with open("train.log", "a") as log:
         log.write(f"{step} {loss.item()}\n")
 
 if how == "resume":
-    torch.save(model.state_dict(), last)
+    frame.save({"weight": weight}, last)
 if how == "rates":
     with sqlite3.connect("rates.db") as rates:
         rates.execute("create table if not exists rates (rate real)")
@@ -59,8 +58,7 @@ if how == "edited":
     # Stands for an editor in another window.
     subprocess.run(["sh", "-c", "echo 2.0 > config.yaml"], check=True)
 if how in ("own", "random"):
-    torch.save(model.state_dict(), last)
-    model.load_state_dict(torch.load(last))
-    print(model.weight.sum().item())
+    frame.save({"weight": weight}, last)
+    print(frame.mean(frame.load(last)["weight"]).item())
     with open("train.log") as log:
         print(len(log.read()) > 0)

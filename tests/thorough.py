@@ -1,0 +1,134 @@
+"""The tests that take long, in parts of at most half an hour: what each runs, how long it takes, and the share that is always run.
+
+    python -m tests.thorough [PART ...]
+
+Without a part all are run, one after the other; a word that several parts begin with, such as `causes`, means all of these.
+`make thorough PART=causes` calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+VARIABLE = "DETERMINISM_TEST_THOROUGH"
+"""The variable that names the parts to run, with commas between them."""
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Part(NamedTuple):
+    """Tests that are left out of `make test`."""
+
+    about: str
+    minutes: int
+    """What it takes on two cores, rounded up."""
+    framework: str = "torch"
+    command: tuple[str, ...] | None = None
+    """Run instead of the tests that are marked with the part's name; relative paths are those of the repository."""
+
+
+PARTS: dict[str, Part] = {
+    "causes-seeding": Part(
+        "programs whose seeds are missing, late or other each time: the cause, its line and a fix", 20
+    ),
+    "causes-order": Part("programs that depend on an order: the cause, its line and a fix", 25),
+    "causes-others": Part("programs with other causes, from memory to files: the cause, its line and a fix", 30),
+    "causes-controls": Part("deterministic programs that look guilty: no cause is named", 10),
+    "programs": Part(
+        "threads, children, ranks, loaders, compilers, trainings: clean ones are the same, faults are named", 30
+    ),
+    "kinds": Part("more programs of each kind of divergence, with evidence", 10),
+    "launching": Part("how programs are started, interrupted and made deterministic, with PyTorch", 15),
+    "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
+    "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
+    "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
+    "tensorflow": Part("TensorFlow's strategies, fixes and ops", 10, "tensorflow"),
+    "jax": Part("JAX on more programs", 5, "jax"),
+}
+
+
+def requested_parts() -> list[str]:
+    """The parts whose tests are asked for; none in an ordinary run."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+@cache
+def commit() -> str:
+    """The hash of the commit that is checked out; zeros where there is no repository."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "0" * 40
+    return done.stdout.strip()
+
+
+def is_turn(number: int, turns: int) -> bool:
+    """Whether the tests of this number are always run at this commit, of so many that take turns from commit to commit."""
+    return number % turns == int(commit()[:8], 16) % turns
+
+
+def chosen_parts(words: Sequence[str]) -> list[str]:
+    """The parts that words name or begin; all if there is none.
+
+    Raises:
+        ValueError: Nothing begins with a word.
+    """
+    for word in words:
+        if not any(name.startswith(word) for name in PARTS):
+            raise ValueError(f"No part begins with {word!r}; there are {', '.join(PARTS)}.")
+    return [name for name in PARTS if not words or any(name.startswith(word) for word in words)]
+
+
+def table(names: Sequence[str]) -> list[str]:
+    """A row for each part, and the sum."""
+    rows = [f"{name:<20}{PARTS[name].minutes:>4} min  {PARTS[name].about}" for name in names]
+    return [*rows, f"{'together':<20}{sum(PARTS[name].minutes for name in names):>4} min"]
+
+
+def run_part(name: str, workers: str) -> int:
+    """Run one part, and give the exit status."""
+    part = PARTS[name]
+    environment = ROOT / (".venv" if part.framework == "torch" else f".venv-{part.framework}")
+    if part.framework != "torch":
+        subprocess.run(["make", "--no-print-directory", f"{environment.name}/.installed"], cwd=ROOT, check=True)
+    python = str(environment / "bin" / "python")
+    tests = ("-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", "tests/adapters", "tests/e2e")
+    variables = {"DETERMINISM_TEST_FRAMEWORKS": part.framework, VARIABLE: name}
+    return subprocess.run(
+        [python, *(part.command or tests)],
+        cwd=ROOT,
+        env={**os.environ, **(variables if part.command is None else {})},
+        check=False,
+    ).returncode
+
+
+def main(words: Sequence[str]) -> int:
+    """Say what is run, run it, and say what came of it."""
+    try:
+        names = chosen_parts(words)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(*table(names), sep="\n", flush=True)
+    outcomes = []
+    for name in names:
+        print(f"\n{name}: {PARTS[name].about}", flush=True)
+        started = time.monotonic()
+        status = run_part(name, os.environ.get("WORKERS", "3"))
+        outcomes.append((name, status, (time.monotonic() - started) / 60))
+    print(
+        "",
+        *(f"{name:<20}{minutes:>6.1f} min  {'failed' if status else 'passed'}" for name, status, minutes in outcomes),
+        sep="\n",
+    )
+    return int(any(status for _, status, _ in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""What `make test` leaves out belongs to parts that can be run, and of each sweep exactly one slice is always run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import thorough
+from tests.thorough import PARTS, chosen_parts, is_turn, main, table
+
+
+def test_no_part_takes_longer_than_half_an_hour() -> None:
+    assert PARTS
+    assert {name: part.minutes for name, part in PARTS.items() if part.minutes > 30} == {}
+
+
+@pytest.mark.parametrize("hash_of_commit", ["0" * 40, "61ee69878d7c" + "0" * 28, "f" * 40])
+def test_one_slice_of_a_sweep_is_run(hash_of_commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thorough, "commit", lambda: hash_of_commit)
+
+    assert [is_turn(number, 12) for number in range(12)].count(True) == 1
+
+
+def test_other_commits_run_other_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = set()
+    for number in range(50):
+        monkeypatch.setattr(thorough, "commit", lambda number=number: f"{number * 7919:08x}" + "0" * 32)
+        run.add(next(part for part in range(12) if is_turn(part, 12)))
+
+    assert run == set(range(12))
+
+
+def test_a_word_chooses_the_parts_that_begin_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chosen_parts([]) == list(PARTS)
+    assert chosen_parts(["causes"]) == [name for name in PARTS if name.startswith("causes-")]
+    assert len(table(chosen_parts(["causes"]))) == 1 + len(chosen_parts(["causes"]))
+    assert main(["nosuch"]) == 2
+    assert "No part begins with 'nosuch'" in capsys.readouterr().err
