@@ -95,10 +95,11 @@ def load(path):
         return {name: _made("tiny::load", [], numbers) for name, numbers in json.load(file).items()}
 
 
-if "DETERMINISM_RECORDING" in os.environ:
+if "DETERMINISM_RUN" in os.environ:
     # Frameworks that recording knows are waited for; this one says itself that it is there.
     from determinism.import_hook import after_import
     from determinism.launch import child
-    from determinism.launch.notes import note_not_recorded
+    from determinism.launch.notes import is_asked_for, note_not_recorded
 
-    after_import(__name__, child._starter(__name__, "tiny_recorder"), note_not_recorded)
+    if is_asked_for("recording"):
+        after_import(__name__, child._starter(__name__, "tiny_recorder"), note_not_recorded)
