@@ -39,6 +39,8 @@ PARTS: dict[str, Part] = {
     ),
     "causes-order": Part("programs that depend on an order: the cause, its line and a fix", 25),
     "causes-others": Part("programs with other causes, from memory to files: the cause, its line and a fix", 30),
+    "causes-planted": Part("ten programs of each class of cause that is hard to name", 30),
+    "causes-twins": Part("the deterministic twins of those programs", 20),
     "causes-controls": Part("deterministic programs that look guilty: no cause is named", 10),
     "programs": Part(
         "threads, children, ranks, loaders, compilers, trainings: clean ones are the same, faults are named", 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,16 @@ NEEDS_TENSORFLOW = "pipelines"
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")
 
 
-def planted(*, of_tensorflow: bool, with_all: bool) -> Iterator[Any]:
+def planted(*, of_tensorflow: bool, with_all: bool) -> list[Any]:
     """The programs as parameters."""
+    part = "tensorflow" if of_tensorflow else "causes-twins" if not with_all else "causes-planted"
+    parameters = []
     for kind, programs in CLASSES.items():
         for program in programs if (kind == NEEDS_TENSORFLOW) is of_tensorflow else ():
             path = f"{kind}/{program.name}"
-            marks = () if path in ALWAYS and with_all else pytest.mark.thorough
-            yield pytest.param(program, id=path.replace(" ", "-"), marks=marks)
+            marks = () if path in ALWAYS and with_all else pytest.mark.thorough(part)
+            parameters.append(pytest.param(program, id=path.replace(" ", "-"), marks=marks))
+    return parameters
 
 
 def assert_cause(program: Planted, folder: Path) -> None:
