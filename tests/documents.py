@@ -6,7 +6,9 @@ import copy
 import math
 from typing import Any
 
+from determinism.report.answer import answer, headline
 from determinism.report.document import document
+from determinism.report.story import story_document
 from tests.builders import make_crowded, make_different
 
 FILE = "/home/ada/project/train.py"
@@ -57,6 +59,8 @@ def make_full_document() -> dict[str, Any]:
     found["recorded"]["blind_spots"] = [
         {"id": "fused-kernels", "what": "fused kernels", "reason": "They were compiled.", "count": 12, "share": 0.01}
     ]
+    details = [entry for entry in found["story"] if entry["is_detail"]]
+    found.update(headline=headline(found), story=[*story_document(answer(found)), *details])
     return found
 
 
@@ -109,6 +113,7 @@ def make_fix(**changes: Any) -> dict[str, Any]:
         "id": "one-thread",
         "title": "Compute with one thread",
         "code": None,
+        "patch": None,
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         "verified": True,
         "step_time_ratio": 1.31,

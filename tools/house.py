@@ -28,12 +28,10 @@ CYCLES = [["determinism.frameworks.torch.formula_nodes", "determinism.frameworks
 SHORT: dict[str, str] = {
     "determinism.__main__": "what `python -m determinism` runs",
     "determinism.cli.compare": "a subcommand is a file, so that `--help` loads no other",
-    "determinism.cli.report": "a subcommand is a file",
     "determinism.cli.run": "a subcommand is a file",
     "determinism.cli.show": "a subcommand is a file",
     "determinism.digest": "the one place that names the algorithm, loaded in every recorded program, without NumPy",
     "determinism.frameworks.tensorflow.keras_callback": "imports Keras, so it is loaded only where a program asks for the callback",
-    "determinism.state": "the public names of the package",
     "determinism.probes.sources": "the table of all sources, which the families know nothing of",
 }
 """Modules with fewer lines than `FEWEST_LINES`, each with the reason. Packages that hold nothing but a docstring need none."""

@@ -272,8 +272,42 @@ if not TYPE_CHECKING:
             return import_module("determinism.state")
         place = _PLACES.get(name)
         if place is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise _unknown(name)
         return getattr(import_module(place), _OWN_NAMES.get(name, name))
+
+
+_GUESSES = {
+    "assert_deterministic": "check",
+    "check_determinism": "check",
+    "deterministic": "enable",
+    "diff": "compare",
+    "disable": "enable() as a context, or .restore() of what it returned",
+    "enable_determinism": "enable",
+    "fix_seed": "seed",
+    "make_deterministic": "enable",
+    "manual_seed": "seed",
+    "random_seed": "seed",
+    "seed_all": "seed",
+    "seed_everything": "seed",
+    "set_deterministic": "enable",
+    "set_random_seed": "seed",
+    "set_seed": "seed",
+    "trace": "record",
+    "use_deterministic_algorithms": "enable",
+    "verify": "check",
+}
+"""What people are likely to call what is called otherwise here."""
+
+
+def _unknown(name: str) -> AttributeError:
+    meant = _GUESSES.get(name)
+    if meant is None and not name.startswith("_"):
+        from difflib import get_close_matches
+
+        meant = next(iter(get_close_matches(name, __all__, n=1)), None)
+    hint = "" if meant is None else f". Did you mean determinism.{meant}?"
+    # Without `name` and `obj`: Python would add a guess of its own.
+    return AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -36,6 +36,10 @@ class UsageError(DeterminismError):
     """The request contradicts itself, or asks for something that does not exist."""
 
 
+class DifferenceError(DeterminismError, AssertionError):
+    """Runs that were to be the same differ: what `Comparison.raise_if_different` raises."""
+
+
 def legible(text: str, encoding: str = "utf-8") -> str:
     """Replace every character that does not print by its escape.
 

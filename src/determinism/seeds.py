@@ -46,7 +46,7 @@ class Streams:
     """Tells processes with the same rank apart, such as "SpawnProcess-2"; empty for the first."""
 
     def __post_init__(self) -> None:
-        _require_integer("master", self.master, negative=True)
+        _require_integer("master", self.master)
         if self.master.bit_length() > _MOST_MASTER_BITS:
             raise _refusal("master", self.master, f"an integer of at most {_MOST_MASTER_BITS} bits")
         for name in ("rank", "worker"):
@@ -103,12 +103,10 @@ class Streams:
         return [int.from_bytes(data[index : index + 4], "little") for index in range(0, 4 * count, 4)]
 
 
-def _require_integer(
-    name: str, value: object, *, negative: bool = False, otherwise: str = "an integer from 0 on"
-) -> None:
-    # A bool is an int; but `rank=True` is a mistake.
-    if not isinstance(value, int) or isinstance(value, bool) or (value < 0 and not negative):
-        raise _refusal(name, value, "an integer" if negative else otherwise)
+def _require_integer(name: str, value: object, *, otherwise: str = "an integer from 0 on") -> None:
+    # A bool is an int; but `rank=True` is a mistake. A negative seed is one too: most generators refuse it.
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _refusal(name, value, otherwise)
 
 
 def _refusal(name: str, value: object, wanted: str) -> UsageError:

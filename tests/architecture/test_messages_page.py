@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "messages.md"
 IDENTIFIER = re.compile(r"[a-z]+(-[a-z]+)*")
 
 CARRIERS = re.compile(
-    r"(Trace|Launch|State|Usage|Determinism)Error|_?[Tt]rouble|write_trouble|blind_spot|BlindSpot|_stop"
+    r"(Trace|Launch|State|Usage|Determinism|Difference)Error|_?[Tt]rouble|write_trouble|blind_spot|BlindSpot|_stop"
 )
 """Names of what is called with an identifier, as the first or second argument."""
 

@@ -64,7 +64,6 @@ def limits() -> list[tuple[str, str]]:
     spool = constant("trace/spool.py", "_MOST_BYTES")
     assert spool == constant("trace/names.py", "_MOST_PENDING_BYTES") == constant("trace/kept_values.py", "_MOST_BYTES")
     return [
-        ("architecture.md", f"in at most {constant('report/terminal.py', 'MOST_LINES')} lines"),
         ("batch-invariance.md", f"take more than {size(constant('batch/torch.py', '_MOST_BYTES'))}"),
         ("causes.md", f"({constant('launch/check.py', '_RUNS')} runs by"),
         ("causes.md", f"at least {'one minute' if least == 60 else least} and at most {most / 60:g}"),

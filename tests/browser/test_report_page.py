@@ -74,8 +74,8 @@ def attacked() -> dict[str, dict[str, Any]]:
 def test_the_page_shows_everything() -> None:
     full = usual()["full"]
     assert full["mode"] == "CSS1Compat"
-    assert full["heading"] == "Run 2 departs from run 1 at step 3, in the backward pass"
-    assert full["title"] == "Different: run 2 departs from run 1 at step 3, in the backward pass"
+    assert full["heading"] == "Aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
+    assert full["title"] == "Different: aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
     assert full["sections"] == [
         "story", "causes", "fixes", "spread", "losses", "dataflow", "values", "environment", "runs", "blind-spots",
     ]  # fmt: skip

@@ -37,7 +37,7 @@ def test_a_complete_checkpoint_is_the_same(tmp_path: Path) -> None:
     assert report is not None and report["missing"] == []
     assert report["recorded"]["steps"] == 3 and report["recorded"]["records"] > 30
     assert [run["command"][3] for run in report["runs"]] == ["5", "5", "2"]
-    assert "of the resumed run were bit-identical to those of the full run" in finished.text
+    assert "Same: the resumed run continues the full one" in finished.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
 
 

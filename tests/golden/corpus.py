@@ -57,7 +57,7 @@ def reports_of(case: Case, folder: Path) -> dict[str, str]:
     with _within(folder):
         comparison, error = _compared(case, _runs(case))
         content = document(comparison)
-        texts = {DOCUMENT: json_text(content), "terminal.txt": error or _printed(comparison), **_pages(content)}
+        texts = {DOCUMENT: json_text(content), "terminal.txt": error or _printed(content), **_pages(content)}
         if error is None and case.compared == "runs":
             texts["shown.txt"] = _shown(_runs(case)[0])
     return texts
@@ -110,9 +110,9 @@ def _compared(case: Case, runs: list[Path]) -> tuple[Comparison, str | None]:
         return Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [trouble]), "\n".join([*error.lines, ""])
 
 
-def _printed(comparison: Comparison) -> str:
+def _printed(content: dict[str, Any]) -> str:
     file = io.StringIO()
-    render(comparison, Console(file=file, width=WIDTH))
+    render(content, Console(file=file, width=WIDTH))
     return file.getvalue()
 
 

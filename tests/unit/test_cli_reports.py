@@ -119,11 +119,11 @@ def test_what_is_no_report_is_refused_and_makes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_report_of_nothing_is_asked_back(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text("{}")
-    status, _, message = run("report", "r.json", folder=tmp_path)
-    assert status == 2
-    assert "--html FILE, --junit FILE or --annotate" in message
+@pytest.mark.parametrize("options", [[], ["-v"]])
+def test_a_stored_report_is_printed_as_it_was(options: list[str], traces: list[str], tmp_path: Path) -> None:
+    _, printed, _ = run("compare", *traces, "--json", "r.json", *options, folder=tmp_path)
+    assert run("report", "r.json", *options, folder=tmp_path) == (0, printed, "")
+    assert ("  kind  " in printed) == bool(options)
 
 
 def test_annotations_follow_the_report_which_no_runner_obeys(traces: list[str], tmp_path: Path) -> None:

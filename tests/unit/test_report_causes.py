@@ -1,36 +1,102 @@
-"""What the terminal says of causes and fixes."""
+"""What the report says of causes and fixes: the answer first, and what shows it behind `-v`."""
 
 from __future__ import annotations
 
-from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Recorded, Status
-from determinism.report.entries import Tone
-from determinism.report.story import cause_entries
+from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Status
 from determinism.trace.names import Frame
-from determinism.types import Verdict
+from tests.builders import make_different
+from tests.rendered import lines_of, text_of
+
+PATCH = """--- read.py
++++ read.py
+@@ -1,3 +1,4 @@
++import zlib
+ def main(name):
+-    value = hash(name)
++    value = zlib.crc32(repr(name).encode())
+     return value"""
+FIX = Fix("hash-value", "Use another hash", "value = zlib.crc32(repr(name).encode())", None, True, 3, 1.0, PATCH)
+EXPERIMENT = Experiment("line read.py:2", "fixed", 3, True, "All 3 runs were bit-identical.")
+SITE = Frame("/p/read.py", 2, "main", "value = hash(name)")
 
 
-def comparison(*fixes: Fix) -> Comparison:
-    experiment = Experiment("line read.py:2", "fixed", 3, True, "All 3 runs were bit-identical.")
-    site = Frame("/p/read.py", 2, "main", "value = hash(name)")
-    cause = Cause("hash-value", "A hash decides", Status.CONFIRMED, ("Why.",), (experiment,), (site,))
-    return Comparison(Verdict.DIFFERENT, [], Recorded(), causes=[cause], fixes=list(fixes))
+def cause(
+    identifier: str = "hash-value", title: str = "A hash decides", status: Status = Status.CONFIRMED, line: int = 2
+) -> Cause:
+    return Cause(identifier, title, status, ("Why.",), (EXPERIMENT,), (SITE._replace(line=line),))
 
 
-def test_cause_stands_with_its_line_and_what_shows_it() -> None:
-    texts = [entry.text for entry in cause_entries(comparison())]
-    assert texts[0] == "A hash decides (hash-value, confirmed)"
-    assert "value = hash(name)" in texts
-    assert texts[-1] == "line read.py:2 fixed: All 3 runs were bit-identical."
+def explained(*causes: Cause, fixes: tuple[Fix, ...] = ()) -> Comparison:
+    return make_different(causes=list(causes), fixes=list(fixes), experiments=[EXPERIMENT])
 
 
-def test_each_line_of_a_fix_is_a_line() -> None:
-    code = "import zlib\nvalue = zlib.crc32(repr(name).encode())"
-    entries = list(cause_entries(comparison(Fix("hash-value", "Use another hash", code, None, True, 3, 1.0))))
-    assert [entry.text for entry in entries if entry.tone is Tone.CODE][1:] == code.splitlines()
-    [title] = [entry.text for entry in entries if entry.label == "fix"]
-    assert title == "Use another hash (verified: 3 runs were bit-identical, a step takes 1.00 times as long)"
+def test_cause_fix_and_place_in_this_order_and_in_fifteen_lines() -> None:
+    lines = lines_of(explained(cause(), fixes=(FIX,)), 80)
+    assert lines[0] == "Different: a hash decides (confirmed)"
+    assert lines[2] == "  /p/read.py:2      value = hash(name)"
+    assert lines[4:6] == [
+        "  fix               Use another hash (verified: 3 runs with it were",
+        "                    bit-identical)",
+    ]
+    assert [line.removeprefix("      ") for line in lines[6:14]] == PATCH.splitlines()
+    assert lines[15].startswith("  first difference  step 3, in the backward pass, the gradient of")
+    assert len(lines) <= 20
 
 
-def test_fix_without_equal_runs_is_not_verified() -> None:
-    entries = cause_entries(comparison(Fix("hash-value", "Use another hash")))
-    assert [entry.text for entry in entries if entry.label == "fix"] == ["Use another hash (not verified)"]
+def test_a_title_keeps_the_capital_of_a_name() -> None:
+    named = cause("seed-missing-numpy", "NumPy's random numbers are drawn without a seed")
+    assert lines_of(explained(named))[0] == "Different: NumPy's random numbers are drawn without a seed (confirmed)"
+
+
+def test_an_op_that_varies_is_named() -> None:
+    varies = cause("nondeterministic-op", "The op itself varies")
+    assert lines_of(explained(varies))[0].startswith(
+        "Different: aten.embedding_dense_backward.default varies on equal inputs"
+    )
+
+
+def test_two_causes_are_two_blocks_each_with_its_fix() -> None:
+    other = Fix("clock", "Decide by a count", "value = 0", None, True, 3)
+    lines = lines_of(explained(cause(), cause("clock", "The clock decides", line=9), fixes=(FIX, other)))
+    assert lines[0] == "Different: a hash decides (confirmed) and the clock decides (confirmed)"
+    order = [line.split()[0] for line in lines if line[2:7] in ("cause", "fix  ", "/p/re")]
+    assert order == ["cause", "/p/read.py:2", "fix", "cause", "/p/read.py:9", "fix"]
+
+
+def test_causes_of_one_sort_share_the_fixes_in_order() -> None:
+    fixes = tuple(Fix("hash-value", f"Fix {number}", f"value = {number}", None, True, 3) for number in range(3))
+    text = text_of(explained(cause(line=2), cause(line=9), fixes=fixes)).partition("first difference")[0]
+    assert (
+        text.index("read.py:2")
+        < text.index("Fix 0")
+        < text.index("read.py:9")
+        < text.index("Fix 1")
+        < text.index("Fix 2")
+    )
+
+
+def test_a_possible_cause_is_not_the_answer() -> None:
+    lines = lines_of(explained(cause(status=Status.POSSIBLE)))
+    assert lines[0].startswith("Different: an operation gave different results")
+    assert "  possible causes   A hash decides, /p/read.py:2" in lines
+
+
+def test_what_shows_a_cause_is_a_detail() -> None:
+    comparison = explained(cause(), fixes=(FIX,))
+    for detail in ("Why.", "line read.py:2 fixed: All 3 runs were bit-identical. (3 runs)", "hash-value, confirmed"):
+        assert detail in text_of(comparison)
+        assert detail not in " ".join(lines_of(comparison))
+
+
+def test_a_fix_that_no_run_was_made_with_says_so() -> None:
+    text = text_of(explained(cause(), fixes=(Fix("hash-value", "Use another hash"),)))
+    assert "fix Use another hash (not verified: no run was made with it)" in text
+
+
+def test_variables_are_set_in_the_command_itself() -> None:
+    fix = Fix(
+        "hash-value", "Or, without changing the program, start it with", None, (("PYTHONHASHSEED", "0"),), True, 3
+    )
+    text = text_of(explained(cause(), fixes=(FIX, fix)))
+    assert "or Without changing the program, start it with (verified" in text
+    assert "PYTHONHASHSEED=0 python train.py" in text

@@ -33,8 +33,16 @@ def test_the_document_of_two_equal_runs() -> None:
     assert document(make_comparison()) == {
         "schema": "determinism.report/1",
         "verdict": "same",
-        "headline": "Same: 1,234 records in 10 steps were bit-identical in 2 runs",
-        "story": [],
+        "headline": "Same: 2 runs, 10 steps, 1,234 records, every tensor bit-identical",
+        "story": [
+            {
+                "section": "details",
+                "label": "traces",
+                "text": "run-1 and run-2 in /home/ada/project/.determinism/2026-01-05T10-20-30",
+                "is_code": False,
+                "is_detail": True,
+            }
+        ],
         "trouble": [],
         "runs": [
             {
@@ -46,10 +54,11 @@ def test_the_document_of_two_equal_runs() -> None:
             }
             for number in (1, 2)
         ],
-        "recorded": {"records": 1234, "steps": 10, "processes": 1, "blind_spots": []},
+        "recorded": {"records": 1234, "steps": 10, "steps_by": "optimizer", "processes": 1, "blind_spots": []},
         "first_divergence": None,
         "divergences": [],
         "first_visible": None,
+        "reached": [],
         "absorbed": False,
         "dead_differences": {"count": 0, "first": []},
         "leftovers": [],
@@ -90,6 +99,7 @@ def test_the_first_divergence() -> None:
         "module": "encoder.embedding",
         "site": None,
         "received_from": None,
+        "detail": "Output 0 has digest 5a8a768a in run 1 and 472eedad in run 2.",
         "forward_site": {
             "file": "/home/ada/project/train.py",
             "line": 17,

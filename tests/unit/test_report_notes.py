@@ -37,7 +37,7 @@ def test_only_the_most_frequent_blind_spots_are_listed() -> None:
 )
 def test_what_a_step_was(steps_by: str | None, steps: int, note: str | None) -> None:
     text = text_of(make_comparison(recorded=make_recorded(steps_by=steps_by, steps=steps)))
-    assert ("in 10 steps were" in text) == bool(steps)
+    assert ("2 runs, 10 steps, 1,234 records" in text) == bool(steps)
     assert (note in text) if note else ("steps are" not in text and "no steps" not in text)
 
 

@@ -118,7 +118,7 @@ def test_the_schema_has_room_for_causes_and_fixes() -> None:
         "experiments": [experiment],
         "sites": sites,
     }
-    fix = {"id": "a", "title": "b", "code": None, "verified": True, "runs": 3, "step_time_ratio": 1.1}
+    fix = {"id": "a", "title": "b", "code": None, "patch": None, "verified": True, "runs": 3, "step_time_ratio": 1.1}
     found["causes"] = [cause]
     found["fixes"] = [{**fix, "env": None}, {**fix, "env": [{"name": "PYTHONHASHSEED", "value": "0"}]}]
     VALIDATOR.validate(found)

@@ -17,7 +17,6 @@ from tests.builders import (
     make_looked_at,
     make_output,
     make_recorded,
-    make_run,
     make_varied,
 )
 from tests.rendered import lines_of, text_of
@@ -30,9 +29,9 @@ def text_of_first(**changes: Any) -> str:
 
 
 def test_each_kind_has_its_sentence() -> None:
-    sentences = {lines_of(VARIED[kind.value])[2] for kind in Kind}
+    sentences = {lines_of(VARIED[kind.value])[0] for kind in Kind}
     assert len(sentences) == len(Kind)
-    assert all(f"{kind}: " in lines_of(VARIED[kind.value])[2] for kind in Kind)
+    assert all(f"kind {kind}: " in text_of(VARIED[kind.value]) for kind in Kind)
 
 
 def test_a_kind_that_is_not_known() -> None:
@@ -48,7 +47,7 @@ def test_inputs() -> None:
     text = text_of_first(inputs_equal=None)
     assert unchecked in text
     assert "from equal inputs" not in text
-    assert "inputs not equal" in text_of_first(inputs_equal=False)
+    assert "inputs the inputs differ" in text_of_first(inputs_equal=False)
     assert unchecked not in text_of_first(inputs_equal=None, kind=Kind.STRUCTURE)
 
 
@@ -112,7 +111,7 @@ def test_a_current_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_long_path_keeps_its_end() -> None:
-    text = "".join(line.strip() for line in lines_of(VARIED["long"], 80))
+    text = "".join(line.strip() for line in lines_of(VARIED["long"], 80, verbose=True))
     assert "..." in text
     assert "/long/long:1 in word word" in text
 
@@ -136,29 +135,32 @@ def test_the_outermost_module_and_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "records_of", "expected"),
+    ("changes", "expected"),
     [
-        (2, 0, "run 2 departs from run 1"),
-        (2, 1, "run 2 departs from run 1"),
-        (3, 0, "the runs depart from each other"),
-        (3, 2, "run 3 departs from run 1"),
+        ({}, "an operation gave different results from equal inputs at step 3, /home/ada/project/train.py:17"),
+        ({"inputs_equal": None}, "an operation gave different results at step 3, /home/ada/project/train.py:17"),
+        ({"kind": Kind.RNG}, "random numbers differ at step 3, /home/ada/project/train.py:17"),
+        ({"kind": None}, "the runs part at step 3, /home/ada/project/train.py:17"),
+        (
+            {"forward_site": None, "op": "aten::add_.Tensor"},
+            "an operation gave different results from equal inputs at step 3, add_",
+        ),
     ],
 )
-def test_which_run_departs(runs: int, records_of: int, expected: str) -> None:
-    first = make_divergence(records_of=records_of, phase="other")
-    comparison = make_different(first_divergence=first, runs=[make_run(number) for number in range(runs)])
-    assert lines_of(comparison)[0] == f"Different: {expected} at step 3"
+def test_the_first_line_says_what_differs_and_where(changes: dict[str, Any], expected: str) -> None:
+    comparison = make_different(first_divergence=make_divergence(**changes))
+    assert lines_of(comparison)[0] == f"Different: {expected}"
 
 
 def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
-    first = make_divergence(op="aten::randn", step=0, phase="init")
+    first = make_divergence(op="aten::randn", step=0, phase="init", forward_site=None)
     counted, uncounted = (
-        lines_of(make_different(first_divergence=first, recorded=make_recorded(steps_by=by)))
-        for by in ("optimizer", None)
+        text_of(make_different(first_divergence=first, recorded=make_recorded(steps=steps, steps_by=by)))
+        for steps, by in ((10, "optimizer"), (0, None))
     )
-    assert counted[0].endswith("departs from run 1 at step 0, before the first forward pass")
-    assert uncounted[0].endswith("departs from run 1 in aten::randn")
-    assert "`determinism.step()` at the end of each turn of a loop" in " ".join(" ".join(uncounted).split())
+    assert "from equal inputs at step 0, randn" in counted
+    assert "from equal inputs at randn" in uncounted
+    assert "`determinism.step()` at the end of each turn of a loop" in uncounted
 
 
 def test_consequences() -> None:

@@ -40,13 +40,13 @@ def test_a_sample_is_told_to_be_one() -> None:
         "37 of 64 sampled elements differ, by at most 3 ulp and 1.19e-07 in value, 2e-07 of the largest element" in text
     )
     assert "looks like rounding: only the last bits differ" in text
-    assert "This is evidence, no proof" in text
+    assert "This is evidence, not proof" in text
     assert "values part" not in text
 
 
 @pytest.mark.parametrize(
     ("likeness", "text"),
-    [(Likeness.COARSER, "looks like more than rounding"), (Likeness.OTHER, "looks like no rounding")],
+    [(Likeness.COARSER, "looks like more than rounding"), (Likeness.OTHER, "looks like not rounding error")],
 )
 def test_what_is_more_than_rounding(likeness: Likeness, text: str) -> None:
     assert text in told(make_apart(first=make_parting(looks_like=likeness)))

@@ -57,10 +57,10 @@ def test_the_stack_is_told_before_the_divergence() -> None:
         ("variable OMP_NUM_THREADS", "not set", "2"),
         ("working directory", "/a", "/b"),
     ]
-    lines = lines_of(make_different(environment=differences))
+    lines = lines_of(make_different(environment=differences), verbose=True)
     told = [next(at for at, line in enumerate(lines) if text in line) for text in (
         "processor was A in run 1, B in run 2", "variable OMP_NUM_THREADS was not set in run 1, 2 in run 2",
-        "kind          op:", "working directory was /a in run 1",
+        "kind              op:", "working directory was /a in run 1",
     )]  # fmt: skip
     assert told == sorted(told)
     assert lines[told[0]].split()[0] == "stack"

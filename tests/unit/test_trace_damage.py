@@ -61,7 +61,7 @@ def look(whole: Path, damaged: Path) -> Comparison | str:
     found: Comparison | str
     try:
         found = compare(whole, damaged)
-        render(found, console)
+        render(document(found), console, verbose=True)
         document(found)
     except DeterminismError as error:
         found = error.identifier

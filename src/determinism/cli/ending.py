@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -60,22 +60,31 @@ def _without_verdict(message: str, runs: list[RunSummary]) -> LaunchError:
     return LaunchError("interrupted", f"{message} Nothing was concluded.{left} Run the command again.")
 
 
-def conclude(comparison: Comparison, reports: Reports, interrupt_status: int = 0) -> NoReturn:
+def conclude(
+    comparison: Comparison,
+    reports: Reports,
+    interrupt_status: int = 0,
+    *,
+    kept: str | None = None,
+) -> NoReturn:
     """Show a comparison, write it down, and exit as its verdict says.
 
     Args:
         comparison: What is shown.
         reports: Where the report goes.
         interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
+        kept: Where the page of the report was written without being asked for, if it was.
     """
+    from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, render
 
+    content = document(comparison)
     # Written first: a terminal that is gone must not cost the report.
-    content, written = _write(comparison, reports)
+    written = 0 if reports.write(content, say) else 2
+    page = reports.html_file
     with reports.commands_stopped():
-        render(comparison, ReportConsole())
-    if content is not None:
-        reports.annotate(content)
+        render(content, ReportConsole(), verbose=reports.is_verbose, file=path_text(str(page)) if page else kept)
+    reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 
 
@@ -91,10 +100,13 @@ def fail(
 
 def write_trouble(identifier: str, message: str, reports: Reports, runs: list[RunSummary] | None = None) -> None:
     """Write reports that say only why there is no verdict."""
-    trouble = Comparison(Verdict.INCONCLUSIVE, runs or [], Recorded(), [Trouble(identifier, message)])
-    content, _ = _write(trouble, reports)
-    if content is not None:
-        reports.annotate(content)
+    if not reports.is_wanted:
+        return
+    from determinism.report.document import document
+
+    content = document(Comparison(Verdict.INCONCLUSIVE, runs or [], Recorded(), [Trouble(identifier, message)]))
+    reports.write(content, say)
+    reports.annotate(content)
 
 
 def say(*message: str) -> None:
@@ -104,16 +116,6 @@ def say(*message: str) -> None:
         click.echo("\n".join([f"determinism: {lines[0]}", *lines[1:]]), err=True)
     except (OSError, ValueError, AttributeError):
         return
-
-
-def _write(comparison: Comparison, reports: Reports) -> tuple[dict[str, Any] | None, int]:
-    """Write the reports; returns the document, if one was asked for, and the exit status that this leads to."""
-    if not reports.is_wanted:
-        return None, 0
-    from determinism.report.document import document
-
-    content = document(comparison)
-    return content, 0 if reports.write(content, say) else 2
 
 
 # Says what is going on while a program runs, on the terminal's error stream.

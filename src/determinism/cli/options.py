@@ -51,6 +51,8 @@ class Reports:
     html_file: Path | None = None
     junit_file: Path | None = None
     is_annotated: bool = False
+    is_verbose: bool = False
+    """Whether the terminal shows every detail."""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -272,8 +274,13 @@ html_option = file_option("html", "Write the report as one HTML file, to look at
 junit_option = file_option("junit", "Write the report as JUnit XML, for continuous integration.")
 
 
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Print every detail: ops, values, evidence, experiments, blind spots."
+)
+
+
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--json`, `--html`, `--junit` and `--annotate`, which come together as `reports`."""
+    """`--json`, `--html`, `--junit`, `--annotate` and `--verbose`, which come together as `reports`."""
 
     @wraps(function)
     def with_reports(
@@ -282,15 +289,16 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         html_file: Path | None,
         junit_file: Path | None,
         annotate: bool,
+        verbose: bool,
         **options: Any,
     ) -> Any:
-        return function(*args, reports=Reports(json_file, html_file, junit_file, annotate), **options)
+        return function(*args, reports=Reports(json_file, html_file, junit_file, annotate, verbose), **options)
 
     json_option = file_option("json", "Write the report as JSON.")
     annotate = click.option(
         "--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program."
     )
-    return json_option(html_option(junit_option(annotate(with_reports))))
+    return json_option(html_option(junit_option(annotate(verbose_option(with_reports)))))
 
 
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""`determinism report`: make a page or a test result from a report that was written as JSON before."""
+"""`determinism report`: print a report that was written as JSON before, or make a page or a test result of it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ from pathlib import Path
 
 import click
 
-from determinism.cli.options import Reports, html_option, junit_option
+from determinism.cli.options import Reports, html_option, junit_option, verbose_option
 
 
-@click.command(short_help="Make a page from a report that was written as JSON.")
+@click.command(short_help="Print a report that was written as JSON, or make a page of it.")
 @html_option
 @junit_option
 @click.option("--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program.")
+@verbose_option
 @click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json")
-def report(document: Path, html_file: Path | None, junit_file: Path | None, annotate: bool) -> None:
-    """Make a page or a test result from what `--json` wrote. Nothing else is needed: neither the traces nor the program.
+def report(document: Path, html_file: Path | None, junit_file: Path | None, annotate: bool, verbose: bool) -> None:
+    """Print what `--json` wrote, as `check` printed it; or write it as a page or a test result.
+
+    Nothing else is needed: neither the traces nor the program.
 
     Exit status: 0 if all was written, 2 if not.
     """
     from determinism.cli.ending import reporting, say
 
     reports = Reports(html_file=html_file, junit_file=junit_file, is_annotated=annotate)
-    if not reports.is_wanted:
-        raise click.UsageError("Say what to make: --html FILE, --junit FILE or --annotate.")
     with reporting():
         from determinism.report.document import read_document
 
         reports.check_places(document)
         content = read_document(document)
+        if not reports.is_wanted:
+            from determinism.report.terminal import ReportConsole, render
+
+            render(content, ReportConsole(), verbose=verbose)
         if not reports.write(content, say):
             sys.exit(2)
         reports.annotate(content)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
+from determinism.errors import DeterminismError, DifferenceError
 from determinism.redaction import redacted
 from determinism.trace.names import Frame
 from determinism.types import Kind, Verdict
@@ -312,6 +315,8 @@ class Fix:
     """How many runs showed that."""
     step_time_ratio: float | None = None
     """How long a step takes with it, divided by how long it takes without."""
+    patch: str | None = None
+    """The change of the user's file as a unified diff; None where it is not a change of one file."""
 
 
 # What comparing batches of different sizes finds, beside what every comparison does.
@@ -545,7 +550,63 @@ class Comparison:
     """How far the values of stored runs are apart; None where that was not asked."""
 
     def __repr__(self) -> str:
-        return f"<Comparison {self}>"
+        return f"<Comparison {' '.join(str(self).split())}>"
+
+    def __bool__(self) -> bool:
+        """Whether the runs are the same.
+
+        Raises:
+            DeterminismError: The comparison came to no verdict, so neither answer would be true.
+        """
+        if self.verdict is Verdict.INCONCLUSIVE:
+            raise DeterminismError("no-verdict", f"There is no verdict. {_reporting().headline(self)}")
+        return self.verdict is Verdict.SAME
+
+    def raise_if_different(self) -> None:
+        """Do nothing if the runs are the same.
+
+        Raises:
+            DifferenceError: The runs differ; the message is the report. It is an `AssertionError` too.
+            DeterminismError: The comparison came to no verdict.
+        """
+        if not self:
+            raise DifferenceError("runs-differ", *self.report().rstrip("\n").split("\n"))
+
+    def report(self, *, verbose: bool = False) -> str:
+        """Write the report as text, as `determinism check` prints it.
+
+        Args:
+            verbose: Whether every detail is part of it, as with `-v`.
+        """
+        text: str = _reporting().text(self, verbose=verbose)
+        return text
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML file; one that is there is replaced.
+
+        Args:
+            path: The file.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
+        _reporting().write_page(self, path)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as a JSON document; a file that is there is replaced.
+
+        Args:
+            path: The file.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
+        _reporting().write_json(self, path)
+
+    def _repr_html_(self) -> str:
+        """Give a notebook the summary that the page begins with."""
+        text: str = _reporting().fragment(self)
+        return text
 
     def __str__(self) -> str:
         """The verdict, and what differs first, in one line; `determinism.report` has the whole story."""
@@ -555,6 +616,11 @@ class Comparison:
             return f"{self.verdict}: {notes}" if notes else f"{self.verdict}: {self.recorded.records:,} records"
         where = "" if first.site is None else f" at {first.site.file}:{first.site.line} ({first.site.code})"
         return f"{self.verdict}: {first.kind or 'not known why'}, step {first.step}, {first.phase}, {first.op}{where}"
+
+
+def _reporting() -> Any:
+    """The layer above, which makes reports of comparisons; by its name, since imports go downwards only."""
+    return import_module("determinism.report.forms")
 
 
 # How far the values of two stored runs are apart: where they part, where that grows, and step by step.

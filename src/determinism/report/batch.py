@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from determinism.comparison.result import BatchKind, BatchRows, Comparison, Divergence, Fix, size_pair
-from determinism.report.entries import Entry, Tone, Weight, counted, fix_document, frame_text, listed, prose
+from determinism.report.entries import Entry, counted, fix_document, frame_text, listed, prose
 from determinism.types import Verdict
 
 _MOST_FRAMES = 4
@@ -54,61 +54,55 @@ def batch_sections(comparison: Comparison, rows: BatchRows, *, with_causes: bool
 
 def _origin_entries(first: Divergence, rows: BatchRows) -> Iterator[Entry]:
     difference = rows.difference
-    yield Entry(_KINDS[difference.kind if difference else None], "kind", Weight.CORE)
-    yield Entry(first.op, "op", Weight.CORE)
+    yield Entry(_KINDS[difference.kind if difference else None], "kind")
+    yield Entry(first.op, "op")
     if first.module is not None:
         yield Entry(first.module or "the outermost module", "module")
     if first.site is None:
         yield Entry("No line of the program's own code is known for this record.", "site")
     for number, frame in enumerate(first.stack[: 1 + _MOST_FRAMES]):
-        yield Entry(frame_text(frame), ("site", "called by")[number] if number < 2 else "", _weight(number))
+        yield Entry(frame_text(frame), ("site", "called by")[number] if number < 2 else "")
         if not number and frame.code.strip():
-            yield Entry(frame.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
-    yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
+            yield Entry(frame.code.strip(), is_code=True)
+    yield Entry(prose(first.detail), "detail")
     if difference is not None and difference.rows is not None and difference.rows_compared:
         of = f"{difference.rows:,} of {counted(difference.rows_compared, 'row')} that went into it in two sizes or more"
-        yield Entry(of, "rows", Weight.MAIN)
-
-
-def _weight(number: int) -> Weight:
-    return Weight.EXTRA if number else Weight.CORE
+        yield Entry(of, "rows")
 
 
 def _row_entries(rows: BatchRows) -> Iterator[Entry]:
     counts = ", ".join(f"{count:,} in batches of {size}" for size, count in rows.rows.items())
     if counts:
         text = f"{rows.rows_matched:,} different rows were compared; there were {counts}"
-        yield Entry(text, "compared", Weight.NOTE)
+        yield Entry(text, "compared")
     if rows.results_differ is None:
         text = "No model was called whose results come row by row, so rows were compared up to the last op that makes some."
-        yield Entry(text, "limits", Weight.CONSEQUENCE)
+        yield Entry(text, "limits")
     if rows.results_differ is False and rows.difference is not None:
         text = (
             "The results of the whole model were equal all the same: what differed within it vanished for these rows."
         )
-        yield Entry(text, "absorbed", Weight.CONSEQUENCE)
+        yield Entry(text, "absorbed")
     if rows.training:
         names = [f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training]
         more = len(names) - _MOST_MODULES
         shown = listed(names[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
-        yield Entry(f"In training mode, and computing otherwise because of it: {shown}", "training", Weight.CORE)
+        yield Entry(f"In training mode, and computing otherwise because of it: {shown}", "training")
     if rows.not_told is not None:
-        yield Entry(rows.not_told, "not told", Weight.MAIN, lines=4)
+        yield Entry(rows.not_told, "not told")
 
 
 def batch_cures(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
     """Write the causes, what was seen to cure the program, and what was tried in vain."""
     for number, cause in enumerate(comparison.causes):
-        yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause", Weight.CORE)
+        yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
     for number, one in enumerate(comparison.fixes):
-        yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure", Weight.CORE)
-        yield Entry(
-            "Verified: the program ran with it, and all rows were equal in batches of all sizes.", weight=Weight.MAIN
-        )
+        yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure")
+        yield Entry("Verified: the program ran with it, and all rows were equal in batches of all sizes.")
     failed = [one for one in rows.tried if not one.verified]
     if failed:
         text = f"{'; '.join(_written(one) for one in failed)}: rows still depended on their batch"
-        yield Entry(text, "tried", Weight.NOTE, lines=4)
+        yield Entry(text, "tried")
 
 
 def _written(fix: Fix) -> str:

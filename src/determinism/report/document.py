@@ -34,9 +34,10 @@ from determinism.comparison.result import (
 from determinism.comparison.runs import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
+from determinism.report.answer import answer, headline
 from determinism.report.batch import batch_document
-from determinism.report.entries import cause_document, fix_document
-from determinism.report.story import first_sentence, story
+from determinism.report.entries import Section, cause_document, fix_document
+from determinism.report.story import compose, story_document
 from determinism.trace.names import Frame
 
 # Writes a report to the file that an option names.
@@ -311,14 +312,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
     content = {
         "schema": SCHEMA,
         "verdict": comparison.verdict,
-        "headline": first_sentence(comparison),
-        "story": story(comparison),
         "trouble": [{"id": trouble.identifier, "message": trouble.message} for trouble in comparison.trouble],
         "runs": [_run(run) for run in comparison.runs],
         "recorded": _recorded(comparison.recorded),
         "first_divergence": None if first is None else _divergence(first),
         "divergences": [_short_divergence(divergence) for divergence in comparison.divergences],
         "first_visible": None if visible is None else _visible(visible),
+        "reached": [_visible(one) for one in comparison.infected],
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
         "leftovers": [
@@ -350,7 +350,9 @@ def document(comparison: Comparison) -> dict[str, Any]:
         **_course(comparison.course),
         "dataflow": None if comparison.dataflow is None else _dataflow(comparison.dataflow),
     }
-    return {key: _plain(value) for key, value in content.items()}
+    facts = {key: _plain(value) for key, value in content.items()}
+    composed = {key: _plain(value) for key, value in compose(comparison, facts).items()}
+    return {"schema": SCHEMA, "verdict": facts["verdict"], **composed, **facts}
 
 
 def write_document(path: Path, comparison: Comparison) -> None:
@@ -422,6 +424,7 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
     return {
         "records": recorded.records,
         "steps": recorded.steps,
+        "steps_by": recorded.steps_by,
         "processes": recorded.processes,
         "blind_spots": [
             {
@@ -439,6 +442,7 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
+        "detail": divergence.detail,
         "forward_site": frame_document(divergence.forward_site),
         "stack": [frame_document(frame) for frame in divergence.stack],
         "inputs_equal": divergence.inputs_equal,
@@ -544,16 +548,26 @@ def read_document(path: Path) -> dict[str, Any]:
     form = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     added = {key: _nothing(described) for key, described in form["properties"].items() if key not in _FIRST_KEYS}
     content = {**added, **found}
+    is_old = _is_without_sections(content["story"])
     _fill_in(content)
     fault = first_fault(content, form)
     if fault is not None:
         raise _foreign(path, fault)
+    if is_old:
+        content["headline"] = content["headline"] or headline(content)
+        content["story"] = [*story_document(answer(content)), *content["story"]]
     return content
 
 
 def _nothing(described: dict[str, Any]) -> Any:
     """What stands for a key that was not known yet when a document was written."""
     return {"array": [], "string": ""}.get(str(described.get("type")))
+
+
+def _is_without_sections(story: Any) -> bool:
+    """Whether a story was written before its entries had sections: then it has details only."""
+    entries = story if isinstance(story, list) else []
+    return not any(isinstance(entry, dict) and "section" in entry for entry in entries)
 
 
 def _fill_in(content: dict[str, Any]) -> None:
@@ -565,10 +579,18 @@ def _fill_in(content: dict[str, Any]) -> None:
     outputs = first.get("outputs") if isinstance(first, dict) else None
     if isinstance(first, dict):
         first.setdefault("inputs", [])
+        first.setdefault("detail", "")
+    recorded = content.get("recorded")
+    if isinstance(recorded, dict):
+        recorded.setdefault("steps_by", None)
+    batch = content.get("batch")
     for found, later in (
         (content.get("environment"), {"part": Part.OTHER}),
         (outputs, {"max_relative": None, "elements_sampled": None}),
         (content.get("leftovers"), {"change": FileChange.UNSEEN}),
+        (content.get("fixes"), {"patch": None}),
+        (batch.get("tried") if isinstance(batch, dict) else None, {"patch": None}),
+        (content.get("story"), {"section": Section.DETAILS, "is_detail": True}),
     ):
         for one in found if isinstance(found, list) else ():
             if isinstance(one, dict):

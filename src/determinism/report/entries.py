@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
-from determinism.comparison.result import Cause, Comparison, Divergence, Fix
-from determinism.exit_status import exit_phrase
+from determinism.comparison.result import Cause, Divergence, Fix
 from determinism.trace.names import Frame
 from determinism.types import Kind, Level
 
@@ -35,6 +34,7 @@ def fix_document(fix: Fix) -> dict[str, Any]:
         "id": fix.identifier,
         "title": fix.title,
         "code": fix.code,
+        "patch": fix.patch,
         "env": None if variables is None else [{"name": name, "value": value} for name, value in variables],
         "verified": fix.verified,
         "runs": fix.runs,
@@ -42,28 +42,19 @@ def fix_document(fix: Fix) -> dict[str, Any]:
     }
 
 
-# One entry of the terminal report, before it is laid out.
+# One entry of a report, before it is laid out.
 
 
-class Weight(IntEnum):
-    """How much an entry matters; where the report gets too long, the highest numbers go first."""
+class Section(StrEnum):
+    """What part of the report an entry belongs to, in the order of reading."""
 
-    CORE = 0
-    MAIN = 1
-    CONSEQUENCE = 2
-    NOTE = 3
-    ITEM = 4
-    EXTRA = 5
-
-
-class Tone(StrEnum):
-    """How an entry looks; the values are rich styles."""
-
-    PLAIN = ""
-    CODE = "cyan"
-    SAME = "bold green"
-    DIFFERENT = "bold red"
-    INCONCLUSIVE = "bold yellow"
+    CAUSE = "cause"
+    FIX = "fix"
+    PLACE = "place"
+    SEARCH = "search"
+    NOTES = "notes"
+    DETAILS = "details"
+    """What is shown only when asked for."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +63,10 @@ class Entry:
 
     text: str
     label: str = ""
-    """Stands in the left column; empty for an entry that goes on with the one above."""
-    weight: Weight = Weight.MAIN
-    tone: Tone = Tone.PLAIN
-    lines: int = 3
-    """How many lines it may take; the rest is cut."""
-    full_width: bool = False
-    """Starts at the left edge instead of in the right column."""
-    indent: int = 0
+    """Stands in the left column; empty for an entry that continues the one above."""
+    section: Section = Section.DETAILS
+    is_code: bool = False
+    """Whether the text is one line of code, of a diff or of a command."""
 
 
 # How places in the user's code and folders are written.
@@ -110,23 +97,13 @@ def frame_text(frame: Frame) -> str:
     return f"{line_text(frame)} in {name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}"
 
 
-_PHASES = {
-    "init": "before the first forward pass",
-    "data": "while loading data",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "optimizer": "in the optimizer",
-    "communication": "in the communication between processes",
-    "checkpoint": "at a checkpoint",
-}
-
 _KINDS = {
-    Kind.STRUCTURE: "the runs did not do the same here: one has records that another lacks, or an op took another tensor",
+    Kind.STRUCTURE: "the runs executed different operations here: one has records that another lacks, or an op took another tensor",
     Kind.RNG: "a random op ran with different states of its random generator",
     Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
     Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",
     Kind.ORDER: "the same values came in a different order",
-    Kind.UNINITIALIZED: "the op read memory that nobody had written to, so it got whatever was there",
+    Kind.UNINITIALIZED: "the op read memory that nothing had written, so it got whatever was there",
     Kind.MUTATION: (
         "a tensor was changed between two ops by something else, such as a NumPy view, another thread or process, or an extension"
     ),
@@ -180,59 +157,3 @@ def dead_phrase(count: int) -> str:
 def stop_phrase(stopped_by: str) -> str:
     """Say what ended a run."""
     return _STOPS.get(stopped_by, f"stopped by {stopped_by}")
-
-
-def headline(comparison: Comparison) -> str:
-    """Write the first line of the report: the verdict and what it rests on."""
-    match comparison.verdict:
-        case "same":
-            return _same_headline(comparison)
-        case "different":
-            return f"Different: {_difference(comparison)}"
-        case _:
-            return _inconclusive_headline(comparison)
-
-
-def _same_headline(comparison: Comparison) -> str:
-    recorded = comparison.recorded
-    verb = "was" if recorded.records == 1 else "were"
-    steps = f" in {counted(recorded.steps, 'step')}" if recorded.steps else ""
-    if comparison.missing is not None:
-        return f"Same: {counted(recorded.records, 'record')}{steps} of the resumed run {verb} bit-identical to those of the full run"
-    runs = counted(len(comparison.runs), "run")
-    return f"Same: {counted(recorded.records, 'record')}{steps} {verb} bit-identical in {runs}"
-
-
-def _difference(comparison: Comparison) -> str:
-    first = comparison.first_divergence
-    if first is not None:
-        return f"{_departure(comparison, first)} {_when(comparison, first)}"
-    statuses = [run.exit_status for run in comparison.runs]
-    if len(set(statuses)) > 1:
-        return f"the runs ended with {listed(['an unknown status' if one is None else exit_phrase(one) for one in statuses])}"
-    if comparison.dead_differences:
-        return dead_phrase(comparison.dead_differences)
-    return "the runs are not bit-identical"
-
-
-def _departure(comparison: Comparison, first: Divergence) -> str:
-    if comparison.missing is not None:
-        return "run 2, which was resumed, departs from run 1, the full one,"
-    if first.records_of > 0 or len(comparison.runs) == 2:
-        return f"run {max(first.records_of, 1) + 1} departs from run 1"
-    return "the runs depart from each other"
-
-
-def _when(comparison: Comparison, first: Divergence) -> str:
-    if not comparison.recorded.steps_by and first.phase == "init":
-        # Nothing told where initialisation ends: it may as well be the middle of a loop.
-        return f"in {first.op}"
-    phase = _PHASES.get(first.phase)
-    return f"at step {first.step}, {phase}" if phase else f"at step {first.step}"
-
-
-def _inconclusive_headline(comparison: Comparison) -> str:
-    messages = [prose(trouble.message) for trouble in comparison.trouble]
-    if len(messages) == 1:
-        return f"Inconclusive: {messages[0]}"
-    return f"Inconclusive, for {len(messages)} reasons" if messages else "Inconclusive: the runs could not be compared"

@@ -10,25 +10,47 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from determinism.errors import legible
+from determinism.report.answer import headline
 
-# The verdict of a document in one sentence.
+# What a document says, as plain text.
 
 
 def summary(document: dict[str, Any]) -> str:
     """The headline; of documents that have none yet, what can be said from the rest."""
-    if document["headline"]:
-        return str(document["headline"])
-    first = document["first_divergence"]
-    match document["verdict"]:
-        case "same":
-            return f"Same: {document['recorded']['records']:,} records were bit-identical"
-        case "different" if first is not None:
-            return f"Different: the runs depart from each other at step {first['step']}, in {first['op']}"
-        case "different":
-            return "Different: the runs are not bit-identical"
-        case _:
-            messages = [trouble["message"] for trouble in document["trouble"]]
-            return f"Inconclusive: {' '.join(messages) or 'the runs could not be compared'}"
+    return str(document["headline"] or headline(document))
+
+
+_LABEL_WIDTH = 18
+_CODE_MARGIN = 4
+
+
+def plain_text(document: dict[str, Any], *, details: bool) -> str:
+    """The report as text without layout: one line for each entry.
+
+    Args:
+        document: The JSON document.
+        details: Whether entries that are shown only when asked for are part of it.
+    """
+    lines = [summary(document)]
+    section = None
+    for entry in document["story"]:
+        if entry["is_detail"] and not details:
+            continue
+        if entry["section"] != section:
+            lines.append("")
+            section = entry["section"]
+        text = entry["text"] if entry["is_code"] else _one_line(entry["text"])
+        label = _one_line(entry["label"])
+        if label:
+            lead = f"{label} ".ljust(_LABEL_WIDTH)
+        else:
+            lead = " " * (_CODE_MARGIN if entry["is_code"] else _LABEL_WIDTH)
+        lines.append(f"{lead}{text}".rstrip())
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 # The report as workflow commands of GitHub Actions, which show it beside the lines of the program.
@@ -47,7 +69,7 @@ def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
     match document["verdict"]:
         case "different":
             site = first and (first["forward_site"] or first["site"])
-            yield _command("error", "determinism: different", _difference(document), site)
+            yield _command("error", "determinism: different", plain_text(document, details=False), site)
         case "inconclusive":
             yield _command("error", "determinism: inconclusive", summary(document))
         case _:
@@ -58,17 +80,6 @@ def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
             yield _command("warning", title, "\n".join([cause["title"], *cause["evidence"]]), site)
     for missing in document["missing"] or ():
         yield _command("error", f"determinism: the checkpoint lacks {missing['id']}", missing["fix"], missing["site"])
-
-
-def _difference(document: dict[str, Any]) -> str:
-    first = document["first_divergence"]
-    lines = [summary(document)]
-    if first is not None:
-        module = f" in module {first['module']}" if first["module"] else ""
-        lines.append(f"First record that differs: {first['op']}{module}")
-        lines += [entry["text"] for entry in document["story"] if entry["label"] == "kind"]
-    lines += [f"Fix ({'verified' if fix['verified'] else 'not verified'}): {fix['title']}" for fix in document["fixes"]]
-    return "\n".join(lines)
 
 
 def _command(level: str, title: str, message: str, site: dict[str, Any] | None = None) -> str:
@@ -124,40 +135,15 @@ def junit_text(document: dict[str, Any]) -> str:
         first = document["first_divergence"]
         kind = first["kind"] if first is not None and first["kind"] else "different"
         failure = Xml.SubElement(case, "failure", {"type": kind, "message": _safe(summary(document))})
-        failure.text = _safe(told(document))
+        failure.text = _safe(plain_text(document, details=True))
     elif verdict == "inconclusive":
         trouble = document["trouble"][0]["id"] if document["trouble"] else "inconclusive"
         error = Xml.SubElement(case, "error", {"type": _safe(trouble), "message": _safe(summary(document))})
         error.text = _safe("\n".join(one["message"] for one in document["trouble"]))
     else:
-        Xml.SubElement(case, "system-out").text = _safe(told(document))
+        Xml.SubElement(case, "system-out").text = _safe(plain_text(document, details=True))
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
-
-
-def told(document: dict[str, Any]) -> str:
-    """The report as plain text: the headline, the story, causes, fixes and blind spots."""
-    lines = [summary(document), ""]
-    for entry in document["story"]:
-        indent = "    " if entry["is_code"] else ""
-        lines.append(f"{entry['label']:<14}{indent}{_one_line(entry['text'])}".rstrip())
-    for cause in document["causes"]:
-        lines += ["", f"cause         {cause['status']}: {_one_line(cause['title'])}"]
-        lines += [
-            f"{'':14}{_one_line(site['file'])}:{site['line']}  {_one_line(site['code'])}" for site in cause["sites"]
-        ]
-        lines += [f"{'':14}{_one_line(sentence)}" for sentence in cause["evidence"]]
-    for fix in document["fixes"]:
-        lines += ["", f"fix           {'verified' if fix['verified'] else 'not verified'}: {_one_line(fix['title'])}"]
-        lines += [f"{'':14}{_one_line(item['name'])}={_one_line(item['value'])}" for item in fix["env"] or ()]
-        lines += [f"{'':14}{line}" for line in (fix["code"] or "").splitlines()]
-    spots = document["recorded"]["blind_spots"]
-    lines += ["", *(f"blind spot    {_one_line(spot['what'])}: {_one_line(spot['reason'])}" for spot in spots)]
-    return "\n".join(lines).rstrip()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _add_properties(suite: Xml.Element, document: dict[str, Any]) -> None:

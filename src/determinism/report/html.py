@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import posixpath
 import sys
@@ -9,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from determinism.errors import legible
+from determinism.report.entries import Section
 from determinism.report.formats import summary
 from determinism.types import __version__
 
@@ -437,8 +440,6 @@ def _bar(span: dict[str, Any], steps: Scale, shares: Scale) -> Bar:
 
 _OF_PLACES = {"site": "site", "forward site": "forward_site"}
 """Rows that only name a place which is shown with its lines."""
-_OF_MISSING = frozenset({"not saved", "saved at"})
-"""Rows of what a checkpoint lacks, which has a section."""
 
 
 class Row(NamedTuple):
@@ -448,10 +449,55 @@ class Row(NamedTuple):
     texts: list[str]
 
 
+class Block(NamedTuple):
+    """A piece of the answer that the page begins with: a sentence, a line of the program, or code to copy."""
+
+    section: str
+    label: str
+    text: str
+    is_site: bool
+    code: list[str]
+
+
+def answer_blocks(document: dict[str, Any]) -> list[Block]:
+    """What every form of the report shows, in order; lines of code that follow each other are one block."""
+    blocks: list[Block] = []
+    for entry in document["story"]:
+        if entry["is_detail"] or (document["missing"] and entry["section"] == Section.CAUSE):
+            # What a checkpoint lacks has a section of its own.
+            continue
+        section, label, text = entry["section"], entry["label"], entry["text"]
+        if not entry["is_code"]:
+            blocks.append(Block(section, label, text, False, []))
+        elif label:
+            blocks.append(Block(section, label, text, True, []))
+        elif blocks and blocks[-1].code:
+            blocks[-1].code.append(text)
+        else:
+            blocks.append(Block(section, "", "", False, [text]))
+    return blocks
+
+
+def patch_link(document: dict[str, Any]) -> str | None:
+    """All diffs of verified fixes as one file that the page itself holds; None if there is none."""
+    diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
+    if not diffs:
+        return None
+    return f"data:text/x-diff;charset=utf-8;base64,{base64.b64encode(patch_text(document).encode()).decode('ascii')}"
+
+
+def patch_text(document: dict[str, Any]) -> str:
+    """The diffs of all verified fixes; empty if there is none."""
+    diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
+    return "".join(f"{diff}\n" for diff in dict.fromkeys(diffs))
+
+
 def story_rows(document: dict[str, Any]) -> list[Row]:
     """The rows of the story of a document, in order."""
     rows: list[Row] = []
     for entry in document["story"]:
+        if not entry["is_detail"]:
+            continue
         if entry["label"] or not rows:
             rows.append(Row(entry["label"], []))
         if not entry["is_code"]:
@@ -461,9 +507,39 @@ def story_rows(document: dict[str, Any]) -> list[Row]:
 
 def _is_elsewhere(label: str, document: dict[str, Any]) -> bool:
     first = document["first_divergence"]
-    if label in _OF_PLACES:
-        return first is not None and first[_OF_PLACES[label]] is not None
-    return label in _OF_MISSING and bool(document["missing"])
+    return label in _OF_PLACES and first is not None and first[_OF_PLACES[label]] is not None
+
+
+# Pages of the documentation that explain what a report names.
+
+
+class DocumentLink(NamedTuple):
+    """A page that explains something; without an address where the installed package names none."""
+
+    page: str
+    address: str | None
+
+
+def document_links(document: dict[str, Any]) -> dict[str, DocumentLink]:
+    """Where the documentation explains the kind, the causes and the report itself."""
+    first = document["first_divergence"]
+    kind = f"#{first['kind']}" if first is not None and first["kind"] else ""
+    pages = {"kind": f"kinds.md{kind}", "cause": "causes.md#the-causes", "report": "report.md"}
+    base = _documentation()
+    return {
+        name: DocumentLink(f"docs/{page}", None if base is None else f"{base}/{page}") for name, page in pages.items()
+    }
+
+
+@cache
+def _documentation() -> str | None:
+    """The address that the package's own metadata gives for its documentation; None if it gives none."""
+    try:
+        named = [one.partition(", ") for one in metadata("determinism").get_all("Project-URL") or ()]
+    except PackageNotFoundError:
+        return None
+    found = [address for label, _, address in named if label.lower() == "documentation"]
+    return found[0].rstrip("/") if found and found[0].startswith("https://") else None
 
 
 # Makes the HTML page from a JSON document, which is all that it needs.
@@ -480,19 +556,38 @@ def page(document: dict[str, Any]) -> str:
         document: A document that keeps to `report.schema.json`, from `determinism.report.document` or
             `determinism.report.document`.
     """
+    return _rendered("page.html", document)
+
+
+def summary_fragment(document: dict[str, Any]) -> str:
+    """Write what the page begins with, as a piece of HTML that can stand in another page.
+
+    Args:
+        document: As for `page`.
+    """
+    return _rendered("summary.html", document)
+
+
+def _rendered(template: str, document: dict[str, Any]) -> str:
     first = document["first_divergence"]
-    template = _environment().get_template("page.html")
-    return template.render(
-        report=document,
-        headline=summary(document),
-        first=first,
-        story=story_rows(document),
-        spread=spread_chart(document),
-        losses=loss_chart(document),
-        flow=flow_picture(document["dataflow"]),
-        sources={(source["file"], source["line"]): source for source in document["sources"]},
-        run_names=[f"run {number}" for number in document["compared_runs"] or (1, 2)],
-        version=__version__,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            report=document,
+            headline=summary(document),
+            first=first,
+            story=story_rows(document),
+            answer=answer_blocks(document),
+            patch_link=patch_link(document),
+            documents=document_links(document),
+            spread=spread_chart(document),
+            losses=loss_chart(document),
+            flow=flow_picture(document["dataflow"]),
+            sources={(source["file"], source["line"]): source for source in document["sources"]},
+            run_names=[f"run {number}" for number in document["compared_runs"] or (1, 2)],
+            version=__version__,
+        )
     )
 
 

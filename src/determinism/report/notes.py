@@ -12,7 +12,6 @@ from determinism.comparison.runs import EnvironmentDifference, Part, part_of, st
 from determinism.exit_status import exit_phrase
 from determinism.report.entries import (
     Entry,
-    Weight,
     counted,
     dead_phrase,
     line_text,
@@ -40,11 +39,11 @@ def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
         label = "leftovers" if is_first else ""
         what = _what(change, leftovers)
         if comparison.verdict is not Verdict.DIFFERENT:
-            yield Entry(what, label, Weight.NOTE, lines=4)
+            yield Entry(what, label)
         else:
             lead = "The runs did not start alike: " if is_first else "Also, "
-            yield Entry(f"{lead}{what}.", label, Weight.CORE, lines=5)
-            yield Entry(f"{_REMEDIES[change](leftovers)}.", weight=Weight.CORE, lines=4)
+            yield Entry(f"{lead}{what}.", label)
+            yield Entry(f"{_REMEDIES[change](leftovers)}.")
         is_first = False
 
 
@@ -118,10 +117,9 @@ def stack_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say what differs between the runs' hardware, threads, libraries and settings, what decides most first."""
     found = stack_differences(comparison.environment)
     for number, difference in enumerate(found[:MOST_DIFFERENCES]):
-        weight = Weight.MAIN if number < 2 else Weight.NOTE
-        yield Entry(difference_text(difference, comparison), "" if number else "stack", weight, lines=2)
+        yield Entry(difference_text(difference, comparison), "" if number else "stack")
     if len(found) > MOST_DIFFERENCES:
-        yield Entry(f"and {counted(len(found) - MOST_DIFFERENCES, 'more difference')}", weight=Weight.ITEM)
+        yield Entry(f"and {counted(len(found) - MOST_DIFFERENCES, 'more difference')}")
 
 
 def other_differences(comparison: Comparison) -> list[EnvironmentDifference]:
@@ -153,19 +151,28 @@ _NO_STEPS = (
 )
 
 
-def note_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say what limits the verdict, and what else was seen."""
+def limiting_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say what limits the verdict."""
+    is_different = comparison.verdict is Verdict.DIFFERENT
     yield from _trouble_entries(comparison)
     yield from _command_entries(comparison)
     yield from _run_entries(comparison)
-    yield from _extra_run_entries(comparison)
-    if comparison.verdict is not Verdict.DIFFERENT:
+    if not is_different:
+        yield from _extra_run_entries(comparison)
         yield from leftover_entries(comparison)
+        yield from _blind_spot_entries(comparison)
+        yield from _level_entries(comparison)
+    yield from _open_setting_entries(comparison)
+
+
+def detail_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say what else was seen."""
+    if comparison.verdict is Verdict.DIFFERENT:
+        yield from _extra_run_entries(comparison)
+        yield from _blind_spot_entries(comparison)
     yield from _step_entries(comparison)
     yield from _process_entries(comparison)
     yield from _dead_entries(comparison)
-    yield from _blind_spot_entries(comparison)
-    yield from _open_setting_entries(comparison)
     yield from _environment_entries(comparison)
     yield from _trace_entries(comparison)
 
@@ -176,7 +183,7 @@ def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
         # The headline has it.
         return
     for number, message in enumerate(messages):
-        yield Entry(message, "" if number else "trouble", Weight.CONSEQUENCE, lines=4)
+        yield Entry(message, "" if number else "trouble")
 
 
 def _run_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -187,8 +194,7 @@ def _run_entries(comparison: Comparison) -> Iterator[Entry]:
             numbers.setdefault(ending, []).append(str(number))
     for position, (ending, which) in enumerate(numbers.items()):
         noun = "run" if len(which) == 1 else "runs"
-        weight = Weight.ITEM if position > 1 else Weight.CONSEQUENCE
-        yield Entry(f"{noun} {listed(which)}: {ending}", "" if position else "runs", weight)
+        yield Entry(f"{noun} {listed(which)}: {ending}", "" if position else "runs")
 
 
 def _command_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -198,9 +204,9 @@ def _command_entries(comparison: Comparison) -> Iterator[Entry]:
     commands = list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs if run.command))
     if len(commands) < 2:
         return
-    yield Entry("the runs are not of the same command", "commands", Weight.CONSEQUENCE)
+    yield Entry("the runs are not of the same command", "commands")
     for number, run in enumerate(comparison.runs, start=1):
-        yield Entry(f"run {number}: {shlex.join(run.command)}", weight=Weight.ITEM, lines=2, indent=2)
+        yield Entry(f"run {number}: {shlex.join(run.command)}")
 
 
 def _ending(run: RunSummary) -> str | None:
@@ -218,19 +224,22 @@ def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     because = f"the program does work whose order the machine decides ({listed(comparison.racy)}), which may come out differently at another time"
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
-        yield Entry(text, "extra runs", Weight.CONSEQUENCE)
+        yield Entry(text, "extra runs")
     elif comparison.verdict is Verdict.SAME:
-        yield Entry(f"{because}; -n 5 makes five runs", "timing", Weight.CONSEQUENCE)
+        yield Entry(f"{because}; -n 5 makes five runs", "timing")
 
 
 def _step_entries(comparison: Comparison) -> Iterator[Entry]:
     recorded = comparison.recorded
     if recorded.steps_by == "batches":
-        yield Entry("steps are batches, because no optimizer stepped", "steps", Weight.NOTE)
+        yield Entry("steps are batches, because no optimizer stepped", "steps")
     elif not recorded.steps_by and recorded.records and not any(_has_failed(run) for run in comparison.runs):
-        yield Entry(_NO_STEPS, "steps", Weight.NOTE)
+        yield Entry(_NO_STEPS, "steps")
+
+
+def _level_entries(comparison: Comparison) -> Iterator[Entry]:
     if comparison.level != Level.OP and comparison.verdict is Verdict.SAME:
-        yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level", Weight.NOTE)
+        yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level")
 
 
 def _has_failed(run: RunSummary) -> bool:
@@ -253,12 +262,12 @@ def _process_entries(comparison: Comparison) -> Iterator[Entry]:
         if has_threads
         else ("other process", "other processes")
     )
-    yield Entry(f"{counted(len(others), *words)} {verb} too", "processes", Weight.NOTE)
+    yield Entry(f"{counted(len(others), *words)} {verb} too", "processes")
     for other in others[:MOST_PROCESSES]:
         place = f" at {line_text(other.site)}" if other.site else ""
         who = other.process if other.thread is None else f"thread {other.thread} of {other.process}"
         text = f"{who}: step {other.step}, {other.phase}, {other.op}{place}"
-        yield Entry(f"{text} ({other.kind})" if other.kind else text, weight=Weight.ITEM, lines=2, indent=2)
+        yield Entry(f"{text} ({other.kind})" if other.kind else text)
 
 
 def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -268,9 +277,9 @@ def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
     text = dead_phrase(count)
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
         text += f"; {'it does' if count == 1 else 'they do'} not count"
-    yield Entry(text, "dead values", Weight.NOTE)
+    yield Entry(text, "dead values")
     for text, times in Counter(_dead_text(dead) for dead in comparison.dead_first[:MOST_DEAD]).items():
-        yield Entry(text if times == 1 else f"{text}, {times} times", weight=Weight.ITEM, lines=2, indent=2)
+        yield Entry(text if times == 1 else f"{text}, {times} times")
 
 
 def _dead_text(dead: DeadDifference) -> str:
@@ -285,31 +294,28 @@ def _blind_spot_entries(comparison: Comparison) -> Iterator[Entry]:
         share = comparison.recorded.share(spot)
         part = "" if share is None else f" ({share:.1%} of the ops)"
         text = f"{prose(spot.what)}, {times}{part}: {prose(spot.reason)}"
-        weight = Weight.ITEM if number else Weight.CONSEQUENCE
-        yield Entry(text, "" if number else "blind spots", weight, lines=2)
+        yield Entry(text, "" if number else "blind spots")
     if len(spots) > MOST_BLIND_SPOTS:
         text = f"and {counted(len(spots) - MOST_BLIND_SPOTS, 'more blind spot')}"
-        yield Entry(text, weight=Weight.ITEM)
+        yield Entry(text)
 
 
 def _open_setting_entries(comparison: Comparison) -> Iterator[Entry]:
     found = comparison.open_settings
     for number, (name, why) in enumerate(found[:MOST_ENVIRONMENT]):
-        weight = Weight.ITEM if number else Weight.NOTE
-        yield Entry(f"{name} {prose(why)}", "" if number else "not set", weight, lines=2)
+        yield Entry(f"{name} {prose(why)}", "" if number else "not set")
     if len(found) > MOST_ENVIRONMENT:
-        yield Entry(f"and {counted(len(found) - MOST_ENVIRONMENT, 'more setting')}", weight=Weight.ITEM)
+        yield Entry(f"and {counted(len(found) - MOST_ENVIRONMENT, 'more setting')}")
 
 
 def _environment_entries(comparison: Comparison) -> Iterator[Entry]:
     differences = other_differences(comparison)
     for number, difference in enumerate(differences[:MOST_ENVIRONMENT]):
-        weight = Weight.ITEM if number else Weight.NOTE
         text = difference_text(difference, comparison)
-        yield Entry(text, "" if number else "environment", weight, lines=2)
+        yield Entry(text, "" if number else "environment")
     if len(differences) > MOST_ENVIRONMENT:
         text = f"and {counted(len(differences) - MOST_ENVIRONMENT, 'more difference')}"
-        yield Entry(text, weight=Weight.ITEM)
+        yield Entry(text)
 
 
 def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -324,4 +330,4 @@ def _trace_entries(comparison: Comparison) -> Iterator[Entry]:
         shown, where = [path_text(trace) for trace in traces], ""
     more = len(shown) - MOST_TRACES
     text = f"{', '.join(shown[:MOST_TRACES])} and {more} more" if more > 0 else listed(shown)
-    yield Entry(f"{text}{where}", "traces", Weight.NOTE)
+    yield Entry(f"{text}{where}", "traces")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from determinism.comparison.result import (
-    Cause,
     Comparison,
     Divergence,
     Evidence,
-    Experiment,
-    Fix,
     InputDifference,
     Likeness,
     Missing,
@@ -22,90 +20,43 @@ from determinism.comparison.result import (
     is_repeatable,
 )
 from determinism.comparison.runs import stack_differences
+from determinism.report.answer import Document, answer, headline
 from determinism.report.batch import batch_headline, batch_sections
 from determinism.report.entries import (
     Entry,
-    Tone,
-    Weight,
+    Section,
     counted,
     frame_text,
-    headline,
     kind_sentence,
     line_text,
-    listed,
     path_text,
     prose,
 )
-from determinism.report.notes import leftover_entries, stack_entries
+from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
 from determinism.trace.names import Frame
 from determinism.types import Kind, Level, Verdict
 
-# What is said of causes, the experiments that show them, and fixes.
+# What is said of causes beyond their line and their fix: what shows them, and what was tried.
 
-MOST_CAUSES = 3
-MOST_SITES = 2
-MOST_FIXES = 4
+MOST_CAUSES = 5
+MOST_SITES = 3
 
 
 def cause_entries(comparison: Comparison) -> Iterator[Entry]:
-    """Say why the runs differ, what shows it, and what makes them equal."""
-    if comparison.varied:
-        yield Entry(_varied_sentence(comparison), "perturbed", Weight.CORE)
+    """Say why causes make the runs differ, where else they show, and which experiments were made."""
     for cause in comparison.causes[:MOST_CAUSES]:
-        yield from _cause_entries(cause)
+        yield Entry(f"{cause.title} ({cause.identifier}, {cause.status})", "cause")
+        for site in cause.sites[:MOST_SITES]:
+            yield from _frame_entries(site, "")
+        for sentence in cause.evidence:
+            yield Entry(prose(sentence))
     more = len(comparison.causes) - MOST_CAUSES
     if more > 0:
-        yield Entry(f"and {counted(more, 'more possible cause')}", weight=Weight.ITEM)
-    # What a checkpoint lacks is told with how to save it.
-    fixes = comparison.fixes[:MOST_FIXES] if comparison.missing is None else []
-    for fix in fixes:
-        yield from _fix_entries(fix)
-    if comparison.diagnosis is not None:
-        yield Entry(comparison.diagnosis, "search", Weight.MAIN)
-    if comparison.experiments and not comparison.causes:
-        tried = listed([experiment.factor for experiment in comparison.experiments])
-        yield Entry(f"{counted(len(comparison.experiments), 'experiment')}: {tried}", "tried", Weight.NOTE)
-
-
-def _varied_sentence(comparison: Comparison) -> str:
-    names = listed(comparison.varied)
-    if comparison.verdict is Verdict.DIFFERENT:
-        return f"The plain runs were the same. They differ with {names} perturbed on purpose."
-    return f"The runs were the same with {names} perturbed on purpose too."
-
-
-def _cause_entries(cause: Cause) -> Iterator[Entry]:
-    yield Entry(f"{cause.title} ({cause.identifier}, {cause.status})", "cause", Weight.CORE)
-    for number, site in enumerate(cause.sites[:MOST_SITES]):
-        weight = Weight.ITEM if number else Weight.CORE
-        yield Entry(frame_text(site), weight=weight)
-        if site.code.strip():
-            yield Entry(site.code.strip(), weight=weight, tone=Tone.CODE, lines=2, indent=4)
-    for sentence in cause.evidence:
-        yield Entry(prose(sentence), weight=Weight.NOTE)
-    for experiment in cause.experiments:
-        yield Entry(_experiment_sentence(experiment), "shown by", Weight.MAIN)
-
-
-def _experiment_sentence(experiment: Experiment) -> str:
-    return f"{experiment.factor} {experiment.action}: {prose(experiment.outcome)}"
-
-
-def _fix_entries(fix: Fix) -> Iterator[Entry]:
-    yield Entry(f"{fix.title} ({_proof(fix)})", "fix", Weight.CORE, lines=4)
-    if fix.code is not None:
-        for line in fix.code.splitlines():
-            yield Entry(line, weight=Weight.CORE, tone=Tone.CODE, lines=4, indent=4)
-    if fix.environment is not None:
-        text = " ".join(f"{name}={value}" for name, value in fix.environment)
-        yield Entry(text, weight=Weight.CORE, tone=Tone.CODE, indent=4)
-
-
-def _proof(fix: Fix) -> str:
-    if not fix.verified:
-        return "not verified"
-    ratio = "" if fix.step_time_ratio is None else f", a step takes {fix.step_time_ratio:.2f} times as long"
-    return f"verified: {counted(fix.runs, 'run')} were bit-identical{ratio}"
+        yield Entry(f"and {counted(more, 'more cause')}")
+    for number, experiment in enumerate(comparison.experiments):
+        runs = f" ({counted(experiment.runs, 'run')})"
+        text = f"{experiment.factor} {experiment.action}: {prose(experiment.outcome)}{runs}"
+        yield Entry(text, "" if number else "experiments")
 
 
 # What is said of the values that differ, and of what further runs kept of them.
@@ -125,21 +76,20 @@ def output_entries(outputs: tuple[OutputDifference, ...], evidence: Evidence | N
         evidence: Tells which executions these are; None if there were none.
     """
     for number, output in enumerate(outputs[:MOST_OUTPUTS]):
-        weight = Weight.ITEM if number else Weight.MAIN
         label = "output" if len(outputs) == 1 else f"output {number}"
         shape = f"[{', '.join(map(str, output.shape))}]"
         is_of_runs = evidence is not None and evidence.source == "runs"
         text = f"{output.dtype} {shape} on {output.device}: {_size(output, is_of_runs)}"
         if evidence is None and output.max_relative:
             text += f", {output.max_relative:.2g} of the largest element"
-        yield Entry(text, label, weight)
+        yield Entry(text, label)
         if output.examples:
             executions = ("run 1", "run 2") if evidence is None else _EXECUTIONS[is_of_runs]
-            yield Entry(_example(output, executions), weight=Weight.EXTRA if number else Weight.ITEM, lines=2)
+            yield Entry(_example(output, executions))
         if output.repeats is not None and output.distinct is not None:
-            yield Entry(_counts(output), weight=weight)
+            yield Entry(_counts(output))
     if len(outputs) > MOST_OUTPUTS:
-        yield Entry(f"and {counted(len(outputs) - MOST_OUTPUTS, 'more output')}", weight=Weight.ITEM)
+        yield Entry(f"and {counted(len(outputs) - MOST_OUTPUTS, 'more output')}")
 
 
 def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -149,11 +99,11 @@ def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
         return
     if evidence.reproducer is not None:
         text = f"python {path_text(evidence.reproducer)} shows it by itself: it needs the framework only"
-        yield Entry(text, "reproducer", Weight.MAIN)
+        yield Entry(text, "reproducer")
     if evidence.folder is not None:
-        yield Entry(f"tensors of the record in {path_text(evidence.folder)}", "evidence", Weight.NOTE)
+        yield Entry(f"tensors of the record in {path_text(evidence.folder)}", "evidence")
     if evidence.note:
-        yield Entry(prose(evidence.note), "" if evidence.folder is not None else "evidence", Weight.NOTE)
+        yield Entry(prose(evidence.note), "" if evidence.folder is not None else "evidence")
 
 
 def _size(output: OutputDifference | InputDifference, is_of_runs: bool) -> str:
@@ -240,25 +190,25 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
         return
     if not comparison.missing:
         text = "It could not be told what the checkpoint lacks: it is none of what checkpoints are known to be without."
-        yield Entry(text, "not saved", Weight.CORE)
+        yield Entry(text, "not saved")
         return
     for number, missing in enumerate(comparison.missing):
         label = _label(missing)
         is_first = not number or label != _label(comparison.missing[number - 1])
-        yield Entry(_NAMES[missing.identifier], label if is_first else "", Weight.CORE)
-        yield Entry(missing.fix, weight=Weight.MAIN, lines=4, indent=4)
+        yield Entry(_NAMES[missing.identifier], label if is_first else "")
+        yield Entry(missing.fix)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
-            yield Entry(_VERIFIED, weight=Weight.CORE, lines=4, indent=4)
+            yield Entry(_VERIFIED)
         if missing.is_tried_in_vain:
-            yield Entry(_IN_VAIN, weight=Weight.CORE, lines=6, indent=4)
+            yield Entry(_IN_VAIN)
     site = comparison.missing[0].site
     if site is None:
         seen = "torch.save or determinism.state" if "torch" in comparison.recorded.frameworks else "determinism.state"
-        yield Entry(f"No line is known that saves: nothing went through {seen}.", "saved at", Weight.MAIN)
+        yield Entry(f"No line is known that saves: nothing went through {seen}.", "saved at")
         return
-    yield Entry(frame_text(site), "saved at", Weight.CORE)
+    yield Entry(frame_text(site), "saved at")
     if site.code.strip():
-        yield Entry(site.code.strip(), weight=Weight.CORE, tone=Tone.CODE, lines=2, indent=4)
+        yield Entry(site.code.strip(), is_code=True)
 
 
 def _label(missing: Missing) -> str:
@@ -273,8 +223,8 @@ def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
     for fix in comparison.fixes:
         if fix.identifier not in named and fix.verified:
             written = " ".join(f"{name}={value}" for name, value in fix.environment or ()) or fix.code or ""
-            yield Entry(f"{written}: {fix.title}", "cure", Weight.CORE, lines=2)
-            yield Entry("Verified: with it the resumed run was equal to the full one.", weight=Weight.CORE)
+            yield Entry(f"{written}: {fix.title}", "cure")
+            yield Entry("Verified: with it the resumed run was equal to the full one.")
 
 
 MOST_FRAMES = 4
@@ -285,14 +235,14 @@ _ONLY_READ = ("value read by", "printed tensor")
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
     """Say what differs first, in which op, and at which line of the program."""
-    yield Entry(kind_sentence(first, comparison.level), "kind", Weight.CORE)
-    yield Entry(first.op, "op", Weight.CORE)
+    yield Entry(kind_sentence(first, comparison.level), "kind")
+    yield Entry(first.op, "op")
     if first.module is not None:
         yield Entry(first.module or "the outermost module", "module")
     yield Entry(_where(comparison, first), "where")
     yield from _site_entries(first)
     if first.detail:
-        yield Entry(prose(first.detail), "detail", Weight.CORE, lines=4)
+        yield Entry(prose(first.detail), "detail")
     yield from _origin_of_input(comparison, first)
     yield from _input_entries(first)
     # Of what came in, the tensors say by themselves that they differ.
@@ -309,13 +259,13 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
     first = comparison.first_visible
     if first is not None:
         place = f" at {line_text(first.site)}" if first.site else ""
-        yield Entry(f"first at step {first.step}: {first.what}{place}", "visible", Weight.CONSEQUENCE, lines=2)
+        yield Entry(f"first at step {first.step}: {first.what}{place}", "visible")
     infected = [value for value in comparison.infected if value != first]
     if infected:
         shown = [f"{value.what} (step {value.step})" for value in infected[:MOST_INFECTED]]
         more = len(infected) - MOST_INFECTED
         text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-        yield Entry(text, "reached", Weight.CONSEQUENCE)
+        yield Entry(text, "reached")
     elif (
         first is not None
         and first.what.startswith(_ONLY_READ)
@@ -323,14 +273,12 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         # What a program of JAX trains or saves is not told from its other values.
         and "jax" not in comparison.recorded.frameworks
     ):
-        yield Entry(
-            "nothing that was trained or saved: only what the program reads differs", "reached", Weight.CONSEQUENCE
-        )
+        yield Entry("nothing that was trained or saved: only what the program reads differs", "reached")
     if comparison.absorbed:
         text = "The difference was read and then vanished: it reached nothing that was kept."
         if comparison.recorded.blind_spots:
             text += " What was not recorded (see the blind spots) may have kept it."
-        yield Entry(text, "absorbed", Weight.CONSEQUENCE)
+        yield Entry(text, "absorbed")
 
 
 def _receiver_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -340,10 +288,10 @@ def _receiver_entries(comparison: Comparison) -> Iterator[Entry]:
         sender = "another thread" if one.received_from == one.process else f"process {one.received_from}"
         place = f" at {line_text(one.site)}" if one.site else ""
         text = f"{receiver} received it from {sender}, in {one.op}{place} (step {one.step})"
-        yield Entry(text, "" if number else "received", Weight.ITEM if number else Weight.CONSEQUENCE, lines=3)
+        yield Entry(text, "" if number else "received")
     more = len(receivers) - MOST_RECEIVERS
     if more > 0:
-        yield Entry(f"and so did {more:,} more", weight=Weight.ITEM)
+        yield Entry(f"and so did {more:,} more")
 
 
 def _where(comparison: Comparison, first: Divergence) -> str:
@@ -359,19 +307,19 @@ def _site_entries(first: Divergence) -> Iterator[Entry]:
     if first.site is None and first.forward_site is None:
         yield Entry("No line of the program's own code is known for this record.", "site")
     if first.site is not None:
-        yield from _frame_entries(first.site, "site", Weight.CORE)
+        yield from _frame_entries(first.site, "site")
     if first.forward_site is not None:
-        yield from _frame_entries(first.forward_site, "forward site", Weight.CORE)
+        yield from _frame_entries(first.forward_site, "forward site")
     callers = [frame for frame in first.stack if frame not in (first.site, first.forward_site)]
     for number, frame in enumerate(callers[:MOST_FRAMES]):
-        yield Entry(frame_text(frame), "" if number else "called by", Weight.EXTRA, lines=2)
+        yield Entry(frame_text(frame), "" if number else "called by")
 
 
-def _frame_entries(frame: Frame, label: str, weight: Weight) -> Iterator[Entry]:
-    yield Entry(frame_text(frame), label, weight)
+def _frame_entries(frame: Frame, label: str) -> Iterator[Entry]:
+    yield Entry(frame_text(frame), label)
     code = frame.code.strip()
     if code:
-        yield Entry(code, weight=weight, tone=Tone.CODE, lines=2, indent=4)
+        yield Entry(code, is_code=True)
 
 
 def _origin_of_input(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
@@ -379,28 +327,27 @@ def _origin_of_input(comparison: Comparison, first: Divergence) -> Iterator[Entr
     named = {site for cause in comparison.causes for site in cause.sites}
     for frame, label in ((first.allocated_at, "allocated at"), (first.received_at, "received at")):
         if frame is not None and frame not in named:
-            yield from _frame_entries(frame, label, Weight.CORE)
+            yield from _frame_entries(frame, label)
 
 
 def _input_entries(first: Divergence) -> Iterator[Entry]:
     """Name the inputs that differ, with some of their values where further runs kept them."""
-    for number, one in enumerate(first.inputs[:MOST_OUTPUTS]):
-        weight = Weight.ITEM if number else Weight.CORE
+    for one in first.inputs[:MOST_OUTPUTS]:
         shape = f"[{', '.join(map(str, one.shape))}]"
         path = f"{one.path}: " if one.path else ""
         other = f" in one run, {one.other} in the other" if one.other else ""
         size = "" if other else f": {_size(one, is_of_runs=True)}"
-        yield Entry(f"{path}{one.dtype} {shape} on {one.device}{other}{size}", f"input {one.position}", weight)
+        yield Entry(f"{path}{one.dtype} {shape} on {one.device}{other}{size}", f"input {one.position}")
         if one.examples:
-            yield Entry(_example(one, _EXECUTIONS[True]), weight=weight, lines=2)
+            yield Entry(_example(one, _EXECUTIONS[True]))
     if len(first.inputs) > MOST_OUTPUTS:
-        yield Entry(f"and {counted(len(first.inputs) - MOST_OUTPUTS, 'more input')}", weight=Weight.ITEM)
+        yield Entry(f"and {counted(len(first.inputs) - MOST_OUTPUTS, 'more input')}")
 
 
 def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if first.inputs_equal is not None:
         if not first.inputs_equal:
-            return "not equal: they differ already"
+            return "the inputs differ"
         return "equal in both runs" if len(comparison.runs) == 2 else "equal in all runs"
     if first.kind is not Kind.OP or comparison.level != Level.OP:
         # The cause is known without them, or there is nothing to compare them with; other levels do not follow inputs.
@@ -422,15 +369,15 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
 
 _LOOKS = {
     Likeness.ROUNDING: (
-        "rounding: only the last bits differ, as another order of summation, instruction set or library makes it. This is "
-        "evidence, no proof"
+        "rounding: only the last bits differ, as a different order of summation, instruction set or library causes. This is "
+        "evidence, not proof"
     ),
     Likeness.COARSER: (
         "more than rounding, though the leading digits agree: a lower precision such as TF32 or bfloat16, another formula, or a sum "
         "whose terms cancel each other"
     ),
     Likeness.OTHER: (
-        "no rounding: these are other numbers. Look for other data, another seed or generator, or another algorithm"
+        "not rounding error: the values differ. Look for different data, a different seed or generator, or a different algorithm"
     ),
 }
 
@@ -440,8 +387,6 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
     values = comparison.values
     if values is None:
         return
-    if values.note:
-        yield Entry(prose(values.note), "values", Weight.MAIN, lines=4)
     parting, first = values.first, comparison.first_divergence
     if parting is None:
         return
@@ -449,10 +394,10 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
         which = "of records that both runs have"
         if first is not None and first.kind is not Kind.STRUCTURE:
             which = "none of the elements that were kept of this record differ; of later ones"
-        yield Entry(f"{which}, first in {_place(parting)}", "values part", Weight.MAIN)
+        yield Entry(f"{which}, first in {_place(parting)}", "values part")
         yield from output_entries(parting.outputs, None)
     if parting.looks_like is not None:
-        yield Entry(_LOOKS[parting.looks_like], "looks like", Weight.MAIN)
+        yield Entry(_LOOKS[parting.looks_like], "looks like")
 
 
 def growth_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -464,12 +409,12 @@ def growth_entries(comparison: Comparison) -> Iterator[Entry]:
     if beyond is not None:
         widest = max(output.max_relative or 0.0 for output in beyond.outputs)
         size = f", by {widest:.2g} of the largest element" if widest else ""
-        yield Entry(f"more than rounding apart first in {_place(beyond)}{size}", "grows", Weight.CONSEQUENCE)
+        yield Entry(f"more than rounding apart first in {_place(beyond)}{size}", "grows")
     yield from _course_entries(values)
     if any(values.alone):
         run = comparison.environment_run
         text = f"{values.alone[0]:,} only in run 1, {values.alone[1]:,} only in run {run}; the others were compared"
-        yield Entry(text, "records", Weight.CONSEQUENCE)
+        yield Entry(text, "records")
 
 
 def _course_entries(values: ValuesApart) -> Iterator[Entry]:
@@ -482,7 +427,7 @@ def _course_entries(values: ValuesApart) -> Iterator[Entry]:
     ]
     for what, sizes in (("loss", of_loss), ("parameters", of_parameters)):
         if sizes:
-            yield Entry(_course(sizes), what, Weight.CONSEQUENCE)
+            yield Entry(_course(sizes), what)
 
 
 class _Size(NamedTuple):
@@ -513,47 +458,74 @@ def _place(parting: Parting) -> str:
     return where if parting.site is None else f"{where}, {line_text(parting.site)}"
 
 
-# The story of a comparison as data: the sentences that the terminal report and the documents share.
+# What a report says, in the order of reading. Terminal, page, JUnit XML and annotations show these entries.
 
 
-def story(comparison: Comparison) -> list[dict[str, Any]]:
-    """What differs first, where, and what became of it, in the order of reading.
-
-    Each entry has a `label`, empty where it goes on with the one above, a `text`, and `is_code`, whether the text is a line of
-    the program.
-    """
-    return [
-        {"label": entry.label, "text": entry.text, "is_code": entry.tone is Tone.CODE}
-        for section in sections(comparison, with_causes=False)
-        for entry in section
-    ]
-
-
-def first_sentence(comparison: Comparison) -> str:
-    """The verdict, and what it rests on."""
-    if comparison.batch is None or comparison.verdict is Verdict.INCONCLUSIVE:
-        return headline(comparison)
-    return batch_headline(comparison, comparison.batch)
-
-
-def sections(comparison: Comparison, *, with_causes: bool = True) -> list[list[Entry]]:
-    """The paragraphs between the verdict and the notes.
+def compose(comparison: Comparison, content: Document) -> dict[str, Any]:
+    """Write the `headline` and the `story` of a report.
 
     Args:
         comparison: What was found.
-        with_causes: Whether causes and fixes are among them; documents have fields of their own for these.
+        content: The facts of its JSON document.
+
+    Returns:
+        Both, as parts of the document. An entry of the story has a `section`, a `label`, empty where it continues the entry
+        above, a `text`, `is_code`, and `is_detail` for what is shown only when asked for.
     """
-    before = [
-        list(stack_entries(comparison)),
-        list(leftover_entries(comparison)) if comparison.verdict is Verdict.DIFFERENT else [],
-        list(missing_entries(comparison)),
-    ]
-    if comparison.batch is not None:
-        return [*before, *batch_sections(comparison, comparison.batch, with_causes=with_causes)]
-    first = comparison.first_divergence
+    return {
+        "headline": _headline(comparison, content),
+        "story": story_document([*_shown(comparison, content), *_details(comparison)]),
+    }
+
+
+def story_document(entries: Iterable[Entry]) -> list[Document]:
+    """Entries as parts of the JSON document."""
     return [
-        *before,
-        [] if first is None else [*origin_entries(comparison, first), *parting_entries(comparison)],
-        list(cause_entries(comparison)) if with_causes else [],
-        [*consequence_entries(comparison), *growth_entries(comparison)],
+        {
+            "section": entry.section,
+            "label": entry.label,
+            "text": entry.text,
+            "is_code": entry.is_code,
+            "is_detail": entry.section is Section.DETAILS,
+        }
+        for entry in entries
     ]
+
+
+def _headline(comparison: Comparison, content: Document) -> str:
+    if comparison.batch is None or comparison.verdict is Verdict.INCONCLUSIVE:
+        return headline(content)
+    return batch_headline(comparison, comparison.batch)
+
+
+def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
+    """The entries that every report shows."""
+    is_different = comparison.verdict is Verdict.DIFFERENT
+    yield from _in(Section.NOTES, stack_entries(comparison))
+    if is_different:
+        yield from _in(Section.NOTES, leftover_entries(comparison))
+    yield from _in(Section.CAUSE, missing_entries(comparison))
+    if comparison.batch is not None:
+        for section in batch_sections(comparison, comparison.batch):
+            yield from _in(Section.PLACE, section)
+    else:
+        yield from answer(content)
+        yield from _in(Section.PLACE, parting_entries(comparison))
+        yield from _in(Section.PLACE, growth_entries(comparison))
+    yield from _in(Section.NOTES, limiting_entries(comparison))
+
+
+def _details(comparison: Comparison) -> Iterator[Entry]:
+    first = comparison.first_divergence
+    if comparison.batch is None:
+        if first is not None:
+            yield from origin_entries(comparison, first)
+        yield from cause_entries(comparison)
+        yield from consequence_entries(comparison)
+        if comparison.values is not None and comparison.values.note:
+            yield Entry(prose(comparison.values.note), "values")
+    yield from detail_entries(comparison)
+
+
+def _in(section: Section, entries: Iterable[Entry]) -> Iterator[Entry]:
+    return (replace(entry, section=section) for entry in entries)

@@ -1,99 +1,98 @@
-"""The report on the terminal: the verdict first, then the story, in at most 40 lines."""
+"""The report on the terminal: verdict, cause, fix, and where the difference shows; details when asked for."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from determinism.comparison.result import Comparison
 from determinism.errors import legible
-from determinism.report.entries import Entry, Tone, Weight, counted
-from determinism.report.notes import note_entries
-from determinism.report.story import first_sentence, sections
+from determinism.report.entries import Section
 from determinism.types import Verdict
 
-# Entries laid out in two columns, within a number of lines.
+# Entries laid out in two columns.
 
-MOST_LINES = 40
 MARGIN = 2
-LABEL_WIDTH = 14
+LABEL_WIDTH = 18
+CODE_MARGIN = 6
+"""Of what is to be copied, such as a diff."""
 NARROWEST = 20
 WIDEST = 120
+MOST_LINES = 6
+"""Of one entry; the rest is cut."""
+_LONGEST_CODE = 400
+_INDENT = 4
+"""Of code below a sentence."""
 
 _PLACE = re.compile(r"\.\w+:\d")
 """A file and a line; many terminals open it where it stands in one piece, also if they fold it themselves."""
 
-_Block = tuple[Entry, list[Text]]
+_CODE = "cyan"
+_REMOVED, _ADDED = "red", "green"
 
 
-def laid_out(sections: list[list[Entry]], console: Console) -> list[Text]:
-    """Lay out sections with an empty line between them.
-
-    Where they are longer than the report may be, the entries that matter least are left out, and a last line says
-    how many lines that were.
+def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text]:
+    """Lay out the entries of a story, with an empty line between sections.
 
     Args:
-        sections: Groups of entries, in the order of reading.
+        story: Entries as the JSON document has them, in the order of reading.
         console: Gives width and encoding.
     """
-    blocks = [[(entry, _entry_lines(entry, console)) for entry in section] for section in sections if section]
-    left_out = 0
-    while _height(blocks) + bool(left_out) > MOST_LINES:
-        left_out += _remove_least(blocks)
-    lines: list[Text] = []
-    for section in blocks:
-        lines += [Text()] if lines else []
-        lines += [line for _, entry_lines in section for line in entry_lines]
-    if left_out:
-        lines.append(Text(f"{' ' * MARGIN}{left_out} more lines were left out; --json FILE has the full lists."))
-    return lines
+    for number, (_, entries) in enumerate(groupby(story, key=lambda entry: entry["section"])):
+        if number:
+            yield Text()
+        for entry in entries:
+            yield from _entry_lines(entry, console)
 
 
-def _height(blocks: list[list[_Block]]) -> int:
-    return sum(len(lines) for section in blocks for _, lines in section) + len(blocks) - 1
+def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
+    if entry["is_code"] and entry["section"] == Section.FIX:
+        # Folded, it could not be copied.
+        line = _cut(legible(entry["text"][:_LONGEST_CODE], console.encoding), _LONGEST_CODE)
+        yield Text(f"{' ' * CODE_MARGIN}{line}".rstrip(), style=_style_of(line))
+        return
+    label = legible(entry["label"], console.encoding)
+    if cell_len(label) >= LABEL_WIDTH:
+        label = label if _PLACE.search(label) else _cut(label, min(console.width, WIDEST) - MARGIN)
+        yield Text(f"{' ' * MARGIN}{label}", style="dim")
+        label = ""
+    margin = MARGIN + LABEL_WIDTH
+    if entry["is_code"] and not label:
+        margin = CODE_MARGIN if entry["label"] else margin + _INDENT
+    lines = _wrapped(entry["text"], max(min(console.width, WIDEST) - margin, NARROWEST), console)
+    for number, line in enumerate(lines):
+        first = f"{'':{MARGIN}}{label}{' ' * (margin - MARGIN - cell_len(label))}"
+        laid = Text.assemble((" " * margin if number else first, "dim"), (line, _CODE if entry["is_code"] else ""))
+        laid.rstrip()
+        yield laid
 
 
-def _remove_least(blocks: list[list[_Block]]) -> int:
-    """Remove the last of the entries of the highest weight; returns how many lines it had."""
-    last = max(
-        ((section, position) for section, entries in enumerate(blocks) for position in range(len(entries))),
-        key=lambda place: (blocks[place[0]][place[1]][0].weight, place),
-    )
-    _, lines = blocks[last[0]].pop(last[1])
-    if not blocks[last[0]]:
-        del blocks[last[0]]
-    return len(lines)
+def _style_of(line: str) -> str:
+    """The colour of a line of a diff; of other code that of code."""
+    if line.startswith("+") and not line.startswith("+++"):
+        return _ADDED
+    return _REMOVED if line.startswith("-") and not line.startswith("---") else _CODE
 
 
-def _entry_lines(entry: Entry, console: Console) -> list[Text]:
-    margin = 0 if entry.full_width else MARGIN + LABEL_WIDTH
-    label = "" if entry.full_width else f"{'':{MARGIN}}{entry.label:{LABEL_WIDTH}}"
-    indent = " " * entry.indent
-    width = max(min(console.width, WIDEST) - margin - entry.indent, NARROWEST)
-    lines = _wrapped(entry, width, console)
-    laid = [
-        Text.assemble((" " * margin if number else label, "dim"), indent, line) for number, line in enumerate(lines)
-    ]
-    for line in laid:
-        line.rstrip()
-    return laid
-
-
-def _wrapped(entry: Entry, width: int, console: Console) -> list[Text]:
+def _wrapped(text: str, width: int, console: Console) -> list[str]:
     # Cut before wrapping too: a string from a program may be of any length.
-    text = legible(entry.text[: width * (entry.lines + 1)], console.encoding)
-    wrapped = [Text(line, style=entry.tone.value) for line in _lines_of_words(text, width, console)]
-    if len(wrapped) <= entry.lines:
-        return wrapped
-    kept = wrapped[: entry.lines]
-    last = kept[-1]
-    last.truncate(width - 3)
-    last.rstrip()
-    last.append("...")
-    return kept
+    lines = _lines_of_words(legible(text[: width * (MOST_LINES + 1)], console.encoding), width, console)
+    if len(lines) <= MOST_LINES:
+        return lines
+    return [*lines[: MOST_LINES - 1], _cut(f"{lines[MOST_LINES - 1]}{' ' * width}", width)]
+
+
+def _cut(text: str, width: int) -> str:
+    if cell_len(text) <= width:
+        return text
+    kept = Text(text)
+    kept.truncate(width - 3)
+    return f"{kept.plain.rstrip()}..."
 
 
 def _lines_of_words(text: str, width: int, console: Console) -> list[str]:
@@ -129,35 +128,45 @@ class ReportConsole(Console):
 
 
 _TONES = {
-    Verdict.SAME: Tone.SAME,
-    Verdict.DIFFERENT: Tone.DIFFERENT,
-    Verdict.INCONCLUSIVE: Tone.INCONCLUSIVE,
+    Verdict.SAME: "bold green",
+    Verdict.DIFFERENT: "bold red",
+    Verdict.INCONCLUSIVE: "bold yellow",
 }
 
 
-def render(comparison: Comparison, console: Console) -> None:
-    """Print the report of a comparison.
+def render(
+    content: dict[str, Any], console: Console, *, verbose: bool = False, file: str | None = None, hint: bool = True
+) -> None:
+    """Print a report.
 
     Args:
-        comparison: What was found.
+        content: The JSON document.
         console: Where to print; its width and encoding are kept to.
+        verbose: Whether details are shown.
+        file: Where the report was written in full, if it was.
+        hint: Whether the report ends with where the rest is.
     """
-    paragraphs = [
-        list(_verdict_entries(comparison)),
-        *sections(comparison),
-        list(note_entries(comparison)),
+    width = min(console.width, WIDEST)
+    lines = [
+        Text(line, style=_TONES[Verdict(content["verdict"])]) for line in _wrapped(content["headline"], width, console)
     ]
-    lines = laid_out(paragraphs, console)
+    story = [entry for entry in content["story"] if verbose or not entry["is_detail"]]
+    if hint and (rest := _rest(content, verbose=verbose, file=file)):
+        at = next((number for number, entry in enumerate(story) if entry["is_detail"]), len(story))
+        story.insert(at, rest)
+    if story:
+        lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
 
 
-def _verdict_entries(comparison: Comparison) -> list[Entry]:
-    entries = [
-        Entry(first_sentence(comparison), weight=Weight.CORE, tone=_TONES[comparison.verdict], lines=5, full_width=True)
-    ]
-    spots = len(comparison.recorded.blind_spots)
-    if comparison.verdict is Verdict.SAME and spots:
-        text = f"The verdict covers only what was recorded; there {'is' if spots == 1 else 'are'} "
-        text += f"{counted(spots, 'blind spot')}."
-        entries.append(Entry(text, weight=Weight.CORE, full_width=True))
-    return entries
+def _rest(content: dict[str, Any], *, verbose: bool, file: str | None) -> dict[str, Any] | None:
+    """Where the rest of the report is."""
+    has_more = (
+        not verbose and content["verdict"] != Verdict.SAME and any(entry["is_detail"] for entry in content["story"])
+    )
+    if file is None and not has_more:
+        return None
+    section = next((entry["section"] for entry in reversed(content["story"]) if not entry["is_detail"]), Section.NOTES)
+    more = "-v shows every detail" if has_more else ""
+    text = f"{file} ({more})" if file and more else file or more
+    return {"section": section, "label": "report", "text": text, "is_code": False, "is_detail": False}

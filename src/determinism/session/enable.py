@@ -83,6 +83,9 @@ class Patches:
     ) -> None:
         self.restore()
 
+    def __repr__(self) -> str:
+        return f"<Patches\n{self}>" if str(self) else "<Patches: no framework is installed whose ops could be replaced>"
+
     def __str__(self) -> str:
         lines = [f"{name}: {', '.join(ops) or 'replaced before'}" for name, ops in self.replaced.items()]
         lines += [f"{name}: not in this version: {', '.join(ops)}" for name, ops in self.absent.items()]

@@ -18,7 +18,7 @@ from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.process_name import own_name
 from determinism.redaction import redacted
-from determinism.run_spec import RunSpec
+from determinism.run_spec import RUN_VARIABLE, RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, not_begun, write_manifest
@@ -74,11 +74,17 @@ def is_recording() -> bool:
     return bool(_sessions)
 
 
+_NO_RECORDING = (
+    "determinism.step() was called outside of a recording, so it did nothing. It counts steps under `determinism check` and "
+    "`determinism record`, and within `with determinism.record(path):`. This is said once."
+)
+
+
 def step() -> None:
     """Say that a step of the program ends here.
 
-    From the first call on only these calls count as the ends of steps, no longer those of optimizers. Without a
-    recording it does nothing.
+    From the first call on only these calls count as the ends of steps, no longer those of optimizers. Outside of a
+    recording it does nothing, and warns once.
 
     Example:
         >>> import torch
@@ -89,6 +95,9 @@ def step() -> None:
     """
     for session in _sessions:
         session.step()
+    if not _sessions and RUN_VARIABLE not in os.environ:
+        # Called with one text at one line, Python's own filter shows it once.
+        warnings.warn(_NO_RECORDING, stacklevel=2)
 
 
 # Names the processes of a run, so that the same process has the same name in every run.

@@ -9,9 +9,34 @@ determinism.state.restore(state, model=model, optimizer=optimizer, loader=loader
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from determinism.state.captured import State, from_bytes, from_dict, from_tree, load
 from determinism.state.capturing import Checkpointed, capture, restore
 from determinism.state.loader import ResumableLoader, resumable
+
+_GUESSES = {
+    "checkpoint": "capture(...).save(path)",
+    "dump": "capture(...).save(path)",
+    "get": "capture(...)",
+    "get_state": "capture(...)",
+    "load_state": "load(path)",
+    "put_back": "restore(state, ...)",
+    "resume": "restore(state, ...)",
+    "save": "capture(...).save(path)",
+    "save_state": "capture(...).save(path)",
+    "set": "restore(state, ...)",
+    "set_state": "restore(state, ...)",
+}
+"""What people are likely to call what is called otherwise here."""
+
+
+if not TYPE_CHECKING:
+    # A type checker would take this for a promise that there is every name.
+    def __getattr__(name: str) -> object:
+        hint = f". Did you mean determinism.state.{_GUESSES[name]}?" if name in _GUESSES else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
 
 __all__ = [
     "Checkpointed",

@@ -1,0 +1,329 @@
+"""The answer that a report begins with: verdict, cause, fix, and where the difference shows, in 10 to 15 lines."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from determinism.exit_status import exit_phrase
+from determinism.report.entries import Entry, Section, counted, dead_phrase, listed, path_text, prose
+from determinism.types import Kind
+
+# The composer reads the JSON document only, so every form of the report says the same, of a stored one too.
+
+Document = dict[str, Any]
+
+MOST_CAUSES = 3
+MOST_POSSIBLE = 3
+MOST_FIXES = 2
+"""Of one cause."""
+MOST_DIFF_LINES = 16
+FAR_APART = 1 << 24
+"""So many numbers between two values say nothing more: their signs differ, or they are unrelated."""
+
+_LONGEST_COMMAND = 160
+
+_WHAT = {
+    Kind.STRUCTURE: "the runs executed different operations",
+    Kind.RNG: "random numbers differ",
+    Kind.DATA: "a value from outside the framework differs",
+    Kind.ARGUMENT: "an argument of an operation differs",
+    Kind.ORDER: "the same values came in a different order",
+    Kind.UNINITIALIZED: "memory was read that nothing had written",
+    Kind.MUTATION: "a tensor was changed outside the framework",
+    Kind.OP: "an operation gave different results",
+}
+_TELLING = frozenset({Kind.STRUCTURE, Kind.ARGUMENT, Kind.ORDER, Kind.MUTATION})
+"""Kinds of which the detail says more than the kind alone."""
+
+_SORTS = {
+    "gradient ": "gradients",
+    "parameter ": "parameters",
+    "buffer ": "buffers",
+    "optimizer state": "optimizer state",
+}
+
+_PHASES = {
+    "init": "before the first forward pass",
+    "data": "while loading data",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer",
+    "communication": "in the communication between processes",
+    "checkpoint": "at a checkpoint",
+}
+
+
+def headline(content: Document) -> str:
+    """Write the first line of a report: the verdict, and what is wrong as far as that is known.
+
+    Args:
+        content: The facts of the JSON document.
+    """
+    match content["verdict"]:
+        case "same":
+            return _same_headline(content)
+        case "different":
+            return f"Different: {_difference(content)}"
+        case _:
+            messages = [prose(trouble["message"]) for trouble in content["trouble"]]
+            if len(messages) == 1:
+                return f"Inconclusive: {messages[0]}"
+            return f"Inconclusive, for {len(messages)} reasons" if messages else "Inconclusive: nothing was compared"
+
+
+def _same_headline(content: Document) -> str:
+    recorded = content["recorded"]
+    steps = [counted(recorded["steps"], "step")] if recorded["steps"] else []
+    counts = [*steps, counted(recorded["records"], "record")]
+    recorded_only = "recorded " if recorded["blind_spots"] else ""
+    read_only = " that was read" if content["dead_differences"]["count"] else ""
+    tensors = f"every {recorded_only}tensor{read_only}"
+    if content["missing"] is not None:
+        return f"Same: the resumed run continues the full one, {', '.join(counts)}, {tensors} bit-identical"
+    return f"Same: {', '.join([counted(len(content['runs']), 'run'), *counts])}, {tensors} bit-identical"
+
+
+def _difference(content: Document) -> str:
+    causes = [cause for cause in content["causes"] if cause["status"] != "possible"]
+    first = content["first_divergence"]
+    if content["missing"] is not None and first is not None:
+        return f"the resumed run departs from the full one {_point(first, content)}"
+    if causes:
+        shown = [f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes[:MOST_CAUSES]]
+        more = len(causes) - MOST_CAUSES
+        return listed([*shown, counted(more, "more cause")] if more > 0 else shown)
+    if first is not None:
+        return f"{_what(first)} {_point(first, content)}"
+    statuses = [run["exit_status"] for run in content["runs"]]
+    if len(set(statuses)) > 1:
+        return f"the runs ended with {listed(['an unknown status' if one is None else exit_phrase(one) for one in statuses])}"
+    dead = content["dead_differences"]["count"]
+    return dead_phrase(dead) if dead else "the runs are not bit-identical"
+
+
+def answer(content: Document) -> Iterator[Entry]:
+    """Say what causes a difference, what fixes it, and where it shows.
+
+    Args:
+        content: The facts of the JSON document.
+    """
+    first = content["first_divergence"]
+    if content["varied"]:
+        yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
+    yield from _cause_entries(content)
+    if first is not None:
+        yield from _place_entries(content, first)
+    if content["diagnosis"] is not None:
+        yield Entry(prose(content["diagnosis"]), "search", Section.SEARCH)
+
+
+# Causes, each with its fixes.
+
+
+def _varied_sentence(content: Document) -> str:
+    names = listed(list(content["varied"]))
+    if content["verdict"] == "different":
+        return f"The plain runs were the same. They differ with {names} perturbed on purpose."
+    return f"The runs were the same with {names} perturbed on purpose too."
+
+
+def _cause_entries(content: Document) -> Iterator[Entry]:
+    causes = content["causes"]
+    known = [cause for cause in causes if cause["status"] != "possible"]
+    # What a checkpoint lacks is told with how to save it.
+    fixes = _by_cause(content["fixes"] if content["missing"] is None else [], known)
+    command = content["runs"][0]["command"] if content["runs"] else []
+    for cause, belonging in zip(known[:MOST_CAUSES], fixes, strict=False):
+        if len(known) > 1:
+            yield Entry(f"{_title(cause, content)} ({cause['status']})", "cause", Section.CAUSE)
+        for site in cause["sites"][:1]:
+            yield site_entry(site, Section.CAUSE)
+        for number, fix in enumerate(belonging[:MOST_FIXES]):
+            yield from _fix_entries(fix, "or" if number else "fix", command)
+    possible = [cause for cause in causes if cause["status"] == "possible"]
+    for number, cause in enumerate(possible[:MOST_POSSIBLE]):
+        place = f", {line_of(cause['sites'][0])}" if cause["sites"] else ""
+        yield Entry(f"{cause['title']}{place}", "" if number else "possible causes", Section.CAUSE)
+    if len(possible) > MOST_POSSIBLE:
+        yield Entry(f"and {counted(len(possible) - MOST_POSSIBLE, 'more')}", section=Section.CAUSE)
+
+
+def _title(cause: Document, content: Document) -> str:
+    """The title of a cause; of an op that varies with its name."""
+    first = content["first_divergence"]
+    if cause["id"] in ("nondeterministic-op", "varying-op-tensorflow") and first is not None:
+        return f"{short_op(first['op'])} varies on equal inputs"
+    return str(cause["title"])
+
+
+def _in_sentence(title: str) -> str:
+    """A title within a sentence: names keep their capital."""
+    word = title.split(" ", 1)[0]
+    is_name = any(letter.isupper() for letter in word[1:]) or word.startswith("Python")
+    return title if is_name else f"{title[:1].lower()}{title[1:]}"
+
+
+def _by_cause(fixes: Sequence[Document], causes: Sequence[Document]) -> list[list[Document]]:
+    """Give each cause its fixes; of several causes with one identifier each has one, and the last all that are left."""
+    rest = list(fixes)
+    groups = []
+    for number, cause in enumerate(causes):
+        mine = [fix for fix in rest if fix["id"] == cause["id"]]
+        if any(other["id"] == cause["id"] for other in causes[number + 1 :]):
+            mine = mine[:1]
+        rest = [fix for fix in rest if fix not in mine]
+        groups.append(mine)
+    if groups:
+        groups[-1] += rest
+    return groups
+
+
+def _fix_entries(fix: Document, label: str, command: Sequence[str]) -> Iterator[Entry]:
+    title = fix["title"].removeprefix("Or, ")
+    yield Entry(f"{title[:1].upper()}{title[1:]} ({proof(fix)})", label, Section.FIX)
+    lines = code_lines(fix, command)
+    for line in lines[:MOST_DIFF_LINES]:
+        yield Entry(line, section=Section.FIX, is_code=True)
+    if len(lines) > MOST_DIFF_LINES:
+        yield Entry(f"and {counted(len(lines) - MOST_DIFF_LINES, 'more line')}", section=Section.FIX)
+
+
+def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
+    """The lines to write for a fix: a diff of the user's file, code, or a command with variables set.
+
+    Args:
+        fix: As the document has it.
+        command: What the program was started with.
+    """
+    if fix["patch"]:
+        return str(fix["patch"]).splitlines()
+    code = (fix["code"] or "").splitlines()
+    if not fix["env"]:
+        return code
+    variables = [f"{one['name']}={shlex.quote(one['value'])}" for one in fix["env"]]
+    line = " ".join([*variables, shlex.join(command)] if command else variables)
+    return [*code, line if len(line) <= _LONGEST_COMMAND else " ".join(variables)]
+
+
+def proof(fix: Document) -> str:
+    """Say what a fix was verified by."""
+    if not fix["verified"]:
+        return "not verified: no run was made with it"
+    return f"verified: {counted(fix['runs'], 'run')} with it were bit-identical" if fix["runs"] else "verified"
+
+
+# Where a difference shows first, and what it reached.
+
+
+def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
+    sites = [site for cause in content["causes"] for site in cause["sites"][:1]]
+    place = _line(first)
+    if not any(cause["status"] != "possible" for cause in content["causes"]):
+        if place is not None:
+            yield site_entry(place, Section.PLACE)
+        detail = prose(first.get("detail") or "")
+        if detail and first["kind"] in _TELLING:
+            yield Entry(detail, "what", Section.PLACE)
+    where = [_step(first, content), _PHASES.get(first["phase"], "")]
+    if place is not None and (sites or first["kind"] is None):
+        gradient = "the gradient of " if first["forward_site"] is not None else ""
+        where.append(f"{gradient}{line_of(place)}")
+    elif place is None:
+        where.append(short_op(first["op"]))
+    if content["recorded"]["processes"] > 1:
+        where.append(f"process {first['process']}")
+    if first["thread"] is not None:
+        where.append(f"thread {first['thread']}")
+    size = _size(first["outputs"])
+    text = ", ".join(part for part in where if part) + (f" ({size})" if size else "")
+    yield Entry(text, "first difference", Section.PLACE)
+    reached = _reached(content)
+    if reached:
+        yield Entry(reached, "reached", Section.PLACE)
+
+
+def _line(first: Document) -> Document | None:
+    """The line that a divergence points to; of a backward op that of the forward."""
+    line: Document | None = first["forward_site"] or first["site"]
+    return line
+
+
+def _what(first: Document) -> str:
+    if first["kind"] is None:
+        return "the runs part"
+    text = _WHAT[Kind(first["kind"])]
+    return f"{text} from equal inputs" if first["kind"] == Kind.OP and first["inputs_equal"] else text
+
+
+def _point(first: Document, content: Document) -> str:
+    """Where a divergence is, as short as can be: its step and its line."""
+    place = _line(first)
+    parts = [_step(first, content), short_op(first["op"]) if place is None else line_of(place)]
+    return f"at {', '.join(part for part in parts if part)}"
+
+
+def _step(first: Document, content: Document) -> str:
+    # Where nothing counts steps, nothing shows where initialisation ends: it may as well be the middle of a loop.
+    is_counted = content["recorded"]["steps"] or first["phase"] != "init"
+    return f"step {first['step']:,}" if is_counted else ""
+
+
+def _size(outputs: Sequence[Document]) -> str:
+    """How much of what an op gave differs, and by how much."""
+    if not outputs:
+        return ""
+    output = outputs[0]
+    text = f"{output['dtype']} {output['shape']}"
+    different = output["elements_different"]
+    if different is None:
+        return text
+    sampled = output["elements_sampled"]
+    of = f"{sampled:,} sampled" if sampled else f"{output['elements']:,}"
+    text += (
+        f", {different:,} of {of} element{'s' if output['elements'] != 1 else ''} differ{'s' if different == 1 else ''}"
+    )
+    ulp, distance = output["max_ulp"], output["max_abs"]
+    if ulp is not None and ulp < FAR_APART:
+        return f"{text}, by at most {ulp:,} ulp"
+    return f"{text}, by up to {distance:.2g}" if distance is not None and math.isfinite(distance) else text
+
+
+def _reached(content: Document) -> str:
+    """What a difference reached, and when: one phrase for each step."""
+    by_step: dict[int, list[str]] = {}
+    for one in content["reached"] or ():
+        by_step.setdefault(one["step"], []).append(_sort(one["what"]))
+    parts = [f"{listed(list(dict.fromkeys(sorts)))} at step {step:,}" for step, sorts in sorted(by_step.items())]
+    if parts:
+        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "")
+    visible = content["first_visible"]
+    if visible is None:
+        return "nothing that was kept: the difference was read and then vanished" if content["absorbed"] else ""
+    return f"{visible['what']} at step {visible['step']:,}"
+
+
+def _sort(what: str) -> str:
+    """What sort of value something is, without its name."""
+    return next((sort for start, sort in _SORTS.items() if what.startswith(start)), what)
+
+
+# How places and ops are written.
+
+
+def site_entry(site: Document, section: Section) -> Entry:
+    """A line of the user's program, with its code."""
+    return Entry(site["code"].strip(), line_of(site), section, is_code=True)
+
+
+def line_of(site: Document) -> str:
+    """Write `file:line`."""
+    return f"{path_text(site['file'])}:{site['line']}"
+
+
+def short_op(op: str) -> str:
+    """The name of an op without namespace and overload: `index_put` of `aten::index_put.default`."""
+    name = op.partition("::")[2] or op
+    return name.partition(".")[0] if "::" in op else name

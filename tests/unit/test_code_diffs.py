@@ -1,0 +1,88 @@
+"""Fixes as diffs: what `git apply` makes of them is what was meant, and the place of added lines is one where they work."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from determinism.diagnose.code_diffs import lines_at_start, started_program, unified_diff
+from determinism.run_spec import ChangedLines, CodeChange
+
+PROGRAM = '''"""A program."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+print(np.random.rand())
+'''
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
+def patched(path: Path, change: CodeChange | None) -> str:
+    """The program after `git apply` has applied the diff of a change."""
+    assert change is not None
+    diff = unified_diff(change)
+    assert diff is not None
+    subprocess.run(["git", "apply", "-p0", "-"], input=f"{diff}\n", text=True, cwd=path.parent, check=True)
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_changed_line_and_the_import_that_it_needs(program: Path) -> None:
+    line = "print(np.random.rand())"
+    change = CodeChange(str(program), (ChangedLines(9, 9, line, "print(zlib.crc32(b'x'))"),), ("import zlib",))
+    assert unified_diff(change) == (
+        "--- train.py\n+++ train.py\n@@ -3,2 +3,3 @@\n \n+import zlib\n import numpy as np\n"
+        "@@ -8,2 +9,2 @@\n model = torch.nn.Linear(2, 2)\n-print(np.random.rand())\n+print(zlib.crc32(b'x'))"
+    )
+    wanted = PROGRAM.replace("import numpy", "import zlib\nimport numpy").replace(line, "print(zlib.crc32(b'x'))")
+    assert patched(program, change) == wanted
+
+
+def test_a_seed_stands_beside_the_other_seeds_and_by_the_name_of_the_import(program: Path) -> None:
+    change = lines_at_start(program, "numpy.random.seed(0)")
+    assert patched(program, change) == PROGRAM.replace("seed(0)\n", "seed(0)\nnp.random.seed(0)\n")
+
+
+def test_a_module_that_is_not_imported_is_imported(program: Path) -> None:
+    text = patched(program, lines_at_start(program, "random.seed(0)"))
+    assert "\nimport random\nimport numpy as np\n" in text
+    assert "torch.manual_seed(0)\nrandom.seed(0)\n" in text
+    compile(text, "train.py", "exec")
+
+
+def test_without_seeds_lines_follow_the_imports(program: Path) -> None:
+    program.write_text("import torch as t\nmodel = t.nn.Linear(2, 2)\n", encoding="utf-8")
+    text = patched(program, lines_at_start(program, "torch.manual_seed(0)"))
+    assert text == "import torch as t\n\nt.manual_seed(0)\nmodel = t.nn.Linear(2, 2)\n"
+
+
+@pytest.mark.parametrize("text", ["print(1)\n", "def f(:\n", ""])
+def test_a_program_without_imports_has_no_place_for_them(text: str, program: Path) -> None:
+    program.write_text(text, encoding="utf-8")
+    assert lines_at_start(program, "torch.manual_seed(0)") is None
+
+
+def test_a_file_that_has_changed_since_gives_no_diff(program: Path) -> None:
+    change = CodeChange(str(program), (ChangedLines(9, 9, "print(0)", "print(1)"),))
+    assert unified_diff(change) is None
+    program.unlink()
+    assert unified_diff(change) is None
+    assert lines_at_start(program, "torch.manual_seed(0)") is None
+
+
+def test_the_program_is_the_script_of_the_command_or_else_the_outermost_frame(program: Path) -> None:
+    assert started_program(["python", "train.py", "other.py"], None) == program
+    assert started_program(["python", "-m", "train"], str(program)) == program
+    assert started_program(["python", "gone.py"], None) is None
