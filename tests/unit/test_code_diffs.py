@@ -9,6 +9,7 @@ import pytest
 
 from determinism.diagnose.code_diffs import lines_at_start, started_program, unified_diff
 from determinism.run_spec import ChangedLines, CodeChange
+from determinism.trace.names import Frame
 
 PROGRAM = '''"""A program."""
 from __future__ import annotations
@@ -86,3 +87,16 @@ def test_the_program_is_the_script_of_the_command_or_else_the_outermost_frame(pr
     assert started_program(["python", "train.py", "other.py"], None) == program
     assert started_program(["python", "-m", "train"], str(program)) == program
     assert started_program(["python", "gone.py"], None) is None
+
+
+def test_lines_are_not_added_after_what_they_are_to_come_before(program: Path) -> None:
+    early, late = (Frame(str(program), line, "<module>", "") for line in (4, 9))
+    elsewhere = Frame("/data/loader.py", 90, "load", "")
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[late]) is not None
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[early]) is None
+    assert lines_at_start(program, "numpy.random.seed(0)", before=[elsewhere]) is None
+
+
+@pytest.mark.parametrize("code", ["DataLoader(..., num_workers=0)", "setarch --addr-no-randomize COMMAND"])
+def test_what_is_no_line_of_its_own_is_not_added(code: str, program: Path) -> None:
+    assert lines_at_start(program, code) is None

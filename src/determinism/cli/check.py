@@ -15,6 +15,7 @@ from determinism.cli.options import (
     recording_options,
     verdict_options,
 )
+from determinism.types import Verdict
 
 
 @click.command(
@@ -72,13 +73,14 @@ def check(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import ProgressLine, conclude, reporting, say
+    from determinism.cli.ending import ProgressLine, conclude, keep_report, reporting, show_first
     from determinism.launch.check import Check
     from determinism.launch.runs import CheckRequest
 
     request = CheckRequest(program, **options)
     line = ProgressLine()
-    running = Check(request, line.announce, say)
+    running = Check(request, line.announce, line.say, lambda comparison: show_first(comparison, reports, line))
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
-    conclude(comparison, reports, running.interrupt_status)
+    kept = keep_report(comparison, running.folder) if comparison.verdict is Verdict.DIFFERENT else None
+    conclude(comparison, reports, running.interrupt_status, kept=kept)

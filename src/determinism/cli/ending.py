@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +90,53 @@ def conclude(
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 
 
+_SEARCHING = "The search for the cause has not ended."
+
+
+def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> None:
+    """Print and write what two runs show, before any further run: what ends the command from now on does not cost it.
+
+    Args:
+        comparison: What the runs show.
+        reports: Where the report goes; it is written again when the search has ended.
+        line: What must not be printed into.
+    """
+    from determinism.report.document import document
+    from determinism.report.terminal import ReportConsole, render
+
+    line.clear()
+    content = document(comparison)
+    with reports.commands_stopped():
+        render(content, ReportConsole(), hint=False)
+        click.echo()
+    if reports.is_wanted:
+        reports.write({**content, "diagnosis": _SEARCHING}, say)
+
+
+def keep_report(comparison: Comparison, folder: Path) -> str | None:
+    """Write the report beside the traces: page, document, and the diffs of verified fixes.
+
+    Args:
+        comparison: What was found.
+        folder: Where the check keeps what it made.
+
+    Returns:
+        The page as it is named to the user; None if the folder cannot be written to.
+    """
+    from determinism.report.document import document, json_text, write_report
+    from determinism.report.html import page, patch_text
+
+    content = document(comparison)
+    texts = {"report.html": page(content), "report.json": json_text(content), "fix.patch": patch_text(content)}
+    try:
+        for name, text in texts.items():
+            if text:
+                write_report(folder / name, text, name)
+    except DeterminismError:
+        return None
+    return path_text(str(folder / "report.html"))
+
+
 def fail(
     error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None, status: int = 2
 ) -> NoReturn:
@@ -123,6 +172,13 @@ def say(*message: str) -> None:
 _ERASE = "\r\x1b[2K"
 
 
+def _fitting(text: str) -> str:
+    """A text cut to the width of the terminal: of a line that wraps only the last row could be erased."""
+    width = max(shutil.get_terminal_size().columns, 20)
+    text = legible(text, getattr(sys.stderr, "encoding", None) or "utf-8")
+    return text if len(text) < width else f"{text[: width - 4]}..."
+
+
 class ProgressLine:
     """One line that shows run, step and records.
 
@@ -153,14 +209,21 @@ class ProgressLine:
         if log is None or not self._is_terminal:
             say(title if log is None else f"{title}, its output goes to {path_text(str(log))}")
             return None
+        began = time.monotonic()
 
         def show(records: int, step: int) -> None:
             at = f", step {step}" if step >= 0 else ""
-            self._print(f"{_ERASE}determinism: {title}{at}, {records:,} records")
+            text = f"determinism: {title}{at}, {records:,} records, {time.monotonic() - began:.0f} s"
+            self._print(f"{_ERASE}{_fitting(text)}")
             self._is_shown = True
 
         show(0, -1)
         return show
+
+    def say(self, *message: str) -> None:
+        """Print a message on a line of its own."""
+        self.clear()
+        say(*message)
 
     def clear(self) -> None:
         """Take the line away."""

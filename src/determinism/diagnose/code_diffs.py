@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from determinism.run_spec import ChangedLines, CodeChange
+from determinism.trace.names import Frame
 
 CONTEXT = 1
 """Unchanged lines around each change: enough for a reader and for `patch` to find the place."""
 _MOST_BYTES = 1_000_000
 _IMPORTED = re.compile(r"^(random|numpy|torch|tf|determinism)\.", re.MULTILINE)
+_IS_ADDED = re.compile(r"(import determinism$|(random|numpy|torch|tf|determinism)\.[\w.]+( = |\())")
+"""Lines that can stand by themselves; what is done to a loader or a command cannot be added at the start."""
 _MODULES = {"tf": "tensorflow"}
 """Names by which code is written here, where they are not those of the modules."""
 _SEEDING = ("seed", "manual_seed", "set_random_seed", "manual_seed_all")
@@ -47,15 +50,16 @@ def unified_diff(change: CodeChange) -> str | None:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in diff).rstrip("\n") or None
 
 
-def lines_at_start(program: Path, code: str) -> CodeChange | None:
+def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) -> CodeChange | None:
     """The change by which a program runs some lines once its imports are done.
 
     Args:
         program: The file that was started.
         code: The lines, with modules called `numpy`, `random`, `torch`, `tf` and `determinism`.
+        before: Lines that must not run earlier; of other files nothing is known, so they may have run during the imports.
 
     Returns:
-        None if the file cannot be read, or has no statement after which they could stand.
+        None if the file cannot be read, has no statement after which they could stand, or one that is early enough.
     """
     lines = _lines(program)
     if lines is None:
@@ -66,6 +70,10 @@ def lines_at_start(program: Path, code: str) -> CodeChange | None:
         return None
     last = _last_before(body)
     if last is None or last.end_lineno is None:
+        return None
+    if not all(frame.file == str(program) and frame.line > last.end_lineno for frame in before[:1]):
+        return None
+    if not all(_IS_ADDED.match(line) for line in code.splitlines() if line.strip()):
         return None
     wanted = dict.fromkeys(_IMPORTED.findall(code))
     names = {name: _imported_as(body[: body.index(last) + 1], _MODULES.get(name, name)) for name in wanted}

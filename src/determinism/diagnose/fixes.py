@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
+from determinism.diagnose.code_diffs import unified_diff
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.library_seeds import seeded_calls
 from determinism.diagnose.program_text import Change, Edit, ProgramText, Unfixable, keyword_of, last_name
@@ -545,7 +546,11 @@ def with_fixes(found: Sequence[Hypothesis], plain: Intervention) -> Intervention
 
 
 def fixes_for(
-    found: Sequence[Hypothesis], last: Trial | None, changed: Trial | None, step_seconds: float | None
+    found: Sequence[Hypothesis],
+    last: Trial | None,
+    changed: Trial | None,
+    step_seconds: float | None,
+    started: Path | None = None,
 ) -> list[Fix]:
     """What removes each cause.
 
@@ -554,11 +559,12 @@ def fixes_for(
         last: The last experiment, in which all of them were removed.
         changed: Runs with the changed lines; None if none were made.
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
+        started: The file that the program is started from; None if it is not known.
     """
     with_changes = changed if changed is not None and changed.is_equal else None
     without = with_changes or (last if last is not None and last.is_equal else None)
     proofs = [with_changes if one.intervention.sources else without for one in found]
-    return [_fix(one, proof, step_seconds) for one, proof in zip(found, proofs, strict=True)]
+    return [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
 
 
 def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
@@ -584,7 +590,7 @@ def _held(hypothesis: Hypothesis) -> FixedSource:
     return FixedSource(hypothesis.source.site.file, hypothesis.source.site.line, hypothesis.source.source)
 
 
-def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None) -> Fix:
+def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None, started: Path | None) -> Fix:
     proof = _proof(trial, step_seconds)
     entry = causes()[hypothesis.cause]
     if hypothesis.intervention.sources:
@@ -600,7 +606,8 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         advice = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
         more = "" if led_by else _repeated(hypothesis) or _apart(hypothesis, change)
         title = f"{advice}, {place}{more}"
-        return Fix(hypothesis.cause, title, "\n".join([*change.imports, textwrap.dedent(change.code)]), None, *proof)
+        code = "\n".join([*change.imports, textwrap.dedent(change.code)])
+        return Fix(hypothesis.cause, title, code, None, *proof, patch=unified_diff(change))
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)

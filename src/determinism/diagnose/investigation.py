@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from determinism.comparison.result import Cause, Comparison, Divergence, Experiment, Status
+from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
     SEEDED_LIBRARIES,
     BudgetSpent,
@@ -279,6 +281,12 @@ class Investigation:
             if is_open(one, divergence, tried):
                 self.comparison.causes.append(_cause(one, Status.POSSIBLE, []))
 
+    def _started(self) -> Path | None:
+        """The file that the program is started from."""
+        first, runs = self.comparison.first_divergence, self.comparison.runs
+        outermost = first.stack[-1].file if first is not None and first.stack else None
+        return started_program(runs[0].command if runs else (), outermost)
+
     def _conclude(self) -> None:
         named: dict[tuple[str, object], Cause] = {}
         for hypothesis, made in self._found:
@@ -289,7 +297,7 @@ class Investigation:
         self.comparison.causes = [*named.values(), *self.comparison.causes]
         last = self._trials.get(self._held)
         self.comparison.fixes = [
-            *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds),
+            *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds, self._started()),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
 

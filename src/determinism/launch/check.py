@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from determinism.launch.io import OutputFolder, StandardInput, is_unread
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never
 from determinism.launch.record import RunResult, Unfinished
 from determinism.launch.runs import (
+    LONGEST_UNASKED,
     CheckRequest,
     FailFast,
     FreshCopy,
@@ -48,6 +50,7 @@ from determinism.launch.runs import (
     with_intervention,
 )
 from determinism.launch.unrecorded import require_recorded
+from determinism.redaction import redacted
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.names import Frame
@@ -464,7 +467,7 @@ def explain(
         return
     run_seconds = max(run.seconds for run in comparison.runs)
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(f"The runs differ. Looking for the cause with further runs, for at most {budget:.0f} s (--budget).")
+    warn(f"Looking for the cause with further runs, for at most {budget:.0f} s (--budget). Ctrl-C keeps what is known.")
     with Laboratory(
         request,
         output,
@@ -488,6 +491,38 @@ def explain(
             raise
         except DeterminismError as error:
             broken_off(comparison, error, warn)
+
+
+def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
+    """Say why no further runs looked for the cause, and what asks for them.
+
+    Args:
+        comparison: Runs that differ.
+        request: How they were made.
+    """
+    seconds = max(run.seconds for run in comparison.runs)
+    command = shlex.join(redacted(list(request.command)))
+    search = f"determinism check --explain -- {command}"
+    if request.fail_fast:
+        return f"No cause was searched for: --fail-fast ends runs as soon as they differ. To search: {search}"
+    if request.explain is False or request.budget == 0:
+        asked = "--no-explain" if request.explain is False else "--budget 0"
+        return f"No cause was searched for, because of {asked}. To search, for up to {_duration(default_budget(seconds))}: {search}"
+    text = (
+        f"No cause was searched for: a run took {_duration(seconds)}, and from {_duration(LONGEST_UNASKED)} on that is done only when "
+        f"asked for. To search, for up to {_duration(default_budget(seconds))}: {search}"
+    )
+    first, steps = comparison.first_divergence, comparison.recorded.steps
+    if first is None or first.step + 2 >= steps:
+        return text
+    short = first.step + 2
+    budget = default_budget(seconds * short / steps)
+    return f"{text} With runs that end after {short} steps, for up to {_duration(budget)}: {search.replace('--explain', f'--explain --steps {short}')}"
+
+
+def _duration(seconds: float) -> str:
+    """Write a time as people say it."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def default_budget(run_seconds: float) -> float:
@@ -527,6 +562,8 @@ class Check:
     announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
+    on_verdict: Callable[[Comparison], None] = lambda comparison: None
+    """Called with what two runs show as soon as it is known, if further runs will look for more."""
     runs: list[RunSummary] = field(default_factory=list)
     interrupt_status: int = field(default=0, init=False)
     """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
@@ -561,10 +598,17 @@ class Check:
             comparison = self._run_again(self._compare(traces), traces)
             if request.vary and comparison.verdict is Verdict.SAME:
                 comparison = self._vary(comparison)
+            if comparison.first_divergence is not None and may_run_further(request.explain, self.runs):
+                self.on_verdict(comparison)
             self._confirm(comparison, traces)
             self._explain(comparison, standard_input, traces)
         self._tidy(comparison)
         return comparison
+
+    @property
+    def folder(self) -> Path:
+        """Where traces, logs and reports of this check go."""
+        return self._output.path
 
     def _make(self, traces: list[Trace], name: str, title: str, spec: RunSpec | None = None) -> None:
         """Make one more run and open its trace."""
@@ -654,6 +698,8 @@ class Check:
         is_wanted = (
             may_run_further(self.request.explain, self.runs) and not self.request.fail_fast and self.request.budget != 0
         )
+        if not is_wanted and comparison.first_divergence is not None:
+            comparison.diagnosis = why_not_searched(comparison, self.request)
         if not is_wanted or self.interrupt_status:
             return
         try:

@@ -310,7 +310,7 @@ def _failed(original: Path, error: OSError) -> LaunchError:
 
 # Whether runs beyond those that a verdict takes may be made to explain it.
 
-_SECONDS_THAT_EXPLAIN_THEMSELVES = 60.0
+LONGEST_UNASKED = 60.0
 
 
 def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str], None]) -> int:
@@ -336,7 +336,7 @@ def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
         explain: What the user asked for with `--explain` and `--no-explain`; None if nothing.
         runs: Those that were made.
     """
-    return explain if explain is not None else max(run.seconds for run in runs) < _SECONDS_THAT_EXPLAIN_THEMSELVES
+    return explain if explain is not None else max(run.seconds for run in runs) < LONGEST_UNASKED
 
 
 # What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.

@@ -117,7 +117,8 @@ def answer(content: Document) -> Iterator[Entry]:
     if first is not None:
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
-        yield Entry(prose(content["diagnosis"]), "search", Section.SEARCH)
+        label = "not searched" if content["diagnosis"].startswith("No cause was searched for") else "search"
+        yield Entry(prose(content["diagnosis"]), label, Section.SEARCH)
 
 
 # Causes, each with its fixes.
