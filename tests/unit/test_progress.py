@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,22 @@ def test_a_path_cannot_begin_a_line_of_its_own(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == (
         "determinism: run 1 of 2, its output goes to /tmp/a\\n::error::b\\x1b[2J/run.log\n"
     )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_message_runs_into_the_progress_line_and_none_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    line = ProgressLine()
+    show = line.announce(f"experiment 1: {'a-very-long-name ' * 9}fixed", Path("/tmp/run.log"))
+    assert show is not None
+    show(1_234_567, 89)
+    line.say("A message.")
+    shown = [part.rpartition("\x1b[2K")[2] for part in stream.getvalue().replace("\r", "\n").split("\n")]
+    assert all(len(part) < 80 for part in shown)
+    assert stream.getvalue().endswith("\r\x1b[2Kdeterminism: A message.\n")

@@ -81,9 +81,9 @@ def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) ->
     added = [line for line in code.splitlines() if line.strip() and not line.startswith("import ")]
     for name, known in names.items():
         added = [re.sub(rf"^{name}\.", f"{known or name}.", line) for line in added]
-    before = lines[last.end_lineno - 1].rstrip("\r\n")
+    kept = lines[last.end_lineno - 1].rstrip("\r\n")
     space = [""] * isinstance(last, ast.Import | ast.ImportFrom)
-    changed = ChangedLines(last.end_lineno, last.end_lineno, before, "\n".join([before, *space, *added]))
+    changed = ChangedLines(last.end_lineno, last.end_lineno, kept, "\n".join([kept, *space, *added]))
     return CodeChange(str(program), (changed,), tuple(imports))
 
 

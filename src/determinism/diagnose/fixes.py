@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
-from determinism.diagnose.code_diffs import unified_diff
+from determinism.diagnose.code_diffs import lines_at_start, unified_diff
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.library_seeds import seeded_calls
 from determinism.diagnose.program_text import Change, Edit, ProgramText, Unfixable, keyword_of, last_name
@@ -616,7 +616,11 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     if remedy is None:
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
         return Fix(hypothesis.cause, entry.remedy, None, None)
-    return Fix(hypothesis.cause, remedy.title, remedy.code, remedy.environment, *proof)
+    added = None
+    if remedy.code is not None and started is not None:
+        added = lines_at_start(started, remedy.code, before=hypothesis.sites)
+    patch = None if added is None else unified_diff(added)
+    return Fix(hypothesis.cause, remedy.title, remedy.code, remedy.environment, *proof, patch=patch)
 
 
 def _repeated(hypothesis: Hypothesis) -> str:
