@@ -620,7 +620,7 @@ class Comparison:
 
 def _reporting() -> Any:
     """The layer above, which makes reports of comparisons; by its name, since imports go downwards only."""
-    return import_module("determinism.report.forms")
+    return import_module("determinism.report.terminal")
 
 
 # How far the values of two stored runs are apart: where they part, where that grows, and step by step.
