@@ -21,10 +21,10 @@ import numpy as np
 
 from determinism.digest import digest_bytes, digest_many, digest_text
 from determinism.frameworks.array_capture import Capture, NotWritable
-from determinism.frameworks.attention import Attention
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
+from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.sites import NO_STACK
 from determinism.source_files import copy_of
 from determinism.trace.schema import INPUT_PATHS, RESULTS_OP
@@ -224,7 +224,7 @@ _CALLS_BACK = (
 )
 
 
-class Recorder(Attention):
+class Recorder(RecordingGuard):
     """Records the executions of the thread that imported JAX."""
 
     def __init__(self, *, paranoid: bool) -> None:

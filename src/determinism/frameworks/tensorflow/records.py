@@ -16,10 +16,10 @@ from tensorflow.python.eager import context, record
 from tensorflow.python.framework import config, op_def_registry
 
 from determinism.frameworks.array_capture import Capture, NotWritable
-from determinism.frameworks.attention import Attention
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
+from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.frameworks.tensorflow.graphs import Place
 from determinism.frameworks.tensorflow.ops import Pipelines
 from determinism.frameworks.tensorflow.values import Resource, Values, Variables, content_of, device_name, digest_tensor
@@ -289,7 +289,7 @@ _Here = tuple[Phase, str, int, int]
 """Phase, scope, and the numbers of the stacks of an op and of its forward op."""
 
 
-class RecordMaker(Attention):
+class RecordMaker(RecordingGuard):
     """Knows where the thread stands, and writes down what it did there."""
 
     def __init__(self, *, paranoid: bool) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.attention import Attention
 from determinism.frameworks.progress import Progress, ThreadProgress
+from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.frameworks.torch.edges import (
     EXTERNAL,
     READ,
@@ -138,7 +138,7 @@ _FORWARD = Phase.FORWARD
 _OP = Role.OP
 
 
-class RecordMaker(Attention):
+class RecordMaker(RecordingGuard):
     """Knows where a thread stands, and writes down what it did there."""
 
     def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from determinism.trace.writer import ProcessWriter
 
 
-class Attention:
+class RecordingGuard:
     """Whether what happens now belongs to the program and is to be recorded."""
 
     writer: ProcessWriter
