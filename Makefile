@@ -64,8 +64,8 @@ tests-jax: .venv-jax/.installed  ## Run the tests that need JAX, in an environme
 	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e
 
 # Each old version in an environment of its own, under Python 3.7; where there is none, that is said and nothing is run.
-tests-legacy: $(INSTALLED)  ## Run the tests of tensorflow-determinism with TensorFlow 1.14 to 2.7.
-	$(BIN)/python legacy/tensorflow-determinism/run_tests.py
+tests-legacy: $(INSTALLED)  ## Run the tests of tensorflow-determinism with two old versions of TensorFlow; `make thorough PART=legacy` runs them with all.
+	$(BIN)/python legacy/tensorflow-determinism/run_tests.py 1.15.5 2.7.4
 
 frameworks: tests-tensorflow tests-jax  ## Run the tests of all other frameworks than PyTorch.
 

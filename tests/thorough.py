@@ -50,6 +50,11 @@ PARTS: dict[str, Part] = {
     "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
+    "legacy": Part(
+        "tensorflow-determinism with TensorFlow 1.14 to 2.7",
+        15,
+        command=("legacy/tensorflow-determinism/run_tests.py",),
+    ),
     "tensorflow": Part("TensorFlow's strategies, fixes and ops", 10, "tensorflow"),
     "jax": Part("JAX on more programs", 5, "jax"),
 }

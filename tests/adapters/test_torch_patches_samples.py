@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from determinism.audit.torch import database
+from tests.thorough import is_turn
 from tests.torch_patched import close, patched_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -23,6 +24,14 @@ SAMPLES = re.compile(
     "|kthvalue|^cumsum|^gather|__getitem__"
 )
 INFOS = [info for info in database() if SAMPLES.search(info.formatted_name) and "gaussian" not in info.formatted_name]
+
+
+def some(infos: list[Any]) -> list[Any]:
+    """Ops as parameters; every twelfth is looked at, other ones at each commit."""
+    return [
+        pytest.param(info, id=info.formatted_name, marks=() if is_turn(at, 12) else pytest.mark.thorough("samples"))
+        for at, info in enumerate(infos)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +77,7 @@ def _given(gradients: Any) -> list[torch.Tensor]:
     return [one for one in gradients if one is not None]
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.formatted_name)
+@pytest.mark.parametrize("info", some(INFOS))
 def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
     for dtype in (torch.float64, torch.float32, torch.complex64):
         if dtype not in info.dtypes:
@@ -86,7 +95,7 @@ def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
             assert all(close(one, two) for one, two in zip(stock, result, strict=True)), (dtype, sample)
 
 
-@pytest.mark.parametrize("info", [one for one in INFOS if one.error_inputs_func], ids=lambda info: info.formatted_name)
+@pytest.mark.parametrize("info", some([one for one in INFOS if one.error_inputs_func]))
 def test_wrong_input_ends_in_the_error_of_stock(info: Any) -> None:
     def message(sample: Any) -> str:
         try:
