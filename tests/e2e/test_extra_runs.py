@@ -16,7 +16,7 @@ def test_equal_runs_of_a_racy_program_are_followed_by_three_more(tmp_path: Path)
     assert finished.status == 0
     assert finished.report["extra_runs"] == {"count": 3, "racy": ["pools", "threads"]}
     assert len(finished.report["runs"]) == 5
-    assert "bit-identical in 5 runs" in finished.text
+    assert "Same: 5 runs" in finished.text
     assert (
         "3 runs were made beyond the first two: the program does work whose order the machine decides (pools and threads)"
         in finished.text

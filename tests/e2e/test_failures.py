@@ -110,7 +110,7 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
     assert finished.status == 0
     assert finished.report["recorded"]["steps"] == 3
     assert [run["stopped_by"] for run in finished.report["runs"]] == [None, None, None]
-    assert "in 3 runs" in finished.text
+    assert "Same: 3 runs" in finished.text
     assert not (tmp_path / ".determinism").exists()
 
 
