@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -216,9 +217,9 @@ class Spool:
         """
         self.record_capacity = record_capacity
         self.child_capacity = child_capacity
-        self.num_records = 0
         self.first_record = first_record
-        self._inputs = self._digests = self._outputs = self._generators = 0
+        self.counts = array("q", [0] * len(ROWS))
+        """How many records and entries of each list there are; in memory that other code than this may count in."""
         size = self.size = spool_bytes(record_capacity, child_capacity)
         # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
         part = path.with_name(f"{path.name}.part")
@@ -264,11 +265,8 @@ class Spool:
         Returns:
             False if there was no room, and nothing was stored.
         """
-        row = self.num_records
+        row, first_input, first_digest, first_output, first_generator = counts = self.counts
         room = self.child_capacity
-        first_input, first_digest, first_output, first_generator = (
-            self._inputs, self._digests, self._outputs, self._generators,
-        )  # fmt: skip
         end_inputs = first_input + len(inputs) // 4
         end_digests = first_digest + len(input_digests) // 2
         end_outputs = first_output + len(outputs) // 2
@@ -292,19 +290,34 @@ class Spool:
             _pack_generators[len(generators)](into, self._generators_at + _GENERATOR * first_generator, *generators)
         ends = (end_inputs, end_digests, end_outputs, end_generators)
         _pack_record(into, self._records_at + _RECORD * row, *cells, *ends)
-        self._inputs, self._digests, self._outputs, self._generators = ends
-        self._committed[0] = self.num_records = row + 1
+        counts[1], counts[2], counts[3], counts[4] = ends
+        self._committed[0] = counts[0] = row + 1
         return True
+
+    @property
+    def num_records(self) -> int:
+        """How many records it holds."""
+        return self.counts[0]
 
     @property
     def num_input_digests(self) -> int:
         """How many entries that list has."""
-        return self._digests
+        return self.counts[2]
 
     @property
     def num_outputs(self) -> int:
         """How many entries that list has."""
-        return self._outputs
+        return self.counts[3]
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """The file, as it lies in memory."""
+        return self._map
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where the rows of the records and of each list begin in the file."""
+        return [section.offset for section in self._sections.values()]
 
     def set_digest(self, group: str, entry: int, digest: bytes) -> None:
         """Put a digest in the place of the one that an entry of a list has; it ends the entry."""
@@ -336,9 +349,10 @@ class Spool:
     def restart(self) -> None:
         """Empty the spool; it goes on with the next record."""
         self.first_record += self.num_records
-        self._committed[0] = self.num_records = 0
+        for at in range(len(ROWS)):
+            self.counts[at] = 0
+        self._committed[0] = 0
         self._first[0] = self.first_record
-        self._inputs = self._digests = self._outputs = self._generators = 0
 
 
 # Records of which a digest is still being made.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -391,6 +391,16 @@ _RECORD_CAPACITIES = (8192, 1024, 128, 16)
 _ENTRIES_PER_RECORD = 8
 
 
+class DirectRows(Protocol):
+    """Puts rows into a spool as `Spool.append` does, without going through the writer for each."""
+
+    def attach(self, spool: Spool) -> None:
+        """Rows go into this spool from now on."""
+
+    def detach(self) -> None:
+        """Rows go through `ProcessWriter.append` from now on."""
+
+
 class ProcessWriter:
     """Appends records of one process to its folder.
 
@@ -411,8 +421,8 @@ class ProcessWriter:
         """
         self.folder = folder
         self.stopped_by: str | None = None
-        self.num_records = 0
-        """How many records were appended, those that came after the writer stopped included."""
+        self._num_unstored = 0
+        """How many records came after the writer stopped."""
         self._lock = threading.RLock()
         # Bound methods take half the time of a `with` statement.
         self._acquire, self._release = self._lock.acquire, self._lock.release
@@ -423,8 +433,10 @@ class ProcessWriter:
         self._records, self._names = self._files.records, self._files.names
         self._numbers, self._values = self._files.numbers, self._files.values
         self._last_flush = time.monotonic()
-        self._store: Any = _store_nothing
+        self._store: Any = self._store_nothing
         """Stores a record; `Spool.append`, or that of `_waiting`, until writing stops."""
+        self._direct: DirectRows | None = None
+        """Puts rows into the spool besides."""
         self._waiting: WaitingRows | None = None
         """Holds records back whose digests are still being made; None as long as no such record came."""
         self._open_first_spool()
@@ -446,9 +458,37 @@ class ProcessWriter:
         spool = self._files.open_spool(record_capacity, child_capacity)
         if self._waiting is None:
             self._store = spool.append
+            if self._direct is not None:
+                self._direct.attach(spool)
         else:
             self._waiting = WaitingRows(spool, self._digest_lost)
             self._store = self._waiting.store
+
+    @property
+    def num_records(self) -> int:
+        """How many records were appended, those that came after the writer stopped included."""
+        spool = self._records.spool
+        return self._num_unstored + (0 if spool is None else spool.first_record + spool.num_records)
+
+    def share(self, direct: DirectRows) -> None:
+        """Let other code put rows into the spool, beside `append`, as long as none waits for a digest.
+
+        Args:
+            direct: Holds this writer's lock, between `lock` and `unlock`, while it does.
+        """
+        with self._lock:
+            self._direct = direct
+            spool = self._records.spool
+            if spool is not None and self._waiting is None and self.stopped_by is None:
+                direct.attach(spool)
+
+    def lock(self) -> None:
+        """Keep all other threads from appending."""
+        self._acquire()
+
+    def unlock(self) -> None:
+        """Let them append again."""
+        self._release()
 
     def await_digests(self, **facts: Any) -> None:
         """From now on digests of records may be pending ones.
@@ -460,6 +500,8 @@ class ProcessWriter:
             spool = self._records.spool
             if self._waiting is None and spool is not None:
                 self._waiting = WaitingRows(spool, self._digest_lost)
+                if self._direct is not None:
+                    self._direct.detach()
                 if self.stopped_by is None:
                     self._store = self._waiting.store
         self.describe(**facts)
@@ -512,9 +554,7 @@ class ProcessWriter:
             if not self._store(cells, inputs, input_digests, outputs, generators):
                 self._make_room(max(len(inputs) // 4, len(input_digests) // 2, len(outputs) // 2, len(generators)))
                 self._store(cells, inputs, input_digests, outputs, generators)
-            number = self.num_records
-            self.num_records = number + 1
-            return number
+            return self.num_records - 1
         finally:
             self._release()
 
@@ -624,7 +664,9 @@ class ProcessWriter:
     def _stop_storing(self, reason: str) -> None:
         if self.stopped_by is None:
             self.stopped_by = reason
-        self._store = _store_nothing
+        self._store = self._store_nothing
+        if self._direct is not None:
+            self._direct.detach()
         self._records.stop(self.stopped_by)
 
     def _write_description(self, *, ended: bool) -> None:
@@ -647,7 +689,7 @@ class ProcessWriter:
             self._files.discard_pending()
         self._write_description(ended=True)
 
-
-def _store_nothing(*parts: Any) -> bool:
-    """Take a record after writing stopped: it counts, and goes nowhere."""
-    return True
+    def _store_nothing(self, *parts: Any) -> bool:
+        """Take a record after writing stopped: it counts, and goes nowhere."""
+        self._num_unstored += 1
+        return True

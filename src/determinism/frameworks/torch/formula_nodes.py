@@ -163,7 +163,7 @@ def install(threads: Threads) -> Undo:
 
     def around(run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
-        if recorder is None:
+        if recorder is None or recorder.formula_nodes is None:
             return run(roots, *args, **kwargs)
         return recorder.formula_nodes.run_backward(run, roots, *args, **kwargs)
 

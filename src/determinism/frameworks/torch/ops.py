@@ -220,7 +220,7 @@ _METADATA = {
     "sparse_dim", "is_coalesced", "_is_zerotensor", "qscheme", "_version", "output_nr", "_nested_tensor_size",
     "set_", "_assert_tensor_metadata", "result_type", "can_cast", "promote_types", "_debug_has_internal_overlap",
     "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss", "is_leaf", "requires_grad_", "retain_grad", "_backward",
-    "record_stream", "set_data", "_fw_primal", "_make_dual",
+    "record_stream", "set_data", "detach_", "_fw_primal", "_make_dual",
 }  # fmt: skip
 """They read no element, so nothing can differ through them but shapes, which records hold anyway."""
 

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.progress import Progress, ThreadProgress
 from determinism.frameworks.recording_guard import RecordingGuard
+from determinism.frameworks.torch import formula_nodes
+from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import (
     EXTERNAL,
     READ,
@@ -141,6 +143,9 @@ _OP = Role.OP
 class RecordMaker(RecordingGuard):
     """Knows where a thread stands, and writes down what it did there."""
 
+    _own_modes = 0
+    """How many dispatch modes are ours."""
+
     def __init__(self, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
         """Make one that sleeps until `begin`.
 
@@ -159,12 +164,18 @@ class RecordMaker(RecordingGuard):
         """What the call of `torch.save` that runs has saved so far; None if none does."""
         self.graph_depth = 0
         """How many calls of compiled graphs are running."""
+        self.formula_nodes: FormulaNodes | None = None
+        """Lets some nodes of the autograd graph run without a mode, where ops are recorded by one."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.thread = get_ident()
 
+    def _new_links(self) -> Any:
+        """What leads from a node of the autograd graph to the record that made it."""
+        return ForwardLinks()
+
     def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Do something of ours outside an op; modes of the program do not see what we ask tensors."""
-        if not num_function_modes() and num_dispatch_modes() <= 1:
+        if not num_function_modes() and num_dispatch_modes() <= self._own_modes:
             return super().quietly(action, *arguments, **keywords)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             return super().quietly(action, *arguments, **keywords)
@@ -197,8 +208,7 @@ class RecordMaker(RecordingGuard):
         self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}
         """By the id of an op: its traits, its number, what runs it, and itself, so that the id stays its own."""
         self._calls = self.modules.calls
-        self._links = ForwardLinks()
-        self.formula_nodes = FormulaNodes(self)
+        self._links: Any = self._new_links()
         self.number = number
         self._helpers: dict[int, int] = {}
         self.wake = None
@@ -223,7 +233,7 @@ class RecordMaker(RecordingGuard):
         """The phase; for a backward op its forward op and that op's module, else the module being called."""
         node = _current_node()
         if node is not None:
-            if self.formula_nodes.has_any:
+            if self.formula_nodes is not None and self.formula_nodes.has_any:
                 self.formula_nodes.saw(node)
             return _BACKWARD, self._links.of(node._sequence_nr())
         calls = self._calls
@@ -353,15 +363,136 @@ def _with_tensors(func: Any, args: Any) -> list[Any]:
     ]
 
 
-class Recorder(RecordMaker, TorchDispatchMode):
-    """Records the ops of one thread."""
+class Recorder(RecordMaker):
+    """Records the ops of one thread, however it gets to know of them."""
+
+    name = "python"
+    """How it gets to know of them, as `process.json` says it."""
+
+    def another(self) -> Recorder:
+        """One of the same sort, for another thread."""
+        return type(self)(tracks_ops=self.tracks_ops, paranoid=self.paranoid)
+
+    def stream_of(self, writer: ProcessWriter, devices: DeviceDigests) -> Stream:
+        """A stream that recorders of this sort share."""
+        return Stream(writer, devices)
+
+    def install(self, threads: Threads) -> Undo:
+        """Get to know of ops in all threads; returns what ends that.
+
+        Args:
+            threads: The recorders of the process.
+        """
+        raise NotImplementedError
+
+    def enter_thread(self) -> None:
+        """See the ops of the thread that calls this, from now on."""
+        raise NotImplementedError
+
+    def leave_thread(self) -> None:
+        """See them no longer."""
+        raise NotImplementedError
+
+    def enter_process(self) -> None:
+        """See the ops of the main thread, which calls this, from now on."""
+        self.enter_thread()
+
+    def leave_process(self) -> None:
+        """See them no longer."""
+        self.leave_thread()
+
+    def end(self) -> None:
+        """Recording ended for good."""
+        self.is_active = False
+        self.wake = None
+
+    def _before(
+        self, traits: OpTraits, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Looked, tuple[torch.Generator, bytes] | None]:
+        if self.capture is not None:
+            self.capture(self, traits, func, args, kwargs)
+        looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
+        return looked, self._generator_before(args, kwargs) if traits.draws else None
+
+    def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
+        generator = generator_of(args, kwargs)
+        return None if generator is None else (generator, state_digest(generator))
+
+    def _after(
+        self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
+    ) -> None:
+        written = written_tensors(traits, args, kwargs, result)
+        role = _OP
+        states: list[Any] = []
+        if written:
+            outputs, states = self.edges.outputs(traits, written)
+        elif result is None:
+            return
+        else:
+            role = Role.ESCAPE
+            outputs = [self.layouts.value_number, digest_text(value_text(result))]
+        drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
+        arguments = self.arguments.number(op, traits, args, kwargs)
+        record = self.append(role, op, arguments, looked, outputs, drawn)
+        if traits.returns_target and args[0]._is_view():
+            self._links.wrote_view = self._links.newest
+        self.edges.wrote(states, record)
+        if self.kept_values is not None:
+            self.kept_values.add(self.writer, record, written, outputs)
+        if traits.is_lift:
+            self.edges.lifted(states, outputs)
+        elif traits.is_asynchronous:
+            self.edges.in_flight(states)
+        if role is not _OP and type(result) is float:
+            self.writer.number(Meaning.READ, record, looked.edges, result, self.progress.step)
+        if self.capture is not None:
+            if written:
+                self.edges.remember(written, outputs)
+            self.capture.after(self, traits, record, written)
+        if traits.asks_for_modes and self.formula_nodes is not None:
+            self.formula_nodes.ran_forward(traits, args, looked, record, outputs)
+
+    def _link_view(self) -> None:
+        calls = self._calls
+        module = calls[-1].link.module if calls else NO_MODULE
+        self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
+
+
+class ModeRecorder(Recorder, TorchDispatchMode):
+    """Is told of ops as a dispatch mode."""
 
     supports_higher_order_operators = True
+    _own_modes = 1
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""
         return True
+
+    def begin(self, stream: Stream, **keywords: Any) -> None:
+        """Record into a stream from now on; see `RecordMaker.begin`."""
+        super().begin(stream, **keywords)
+        self.formula_nodes = FormulaNodes(self)
+
+    def install(self, threads: Threads) -> Undo:
+        """Let some backwards run without a mode; returns what ends that. A mode is entered thread by thread."""
+        return formula_nodes.install(threads)
+
+    def enter_thread(self) -> None:
+        """See the ops of the thread that calls this, from now on."""
+        _push_mode(self)
+
+    def leave_thread(self) -> None:
+        """See them no longer."""
+        _pop_mode()
+
+    def enter_process(self) -> None:
+        """See the ops of the main thread, which calls this, from now on."""
+        self.__enter__()
+
+    def leave_process(self) -> None:
+        """See them no longer."""
+        self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
@@ -420,59 +551,8 @@ class Recorder(RecordMaker, TorchDispatchMode):
         known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), runner_of(func), func)
         return known
 
-    def _before(
-        self, traits: OpTraits, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Looked, tuple[torch.Generator, bytes] | None]:
-        if self.capture is not None:
-            self.capture(self, traits, func, args, kwargs)
-        looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
-        return looked, self._generator_before(args, kwargs) if traits.draws else None
 
-    def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
-        generator = generator_of(args, kwargs)
-        return None if generator is None else (generator, state_digest(generator))
-
-    def _after(
-        self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
-    ) -> None:
-        written = written_tensors(traits, args, kwargs, result)
-        role = _OP
-        states: list[Any] = []
-        if written:
-            outputs, states = self.edges.outputs(traits, written)
-        elif result is None:
-            return
-        else:
-            role = Role.ESCAPE
-            outputs = [self.layouts.value_number, digest_text(value_text(result))]
-        drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
-        arguments = self.arguments.number(op, traits, args, kwargs)
-        record = self.append(role, op, arguments, looked, outputs, drawn)
-        if traits.returns_target and args[0]._is_view():
-            self._links.wrote_view = self._links.newest
-        self.edges.wrote(states, record)
-        if self.kept_values is not None:
-            self.kept_values.add(self.writer, record, written, outputs)
-        if traits.is_lift:
-            self.edges.lifted(states, outputs)
-        elif traits.is_asynchronous:
-            self.edges.in_flight(states)
-        if role is not _OP and type(result) is float:
-            self.writer.number(Meaning.READ, record, looked.edges, result, self.progress.step)
-        if self.capture is not None:
-            if written:
-                self.edges.remember(written, outputs)
-            self.capture.after(self, traits, record, written)
-        if traits.asks_for_modes:
-            self.formula_nodes.ran_forward(traits, args, looked, record, outputs)
-
-    def _link_view(self) -> None:
-        calls = self._calls
-        module = calls[-1].link.module if calls else NO_MODULE
-        self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
-
-
-unwrap_handler(Recorder)
+unwrap_handler(ModeRecorder)
 
 
 # The edges of a thread other than the main one: what another thread wrote is known by its digest only.
@@ -497,14 +577,14 @@ class ThreadEdges(Edges):
             paranoid: Digest every input.
         """
         super().__init__(stream, leaf_read, paranoid=paranoid)
-        self._main = main
+        self.main = main
         self._always = paranoid
 
     def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
         """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
         if is_strided(tensor):
             state = self.storages.state(tensor)
-            known = self._main.known(tensor)
+            known = self.main.known(tensor)
             if state.writer is not self or (known is not None and known.record != EXTERNAL):
                 state.record = EXTERNAL
             self._paranoid = self._always or state.writer is not self
@@ -516,7 +596,7 @@ class ThreadEdges(Edges):
         for state in states:
             if state is not None:
                 state.writer = self
-                self._main.written_elsewhere(state.key)
+                self.main.written_elsewhere(state.key)
 
 
 # The recorders of a process: that of its main thread, and one for each other thread while it runs.
@@ -568,16 +648,16 @@ class Threads:
             target = getattr(thread, "_target", None)
             if getattr(target, "__module__", None) in _SERVING:
                 return original(thread)
-            recorder = Recorder(tracks_ops=self.main.tracks_ops, paranoid=self.main.paranoid)
+            recorder = self.main.another()
             recorder.wake = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
             self._by_thread[get_ident()] = recorder
             if recorder.tracks_ops:
-                _push_mode(recorder)
+                recorder.enter_thread()
             try:
                 return original(thread)
             finally:
                 if recorder.tracks_ops:
-                    _pop_mode()
+                    recorder.leave_thread()
                 self._by_thread.pop(get_ident(), None)
 
         def made(original: Callable[..., None], thread: threading.Thread, *args: Any, **kwargs: Any) -> None:
@@ -632,9 +712,9 @@ class Threads:
         """This is a forked child: only the thread that forked goes on, and is the main one; returns its recorder."""
         main = self._by_thread.get(get_ident())
         if main is None:
-            main = Recorder(tracks_ops=self.main.tracks_ops, paranoid=self.main.paranoid)
+            main = self.main.another()
             if main.tracks_ops:
-                _push_mode(main)
+                main.enter_thread()
         self.main = main
         self._by_thread = {get_ident(): main}
         self._stream = None
@@ -650,8 +730,7 @@ class Threads:
         """Stop recording in every thread, and finish the files."""
         began = self.main.is_active
         for recorder in list(self._by_thread.values()):
-            recorder.is_active = False
-            recorder.wake = None
+            recorder.end()
         if self._stream is not None:
             writer = self._stream.writer
             writer.describe(records=writer.num_records, steps=0)

@@ -15,7 +15,7 @@ import torch
 from determinism import environment
 from determinism.batch.torch import Rows
 from determinism.frameworks.session import AdapterSession
-from determinism.frameworks.torch import formula_nodes, hooks, jit_tracing
+from determinism.frameworks.torch import hooks, jit_tracing
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import Stream
 from determinism.frameworks.torch.evidence import Capture
@@ -29,6 +29,7 @@ from determinism.frameworks.torch.hooks import (
     record_held,
     watch_captures,
 )
+from determinism.frameworks.torch.native.choice import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
 from determinism.frameworks.tracebacks import hide_own_frames
@@ -184,7 +185,7 @@ class Session(AdapterSession):
         self._devices = DeviceDigests()
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
-        main = Recorder(tracks_ops=self.level is Level.OP, paranoid=spec.paranoid)
+        main, self._recorder_reason = recorder_for(self.level, paranoid=spec.paranoid)
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
         if is_being_made():
@@ -212,11 +213,11 @@ class Session(AdapterSession):
             self._undo += hooks.watch_loading(threads)
             self._undo.append(hooks.watch_compiled_graphs(threads, self._folders.failed))
             self._undo += hooks.watch_exchanges(threads)
-            self._undo.append(formula_nodes.install(threads))
+            self._undo.append(self.recorder.install(threads))
             self._undo.append(hooks.watch_replays(threads))
         self._undo += jit_tracing.install(threads, self._undo)
         if self.level is Level.OP:
-            self.recorder.__enter__()
+            self.recorder.enter_process()
 
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
@@ -225,7 +226,8 @@ class Session(AdapterSession):
         folder = self._folders.claim(self._part.name)
         self.writer = self._traces.open(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
-        recorder.begin(Stream(self.writer, self._devices))
+        recorder.begin(recorder.stream_of(self.writer, self._devices))
+        self.writer.describe(recorder=recorder.name, recorder_reason=self._recorder_reason)
         if self._part.stream == "pool":
             self.note_racy("pool")
         elif self._part.stream == "worker":
@@ -243,7 +245,7 @@ class Session(AdapterSession):
         try:
             folder.mkdir(mode=0o700)
             writer = self._traces.open(folder, "threads", part_of=self.writer.folder.name)
-            stream = Stream(writer, self._devices)
+            stream = self.recorder.stream_of(writer, self._devices)
         except OSError as error:
             self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
             return None
@@ -340,4 +342,4 @@ class Session(AdapterSession):
         """Close, and take the mode off this thread's stack of modes."""
         super().leave()
         if self.level is Level.OP:
-            self.recorder.__exit__(None, None, None)
+            self.recorder.leave_process()

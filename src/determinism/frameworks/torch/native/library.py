@@ -1,0 +1,216 @@
+"""Finds the library that records below Python, or builds it once with the compiler that is there.
+
+It is built against one version of PyTorch and of Python, and lies in the user's cache under the names of both and of the
+sources that it was made from; so one that was built for others is never loaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from determinism.digest import digest_bytes, digest_many
+
+MODULE = "_determinism_observer"
+_HERE = Path(__file__).parent
+_SOURCES = ("observer.cpp", "tables.h", "digest.c")
+_INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
+"""Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
+_SECONDS = 600.0
+_FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
+"""Without `NDEBUG` headers of PyTorch assert fields that its library never sets."""
+
+
+class NotNative(Exception):
+    """Says why this process cannot be recorded below Python."""
+
+
+def load() -> Any:
+    """The library, loaded into this process.
+
+    Raises:
+        NotNative: There is none that fits.
+    """
+    path = find()
+    if path is None:
+        raise NotNative(f"no library was built for PyTorch {torch.__version__} and Python {platform.python_version()}")
+    return _loaded(path)
+
+
+@cache
+def _loaded(path: Path) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=loader)
+    assert spec is not None
+    try:
+        library = importlib.util.module_from_spec(spec)
+        loader.exec_module(library)
+    except ImportError as error:
+        raise NotNative(f"{path} cannot be loaded: {error}") from error
+    if library.built_for != _built_for():
+        raise NotNative(f"{path} was built for {library.built_for}, and this is {_built_for()}")
+    sample = bytes(range(256)) * 5
+    if library.digest(sample) != digest_bytes(sample):
+        raise NotNative(f"{path} digests in another way than the xxhash package")
+    return library
+
+
+def find() -> Path | None:
+    """The library for this interpreter; None if it is not there yet."""
+    for path in (_HERE / "built" / f"{_key()}.so", _folder() / f"{_key()}.so"):
+        if path.is_file() and _is_trusted(path):
+            return path
+    return None
+
+
+def build(say: Callable[[str], None], into: Path | None = None) -> Path:
+    """Build the library for this interpreter, unless it is there already.
+
+    Args:
+        say: Takes the lines that say what takes so long.
+        into: A folder for it; else that in the user's cache.
+
+    Returns:
+        Where it lies.
+
+    Raises:
+        NotNative: It cannot be built here.
+    """
+    if into is None and (known := find()) is not None:
+        return known
+    _check_platform()
+    folder = into or _folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _alone(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+            if into is None and (known := find()) is not None:
+                # Another process built it meanwhile.
+                return known
+            say(f"Building the recorder for PyTorch {torch.__version__}, once; this takes about half a minute ...")
+            begun = time.monotonic()
+            made = _compile(Path(scratch))
+            target = folder / f"{_key()}.so"
+            os.chmod(made, 0o600)
+            os.replace(made, target)
+            say(f"Built it in {time.monotonic() - begun:.0f} s: {target}")
+            return target
+    except OSError as error:
+        raise NotNative(f"{folder} cannot be written: {error}") from error
+
+
+def _check_platform() -> None:
+    if sys.platform != "linux":
+        raise NotNative(f"it is built on Linux only, and this is {sys.platform}")
+    if sys.implementation.name != "cpython":
+        raise NotNative(f"it is built for CPython only, and this is {sys.implementation.name}")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise NotNative("it relies on the global interpreter lock, which this Python does without")
+
+
+def _compile(folder: Path) -> Path:
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
+    if compiler is None:
+        raise NotNative("no C++ compiler was found (g++, c++ or clang++; the variable CXX names another)")
+    root = Path(torch.__file__).parent
+    python = sysconfig.get_path("include")
+    if not (Path(python) / "Python.h").is_file():
+        raise NotNative(f"the headers of Python are missing in {python}; install the package python3-dev")
+    if not (root / "include" / "ATen" / "record_function.h").is_file():
+        raise NotNative(f"this PyTorch comes without its headers in {root / 'include'}")
+    sets = _INSTRUCTIONS if platform.machine() in ("x86_64", "AMD64") else {"base": ()}
+    objects = []
+    for name, options in sets.items():
+        objects.append(str(folder / f"digest-{name}.o"))
+        define = f"-DDIGEST=determinism_digest_{name}"
+        # As C, whose name is the same for every compiler.
+        _run(compiler, "-x", "c", "-O3", "-fPIC", "-DNDEBUG", "-w", *options, define, f"-I{xxhash_headers()}", "-c",
+             str(_HERE / "digest.c"), "-o", objects[-1])  # fmt: skip
+    built_for = _built_for()
+    includes = [f"-I{root / 'include'}", f"-I{python}"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    objects.append(str(folder / "observer.o"))
+    _run(compiler, *_FLAGS, abi, f'-DBUILT_FOR="{built_for}"', *includes, "-c",
+         str(_HERE / "observer.cpp"), "-o", objects[-1])  # fmt: skip
+    made = folder / "made.so"
+    _run(compiler, "-shared", "-o", str(made), *objects, f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10")
+    return made
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotNative(f"the compiler did not end within {_SECONDS:.0f} s") from None
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        raise NotNative(f"{Path(command[0]).name} failed: {first}")
+
+
+def xxhash_headers() -> Path:
+    """The folder that holds `xxhash.h`, which comes with pyarrow.
+
+    Raises:
+        NotNative: This pyarrow has none.
+    """
+    spec = importlib.util.find_spec("pyarrow")
+    places = spec.submodule_search_locations if spec is not None else None
+    for place in places or ():
+        folder = Path(place) / "include" / "arrow" / "vendored" / "xxhash"
+        if (folder / "xxhash.h").is_file():
+            return folder
+    raise NotNative("xxhash.h is missing; it comes with the headers in pyarrow's wheels")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process build at a time: the others find what it built."""
+    with open(folder / ".lock", "w", encoding="utf-8") as lock:
+        # Without locks on a file system, what two processes build is the same, and takes its name in one go.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _folder() -> Path:
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache_folder) / "determinism" / "native"
+
+
+def _is_trusted(path: Path) -> bool:
+    """Whether nobody but the user could have put it there: it is code that will run."""
+    if path.parent.parent == _HERE:
+        return True
+    for place in (path, path.parent):
+        facts = os.stat(place)
+        if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+    return True
+
+
+@cache
+def _key() -> str:
+    parts = [(_HERE / name).read_bytes() for name in _SOURCES]
+    sources = digest_many([digest_bytes(part) for part in parts]).hex()[:12]
+    return f"torch-{torch.__version__}-{sysconfig.get_config_var('SOABI')}-{sources}"
+
+
+def _built_for() -> str:
+    git = getattr(torch.version, "git_version", None) or "unknown"
+    return f"PyTorch {torch.__version__} ({git[:10]}), {sysconfig.get_config_var('SOABI')}"

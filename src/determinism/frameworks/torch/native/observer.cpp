@@ -1,0 +1,1200 @@
+// Records ops below Python: an observer that PyTorch calls at the first dispatch of every op, before autograd, and when it
+// has run. The ordinary op, on strided tensors of the CPU, is recorded here from its inputs to its row in the spool; what
+// is rare is handed to the Python recorder, whole. See docs/recorder.md.
+
+#include "tables.h"
+
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <exception>
+
+namespace torch::jit {
+// Declared here because its header takes most of the time that compiling this takes.
+TORCH_PYTHON_API pybind11::object toPyObject(c10::IValue value);
+}  // namespace torch::jit
+
+namespace torch::utils {
+PyObject* getTHPMemoryFormat(at::MemoryFormat format);
+}  // namespace torch::utils
+
+extern "C" {
+void determinism_digest_base(const void*, size_t, unsigned char*);
+#if defined(__x86_64__)
+void determinism_digest_avx2(const void*, size_t, unsigned char*);
+void determinism_digest_avx512(const void*, size_t, unsigned char*);
+#endif
+}
+
+namespace determinism {
+
+void (*digest_bytes)(const void*, size_t, unsigned char*) = determinism_digest_base;
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+const char* choose_digest() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f")) {
+    digest_bytes = determinism_digest_avx512;
+    return "avx512";
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    digest_bytes = determinism_digest_avx2;
+    return "avx2";
+  }
+#endif
+  return "base";
+}
+
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~Gil() {
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(state_);
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+  PyObject *type_, *value_, *traceback_;
+};
+
+// Names of attributes and methods that are looked up for each record.
+struct Names {
+  PyObject* step = PyUnicode_InternFromString("step");
+  PyObject* phase = PyUnicode_InternFromString("phase");
+  PyObject* optimizer_depth = PyUnicode_InternFromString("optimizer_depth");
+  PyObject* link = PyUnicode_InternFromString("link");
+  PyObject* module = PyUnicode_InternFromString("module");
+  PyObject* frame = PyUnicode_InternFromString("frame");
+  PyObject* outermost = PyUnicode_InternFromString("outermost");
+};
+Names& names() {
+  static Names made;
+  return made;
+}
+
+py::object attribute(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+int64_t integer(PyObject* object, PyObject* name) {
+  const int64_t value = PyLong_AsLongLong(attribute(object, name).ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+Digest from_bytes(const py::handle& value) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(value.ptr(), &data, &size) != 0) throw py::error_already_set();
+  if (size != 16) throw std::runtime_error("a digest has 16 bytes");
+  Digest digest;
+  std::memcpy(digest.data(), data, sizeof digest);
+  return digest;
+}
+
+// A key of numbers that is quick to make.
+class Words {
+ public:
+  void add(uint64_t word) { words_.push_back(word); }
+  void add_text(const std::string& text) {
+    add(text.size());
+    for (size_t at = 0; at < text.size(); at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + at, std::min<size_t>(8, text.size() - at));
+      add(word);
+    }
+  }
+  Digest key() const { return digest_of(words_.data(), words_.size() * sizeof(uint64_t)); }
+
+ private:
+  c10::SmallVector<uint64_t, 64> words_;
+};
+
+// All ops that were met. An op is known by where PyTorch keeps its name, which is one place for each overload.
+class Ops {
+ public:
+  Op* of(const at::RecordFunction& function) {
+    const char* name = function.name();
+    thread_local std::unordered_map<const void*, Op*> met;
+    auto found = met.find(name);
+    if (found != met.end() && found->second->name == name) return found->second;
+    // What is no op has no namespace in its name, or is not known to the dispatcher.
+    if (std::strstr(name, "::") == nullptr) return nullptr;
+    std::optional<c10::OperatorName> qualified = function.operator_name();
+    if (!qualified.has_value()) return nullptr;
+    Op* op = add(*qualified);
+    met[name] = op;
+    return op;
+  }
+
+ private:
+  Op* add(const c10::OperatorName& qualified) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& place = ops_[qualified.name + "." + qualified.overload_name];
+    if (place == nullptr) {
+      place = std::make_unique<Op>();
+      place->id = ops_.size() - 1;
+      place->name = qualified.name;
+      place->overload = qualified.overload_name;
+      place->handle = c10::Dispatcher::singleton().findSchema(qualified);
+      if (place->handle.has_value()) {
+        const c10::OperatorHandle& handle = *place->handle;
+        place->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+        place->has_autograd = handle.hasKernelForDispatchKey(DispatchKey::Autograd) ||
+                              handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
+        place->has_autocast = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
+        place->has_vmap_mode = handle.hasKernelForDispatchKey(DispatchKey::FuncTorchVmapMode);
+      }
+    }
+    return place.get();
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Op>> ops_;
+};
+Ops& ops() {
+  static Ops made;
+  return made;
+}
+
+// One stream of records, with the numbers of the names in it.
+class Stream {
+ public:
+  // Python is the `edges.Stream` of which this knows the numbers, and which holds it.
+  explicit Stream(const py::object& python) : python_(python) {}
+
+  StorageTable storages;
+  Rows rows;
+
+  StorageState& state(const at::Tensor& tensor) {
+    return storages.state(tensor, [&] { return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>(); });
+  }
+
+  const Layout& layout(const at::Tensor& tensor, const StorageState& state) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    Words words;
+    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u));
+    const size_t storage_bytes = impl->unsafe_storage().nbytes();
+    words.add(storage_bytes);
+    words.add(static_cast<uint64_t>(impl->storage_offset()));
+    for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
+    for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
+    const Digest key = words.key();
+    auto found = layouts_.find(key);
+    if (found != layouts_.end()) return found->second;
+    const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
+    const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
+    if (layouts_.size() >= MOST_KEYS) layouts_.clear();
+    return layouts_.emplace(key, made).first->second;
+  }
+
+  int32_t op_number(const Op& op) {
+    if (op.id >= numbers_.size()) numbers_.resize(op.id + 64, -1);
+    int32_t& number = numbers_[op.id];
+    if (number < 0) {
+      const int32_t asked = python().attr("op_number")(py::handle(op.known).attr("name")).cast<int32_t>();
+      numbers_[op.id] = asked;
+      return asked;
+    }
+    return number;
+  }
+
+  ByDigest<int32_t>& arguments() {
+    if (arguments_.size() >= MOST_KEYS) arguments_.clear();
+    return arguments_;
+  }
+
+  py::handle python() const { return python_; }
+
+  static py::object tensor_object(const at::Tensor& tensor) {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+  }
+
+  std::unordered_map<PyObject*, int> owners;  // Of code objects, which Python's table keeps alive.
+  ByDigest<int32_t> stacks;
+  ByDigest<int64_t> outsides;
+
+ private:
+  static constexpr size_t MOST_KEYS = 20000;
+  py::handle python_;
+  std::vector<int32_t> numbers_;
+  ByDigest<Layout> layouts_;
+  ByDigest<int32_t> arguments_;
+};
+
+// A call of a module that the thread is in, as it was last seen in Python's list of them.
+struct Call {
+  py::object object;
+  py::object frame;
+  int32_t module;
+  int64_t outside = -1;
+};
+
+// The recorder of one thread.
+class Recorder {
+ public:
+  explicit Recorder(py::handle owner) : owner(owner.ptr()) {}
+
+  PyObject* const owner;  // The Python recorder, which holds this one.
+  bool is_active = false;
+  bool is_busy = false;
+  bool is_asleep = false;
+  // Whether each op is to go through Python: something looks at it, or its values are kept.
+  bool asks_python = false;
+  ForwardLinks links;
+
+  void begin(std::shared_ptr<Stream> stream_, int32_t number, py::object progress, py::list calls, py::object sites, py::object edges,
+             bool paranoid, std::shared_ptr<Stream> main) {
+    stream = std::move(stream_);
+    number_ = number;
+    progress_ = std::move(progress);
+    calls_ = std::move(calls);
+    sites_ = std::move(sites);
+    edges_ = std::move(edges);
+    paranoid_ = paranoid;
+    main_ = std::move(main);
+    links = ForwardLinks();
+    seen_calls_.clear();
+  }
+
+  // Lets go of everything of Python's.
+  void close() {
+    is_active = is_asleep = false;
+    progress_ = sites_ = edges_ = py::none();
+    calls_ = py::list();
+    seen_calls_.clear();
+    main_.reset();
+    stream.reset();
+  }
+
+  std::shared_ptr<Stream> stream;
+
+  // The input that a tensor is: added to what a record has read. Digests that take long are made by the caller.
+  template <class Context>
+  bool look_at(Context& context, const at::Tensor& tensor, int8_t access);
+
+  int32_t stack();
+  void place(int8_t& phase, Link& link);
+  int64_t append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
+                 const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs, const Digest* generator);
+  void link_view();
+  void wrote(const std::vector<StorageState*>& states, int64_t record);
+  bool must_tell_of_leaf(const at::Tensor& tensor, StorageState& state);
+  int64_t step() { return integer(progress_.ptr(), names().step); }
+
+ private:
+  // User frames that a stack holds at most, as `sites._MAX_FRAMES`.
+  static constexpr int MOST_FRAMES = 48;
+  static constexpr int USER = 2;
+  static constexpr int8_t INIT = 0, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4;
+
+  void see_calls();
+  Digest instructions(py::object frame, size_t waiting);
+  int64_t outside(size_t call);
+
+  int32_t number_ = 0;
+  py::object progress_, sites_, edges_;
+  py::list calls_{0};
+  bool paranoid_ = false;
+  std::shared_ptr<Stream> main_;  // Of the main thread, where this is another one's.
+  std::vector<Call> seen_calls_;
+};
+
+// What the calls that Python knows of look like; only those that came since the last record are looked at.
+void Recorder::see_calls() {
+  const size_t count = PyList_GET_SIZE(calls_.ptr());
+  if (seen_calls_.size() > count) seen_calls_.resize(count);
+  size_t same = seen_calls_.size();
+  while (same > 0 && seen_calls_[same - 1].object.ptr() != PyList_GET_ITEM(calls_.ptr(), same - 1)) --same;
+  seen_calls_.resize(same);
+  for (size_t at = same; at < count; ++at) {
+    PyObject* call = PyList_GET_ITEM(calls_.ptr(), at);
+    const py::object link = attribute(call, names().link);
+    seen_calls_.push_back({py::reinterpret_borrow<py::object>(call), attribute(call, names().frame),
+                           static_cast<int32_t>(integer(link.ptr(), names().module))});
+  }
+}
+
+// The code and instruction of each frame that is not foreign, out to a call that waits, whose number then follows.
+Digest Recorder::instructions(py::object frame, size_t waiting) {
+  Words words;
+  const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame.ptr() : nullptr;
+  const py::object outermost = attribute(sites_.ptr(), names().outermost);
+  int left = MOST_FRAMES;
+  while (frame.ptr() != nullptr) {
+    if (frame.ptr() == innermost) {
+      words.add(~static_cast<uint64_t>(outside(waiting - 1)));
+      break;
+    }
+    PyFrameObject* at = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    PyCodeObject* code = PyFrame_GetCode(at);
+    PyObject* key = reinterpret_cast<PyObject*>(code);
+    Py_DECREF(code);  // The frame holds it.
+    auto found = stream->owners.find(key);
+    if (found == stream->owners.end()) {
+      const int owner_of_code = sites_.attr("_classify")(frame).cast<int>();
+      found = stream->owners.emplace(key, owner_of_code).first;
+    }
+    if (found->second != 0) {
+      words.add(reinterpret_cast<uintptr_t>(key));
+      words.add(static_cast<uint64_t>(PyFrame_GetLasti(at)));
+      if (found->second == USER && --left == 0) break;
+    }
+    if (frame.ptr() == outermost.ptr()) break;
+    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(at)));
+  }
+  return words.key();
+}
+
+int64_t Recorder::outside(size_t call) {
+  if (seen_calls_[call].outside < 0) {
+    const Digest key = instructions(seen_calls_[call].frame, call);
+    seen_calls_[call].outside = stream->outsides.emplace(key, static_cast<int64_t>(stream->outsides.size())).first->second;
+  }
+  return seen_calls_[call].outside;
+}
+
+int32_t Recorder::stack() {
+  see_calls();
+  // A borrowed reference to a frame that is being made for Python at this moment.
+  py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  const Digest key = instructions(frame, seen_calls_.size());
+  auto found = stream->stacks.find(key);
+  if (found != stream->stacks.end()) return found->second;
+  const py::object python_frame = frame.ptr() == nullptr ? py::none() : frame;
+  const int32_t number = sites_.attr("stack")(python_frame, calls_).cast<int32_t>();
+  stream->stacks.emplace(key, number);
+  return number;
+}
+
+void Recorder::place(int8_t& phase, Link& link) {
+  const auto node = torch::autograd::get_current_node();
+  if (node) {
+    phase = BACKWARD;
+    link = links.of(static_cast<int64_t>(node->sequence_nr()));
+    return;
+  }
+  see_calls();
+  if (!seen_calls_.empty()) {
+    phase = FORWARD;
+    link = Link{-1, -1, seen_calls_.back().module};
+    return;
+  }
+  link = Link{};
+  phase = integer(progress_.ptr(), names().optimizer_depth) != 0 ? OPTIMIZER : static_cast<int8_t>(integer(progress_.ptr(), names().phase));
+}
+
+int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
+                         const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs,
+                         const Digest* generator) {
+  int8_t phase;
+  Link link;
+  place(phase, link);
+  const int32_t in_stack = stack();
+  const Cells cells{number_, static_cast<int32_t>(step()), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
+  const py::handle writer = stream->python().attr("writer");
+  int64_t record = -1;
+  if (stream->rows.is_attached()) {
+    writer.attr("_acquire")();
+    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generator);
+    writer.attr("_release")();
+  }
+  if (record < 0) {
+    // No room is left, or another keeps the rows now.
+    py::list inputs, read, made, states;
+    for (const InputEdge& edge : edges) {
+      inputs.append(edge.record);
+      inputs.append(edge.output);
+      inputs.append(edge.access);
+      inputs.append(edge.layout);
+    }
+    for (const InputDigest& digest : digests) {
+      read.append(digest.position);
+      read.append(as_bytes(digest.digest));
+    }
+    for (const Output& output : outputs) {
+      made.append(output.layout);
+      made.append(as_bytes(output.digest));
+    }
+    if (generator != nullptr) states.append(as_bytes(*generator));
+    const py::tuple row = py::make_tuple(cells.thread, cells.step, cells.phase, cells.role, cells.op, cells.module, cells.stack,
+                                         cells.forward, cells.forward_stack, cells.arguments);
+    record = writer.attr("append")(row, inputs, read, made, states).cast<int64_t>();
+  }
+  const int64_t sequence = static_cast<int64_t>(at::sequence_number::peek());
+  if (sequence != links.last) links.add(sequence, Link{record, in_stack, link.module});
+  return record;
+}
+
+void Recorder::link_view() {
+  const int64_t sequence = static_cast<int64_t>(at::sequence_number::peek());
+  if (sequence == links.last) return;
+  const int32_t in_stack = stack();
+  links.add(sequence, Link{-1, in_stack, seen_calls_.empty() ? -1 : seen_calls_.back().module});
+}
+
+void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record) {
+  for (size_t position = 0; position < states.size(); ++position) {
+    StorageState* state = states[position];
+    if (state == nullptr) continue;
+    state->record = record;
+    state->output = static_cast<int32_t>(position);
+    if (!state->lifted.is_none()) state->lifted = py::none();
+    if (main_ != nullptr) {
+      state->writer = edges_;
+      main_->storages.written_elsewhere(state->key);
+    }
+  }
+}
+
+// Whether Python must be told that a leaf was read: one that is no parameter is kept, and the first one ends a phase.
+bool Recorder::must_tell_of_leaf(const at::Tensor& tensor, StorageState& state) {
+  if (!tensor.requires_grad() || !c10::GradMode::is_enabled() || !tensor.is_leaf()) return false;
+  if (integer(progress_.ptr(), names().phase) == INIT) return true;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return !(state.parameter.has_value() && state.parameter->_unsafe_get_target() == impl && !state.parameter->expired());
+}
+
+thread_local int inside = 0;  // How deep this thread is in something of ours, whose ops are not the program's.
+
+struct Inside {
+  Inside() { ++inside; }
+  ~Inside() { --inside; }
+};
+
+// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes, transforms.
+class Plain {
+ public:
+  Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~Plain() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
+  Plain(const Plain&) = delete;
+  Plain& operator=(const Plain&) = delete;
+
+ private:
+  static DispatchKeySet hidden() {
+    return DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchVmapMode, DispatchKey::Functionalize}) |
+           c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  }
+  static DispatchKeySet included() { return c10::impl::tls_local_dispatch_key_set().included_ - hidden(); }
+  static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
+  c10::impl::ForceDispatchKeyGuard guard_;
+  at::impl::TorchFunctionDisabledState functions_;
+  Inside inside_;
+};
+
+// Digest of the elements of a tensor, as `tensor_bytes.digest_tensor` gives it.
+Digest digest_tensor(const at::Tensor& tensor) {
+  const size_t length = tensor.nbytes();
+  if (length == 0) return digest_of("", 0);
+  const size_t storage_bytes = tensor.storage().nbytes();
+  const bool is_block = tensor.is_contiguous() || (storage_bytes == length && tensor.is_non_overlapping_and_dense());
+  if (!is_block) {
+    const Plain plain;
+    const at::Tensor block = tensor.contiguous();
+    return digest_of(block.const_data_ptr(), length);
+  }
+  if (storage_bytes < length)
+    throw std::runtime_error("a tensor of " + std::to_string(length) + " bytes lies in a storage of " + std::to_string(storage_bytes) + " bytes");
+  return digest_of(tensor.const_data_ptr(), length);
+}
+
+Digest state_digest(at::Generator& generator) {
+  const Plain plain;
+  at::Tensor state;
+  {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    state = generator.get_state();
+  }
+  return digest_tensor(state);
+}
+
+enum class Mode { MUTED, VIEW, NATIVE, PYTHON };
+
+// One op between its beginning and its end.
+struct Context final : at::ObserverContext {
+  Mode mode = Mode::MUTED;
+  Op* op = nullptr;
+  Recorder* recorder = nullptr;
+  Stream* stream = nullptr;
+  Context* parent = nullptr;
+  int exceptions = 0;
+  bool has_autograd = false;
+  bool has_failed = false;
+
+  c10::SmallVector<InputEdge, 6> edges;
+  c10::SmallVector<InputDigest, 4> digests;
+  c10::SmallVector<std::pair<size_t, at::Tensor>, 2> read;  // Which of `digests` are still to be made, of what.
+  c10::SmallVector<at::Tensor, 2> targets;
+  std::optional<at::Generator> generator;
+  Digest state{};
+  int32_t arguments = -1;
+  bool wrote_view = false;
+  PyObject* call = nullptr;  // What Python keeps of an op between its beginning and its end.
+};
+
+template <class Context>
+bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access) {
+  constexpr int8_t READ = 0;
+  StorageState& state = stream->state(tensor);
+  const Layout layout = stream->layout(tensor, state);
+  bool always = paranoid_;
+  if (main_ != nullptr) {
+    const auto known = main_->storages.known(tensor);
+    const bool is_own = state.writer.ptr() == edges_.ptr();
+    if (!is_own || (known != nullptr && known->record != EXTERNAL)) state.record = EXTERNAL;
+    always |= !is_own;
+  }
+  int64_t record = state.record;
+  if ((record == EXTERNAL || state.is_foreign || always) && access == READ) {
+    const int32_t position = static_cast<int32_t>(context.edges.size());
+    if (state.lifted.is_none()) {
+      context.read.emplace_back(context.digests.size(), tensor);
+      context.digests.push_back({position, Digest{}});
+    } else {
+      // The owner of the memory may have filled it anew: then what is read never came through the op that took it over.
+      const Digest digest = digest_tensor(tensor);
+      const py::tuple lifted = state.lifted;
+      if (lifted[0].cast<int32_t>() == layout.number && from_bytes(lifted[1]) != digest) record = EXTERNAL;
+      context.digests.push_back({position, digest});
+    }
+  }
+  context.edges.push_back({record, state.output, access, layout.number});
+  if (must_tell_of_leaf(tensor, state)) {
+    const bool is_parameter = py::handle(owner).attr("native_leaf_read")(Stream::tensor_object(tensor)).template cast<bool>();
+    if (is_parameter)
+      state.parameter.emplace(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()));
+  }
+  return layout.fills_storage;
+}
+
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  bool is_own = false;
+  bool was_asked = false;
+  uint64_t generation = 0;
+  Context* innermost = nullptr;
+};
+thread_local ThreadState thread_state;
+
+std::atomic<bool> is_installed{false};
+std::atomic<uint64_t> generation{1};
+at::CallbackHandle callback = 0;
+PyObject* threads_of_python = nullptr;  // The `Threads` of the session, while one records.
+
+// A failure of ours never reaches the program: it becomes a blind spot. What is no `Exception`, such as an interrupt by
+// the user, came from outside, and is handed to the program as soon as its own code runs again.
+void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) noexcept {
+  try {
+    const Gil gil;
+    const Plain plain;
+    const std::string name = op.overload.empty() ? op.name : op.name + "." + op.overload;
+    try {
+      std::rethrow_exception(error);
+    } catch (py::error_already_set& raised) {
+      if (raised.matches(PyExc_Exception)) {
+        py::handle(recorder.owner).attr("failed")(name, raised.value());
+      } else {
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), raised.type().ptr());
+      }
+    } catch (const std::exception& raised) {
+      std::string text = raised.what();
+      const size_t end = text.find('\n');
+      const py::object made = py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(text.substr(0, end));
+      py::handle(recorder.owner).attr("failed")(name, made);
+    }
+  } catch (...) {
+    // Nothing is left that could be told.
+  }
+}
+
+bool is_on(const c10::impl::LocalDispatchKeySet& local, DispatchKeySet keys, DispatchKey key) {
+  return (keys | local.included_).has(key) && !local.excluded_.has(key);
+}
+
+template <class Function>
+void each_tensor(const c10::IValue& value, Function function) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined()) function(tensor);
+  } else if (value.isList()) {
+    const c10::ArrayRef<c10::IValue> items = value.toListRef();
+    if (items.empty() || !(items[0].isTensor() || items[0].isNone() || items[0].isList())) return;
+    for (const c10::IValue& item : items) each_tensor(item, function);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) each_tensor(item, function);
+  }
+}
+
+// Whether a tensor belongs to a compiler or an exporter, and has a shape only.
+bool is_without_values(const at::Tensor& tensor) {
+  const Gil gil;
+  const py::object type = py::type::of(Stream::tensor_object(tensor));
+  const py::object module = type.attr("__module__");
+  return py::isinstance<py::str>(module) && module.cast<std::string>().rfind("torch._subclasses.", 0) == 0;
+}
+
+enum class Way { PASS, MUTE, RECORD };
+
+// How to go about an op: pass over to the ops inside it, mute it and all inside it, or record it and mute what is inside.
+Way way_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs, DispatchKeySet& keys, bool& is_special) {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  at::Tensor first_special;
+  for (const c10::IValue& input : inputs)
+    each_tensor(input, [&](const at::Tensor& tensor) {
+      keys = keys | tensor.key_set();
+      if (!is_simple(tensor) && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+        is_special = true;
+        if (!first_special.defined() || tensor.key_set().has(DispatchKey::Python)) first_special = tensor;
+      }
+    });
+  using Key = c10::impl::TorchDispatchModeKey;
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set() && (c10::impl::TorchDispatchModeTLS::get_mode(Key::FAKE).has_value() ||
+                                                            c10::impl::TorchDispatchModeTLS::get_mode(Key::FUNCTIONAL).has_value()))
+    return Way::MUTE;
+  // What runs with dispatch to Python switched off, such as what `torch.tensor` fills from Python's numbers, is part of
+  // what switched it off.
+  if (local.excluded_.has(DispatchKey::Python)) return Way::MUTE;
+  if (is_on(local, keys, DispatchKey::Python)) {
+    if (first_special.defined() && first_special.key_set().has(DispatchKey::Python) && is_without_values(first_special)) return Way::MUTE;
+    return Way::PASS;
+  }
+  constexpr DispatchKeySet wrapped({DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::BatchedNestedTensor});
+  if (keys.has_any(wrapped) || is_on(local, keys, DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+      is_on(local, keys, DispatchKey::FuncTorchDynamicLayerBackMode) || is_on(local, keys, DispatchKey::Functionalize) ||
+      (op.has_vmap_mode && is_on(local, keys, DispatchKey::FuncTorchVmapMode)))
+    return Way::PASS;
+  if (op.has_autocast && is_on(local, keys, DispatchKey::AutocastCPU)) return Way::PASS;
+  if (op.is_composite) {
+    // A kernel of its own for the kind of tensor goes before the composite one.
+    const DispatchKey backend = c10::highestPriorityBackendTypeId(keys);
+    const bool has_own = is_special ? op.handle->hasKernelForDispatchKey(backend) : op.handle->hasKernelForDispatchKey(DispatchKey::CPU);
+    if (!has_own) return Way::PASS;
+  }
+  return Way::RECORD;
+}
+
+py::object as_python(const c10::Argument& argument, const c10::IValue& value) {
+  if (value.isNone()) return py::none();
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (value.isInt()) {
+    if (type->kind() == c10::TypeKind::ScalarTypeType)
+      return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<c10::ScalarType>(value.toInt()))));
+    if (type->kind() == c10::TypeKind::LayoutType)
+      return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<c10::Layout>(value.toInt()))));
+    if (type->kind() == c10::TypeKind::MemoryFormatType)
+      return py::reinterpret_borrow<py::object>(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
+  }
+  return torch::jit::toPyObject(value);
+}
+
+// The arguments of an op as a dispatch mode gets them: those at the end that are as by default are left out.
+std::pair<py::tuple, py::dict> arguments_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs) {
+  const auto& described = op.handle->schema().arguments();
+  const auto is_default = [&](size_t at) {
+    const auto& value = described[at].default_value();
+    return value.has_value() && *value == inputs[at];
+  };
+  size_t positional = std::min<size_t>(inputs.size(), described.size());
+  const size_t count = positional;
+  while (positional > 0 && described[positional - 1].kwarg_only()) --positional;
+  const size_t first_named = positional;
+  while (positional > 0 && is_default(positional - 1)) --positional;
+  py::tuple args(positional);
+  for (size_t at = 0; at < positional; ++at) args[at] = as_python(described[at], inputs[at]);
+  py::dict kwargs;
+  for (size_t at = first_named; at < count; ++at)
+    if (!is_default(at)) kwargs[py::str(described[at].name())] = as_python(described[at], inputs[at]);
+  return {args, kwargs};
+}
+
+void learn(Op& op, Recorder& recorder) {
+  const py::tuple learned = py::handle(recorder.owner).attr("native_learn")(op.name, op.overload);
+  op.flags = learned[1].cast<int>();
+  op.written = learned[2].cast<std::vector<int>>();
+  op.accumulate_at = learned[3].cast<int>();
+  op.hidden = learned[4].cast<std::vector<int>>();
+  op.hidden_flag = learned[5].cast<int>();
+  op.workspaces = learned[6].cast<std::vector<int>>();
+  op.known = py::object(learned[0]).release().ptr();
+  op.is_learned = true;
+}
+
+// Adds an argument to a key; false if it is of a kind that only Python can tell apart.
+bool add_argument(Words& words, const c10::IValue& value) {
+  if (value.isNone()) {
+    words.add(1);
+  } else if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) {
+      words.add(1);
+    } else if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      if (!tensor.device().is_cpu() || tensor._is_zerotensor() || tensor.nbytes() == 0) return false;
+      words.add(2);
+      words.add(static_cast<uint64_t>(tensor.scalar_type()));
+      uint64_t bits[2] = {0, 0};
+      std::memcpy(bits, tensor.const_data_ptr(), std::min<size_t>(sizeof bits, tensor.nbytes()));
+      words.add(bits[0]);
+      words.add(bits[1]);
+    } else {
+      words.add(3);
+    }
+  } else if (value.isInt()) {
+    words.add(4);
+    words.add(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isDouble()) {
+    const double number = value.toDouble();
+    uint64_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    words.add(5);
+    words.add(bits);
+  } else if (value.isBool()) {
+    words.add(value.toBool() ? 6 : 7);
+  } else if (value.isString()) {
+    words.add(8);
+    words.add_text(value.toStringRef());
+  } else if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    const double parts[2] = {number.real(), number.imag()};
+    uint64_t bits[2];
+    std::memcpy(bits, parts, sizeof bits);
+    words.add(9);
+    words.add(bits[0]);
+    words.add(bits[1]);
+  } else if (value.isDevice()) {
+    const c10::Device device = value.toDevice();
+    words.add(10);
+    words.add(static_cast<uint64_t>(device.type()));
+    words.add(static_cast<uint64_t>(static_cast<int64_t>(device.index())));
+  } else if (value.isGenerator()) {
+    words.add(11);
+  } else if (value.isList()) {
+    const c10::ArrayRef<c10::IValue> items = value.toListRef();
+    words.add(12);
+    words.add(items.size());
+    for (const c10::IValue& item : items)
+      if (!add_argument(words, item)) return false;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// What is known of the arguments of an op before it runs. False: it is for Python.
+bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
+  Op& op = *context.op;
+  Recorder& recorder = *context.recorder;
+  Words words;
+  words.add(op.id);
+  for (size_t at = 0; at < inputs.size(); ++at) {
+    if (!add_argument(words, inputs[at])) return false;
+    if (inputs[at].isDevice() && !inputs[at].toDevice().is_cpu()) return false;
+    if (inputs[at].isGenerator() && op.is(DRAWS)) {
+      if (!inputs[at].toGenerator().device().is_cpu()) return false;
+      context.generator = inputs[at].toGenerator();
+    }
+  }
+  if (op.is(DRAWS)) {
+    if (!context.generator.has_value()) context.generator = at::detail::getDefaultCPUGenerator();
+    context.state = state_digest(*context.generator);
+  }
+  {
+    const Gil gil;
+    const Plain plain;
+    auto& numbers = context.stream->arguments();
+    const Digest key = words.key();
+    auto found = numbers.find(key);
+    if (found == numbers.end()) {
+      const auto [args, kwargs] = arguments_of(op, inputs);
+      const int32_t number = py::handle(recorder.owner).attr("native_arguments")(py::handle(op.known), args, kwargs).cast<int32_t>();
+      found = numbers.emplace(key, number).first;
+    }
+    context.arguments = found->second;
+    const auto is_number = [](const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); };
+    size_t written = 0;
+    for (size_t at = 0; at < inputs.size(); ++at) {
+      const bool is_written = written < op.written.size() && std::find(op.written.begin(), op.written.end(), static_cast<int>(at)) != op.written.end();
+      if (!is_written) {
+        if (!op.is(UNVALUED))
+          each_tensor(inputs[at], [&](const at::Tensor& tensor) {
+            if (!is_number(tensor)) recorder.look_at(context, tensor, 0);
+          });
+        continue;
+      }
+      bool reads = op.is(READS_WRITTEN);
+      if (op.accumulate_at >= 0 && op.accumulate_at < static_cast<int>(inputs.size()) && inputs[op.accumulate_at].isBool())
+        reads = reads || inputs[op.accumulate_at].toBool();
+      each_tensor(inputs[at], [&](const at::Tensor& tensor) {
+        context.targets.push_back(tensor);
+        if (op.is(UNVALUED)) return;
+        bool fills;
+        if (reads) {
+          fills = recorder.look_at(context, tensor, 0);
+        } else {
+          StorageState& state = context.stream->state(tensor);
+          fills = context.stream->layout(tensor, state).fills_storage;
+        }
+        if ((op.is(KEEPS_UNWRITTEN) && !reads) || !fills) recorder.look_at(context, tensor, 1);
+      });
+    }
+    if (!op.hidden.empty() && inputs[op.hidden_flag].isBool() && inputs[op.hidden_flag].toBool())
+      for (int at : op.hidden) each_tensor(inputs[at], [&](const at::Tensor& tensor) { context.targets.push_back(tensor); });
+    context.wrote_view = op.is(RETURNS_TARGET) && !context.targets.empty() && context.targets[0].is_view();
+  }
+  // What no record made is digested before the op runs, without keeping other threads from running Python.
+  for (const auto& [at, tensor] : context.read) context.digests[at].digest = digest_tensor(tensor);
+  context.read.clear();
+  return true;
+}
+
+void begin_python(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
+  const Gil gil;
+  const Plain plain;
+  const auto [args, kwargs] = arguments_of(*context.op, inputs);
+  py::object call = py::handle(context.recorder->owner).attr("native_before")(py::handle(context.op->known), args, kwargs);
+  context.call = call.release().ptr();
+}
+
+void add_written(c10::SmallVectorImpl<at::Tensor>& written, const at::Tensor& tensor) {
+  for (const at::Tensor& known : written)
+    if (known.is_same(tensor)) return;
+  written.push_back(tensor);
+}
+
+void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
+  Op& op = *context.op;
+  Recorder& recorder = *context.recorder;
+  Stream& stream = *context.stream;
+  c10::SmallVector<at::Tensor, 4> written;
+  for (const at::Tensor& target : context.targets) add_written(written, target);
+  if (!op.is(RETURNS_TARGET))
+    for (const c10::IValue& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { add_written(written, tensor); });
+  if (written.empty() && outputs.empty()) return;
+
+  const bool has_no_values = op.is(UNINITIALIZED) || op.is(ASYNCHRONOUS);
+  c10::SmallVector<Output, 4> made;
+  c10::SmallVector<bool, 4> special;
+  for (size_t at = 0; at < written.size(); ++at) {
+    const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
+    special.push_back(!is_simple(written[at]));
+    made.push_back({-1, is_digested && !special[at] ? digest_tensor(written[at]) : Digest{}});
+  }
+  const bool has_drawn = context.generator.has_value() && state_digest(*context.generator) != context.state;
+
+  const Gil gil;
+  const Plain plain;
+  const py::handle owner(recorder.owner);
+  int8_t role = 0;
+  py::object value;
+  std::vector<StorageState*> states(written.size(), nullptr);
+  for (size_t at = 0; at < written.size(); ++at) {
+    if (special[at]) {
+      const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
+      const py::tuple found = owner.attr("native_output")(Stream::tensor_object(written[at]), is_digested);
+      made[at] = {found[0].cast<int32_t>(), from_bytes(found[1])};
+      if (!found[2].is_none()) states[at] = found[2].cast<StorageState*>();
+      continue;
+    }
+    StorageState& state = stream.state(written[at]);
+    states[at] = &state;
+    made[at].layout = stream.layout(written[at], state).number;
+  }
+  if (written.empty()) {
+    if (outputs.size() == 1) {
+      value = torch::jit::toPyObject(outputs[0]);
+    } else {
+      py::tuple values(outputs.size());
+      for (size_t at = 0; at < outputs.size(); ++at) values[at] = torch::jit::toPyObject(outputs[at]);
+      value = values;
+    }
+    if (value.is_none()) return;
+    role = 1;
+    const py::tuple found = owner.attr("native_value")(value);
+    made.push_back({found[0].cast<int32_t>(), from_bytes(found[1])});
+  }
+  const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context.edges, context.digests, made,
+                                         has_drawn ? &context.state : nullptr);
+  if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
+  recorder.wrote(states, record);
+  if (op.is(LIFT)) {
+    if (!states.empty() && states[0] != nullptr && states[0]->is_foreign) states[0]->lifted = py::make_tuple(made[0].layout, as_bytes(made[0].digest));
+  } else if (op.is(ASYNCHRONOUS)) {
+    for (StorageState* state : states)
+      if (state != nullptr) state->is_foreign = true;
+  }
+  if (role == 1 && PyFloat_CheckExact(value.ptr())) {
+    const bool has_edge = !context.edges.empty();
+    owner.attr("native_value_read")(record, has_edge ? context.edges[0].record : -1, has_edge ? context.edges[0].output : 0, value);
+  }
+}
+
+void end_python(Context& context, c10::ArrayRef<c10::IValue> outputs) {
+  const Gil gil;
+  const Plain plain;
+  py::object result = py::none();
+  if (outputs.size() == 1) {
+    result = torch::jit::toPyObject(outputs[0]);
+  } else if (!outputs.empty()) {
+    py::tuple results(outputs.size());
+    for (size_t at = 0; at < outputs.size(); ++at) results[at] = torch::jit::toPyObject(outputs[at]);
+    result = results;
+  }
+  const py::object call = py::reinterpret_steal<py::object>(std::exchange(context.call, nullptr));
+  py::handle(context.recorder->owner).attr("native_after")(call, result);
+}
+
+// The recorder of this thread. A thread of the framework, as one that takes over a deep backward, works for the main one.
+Recorder* recorder_of_thread() {
+  ThreadState& thread = thread_state;
+  if (thread.generation != generation) {
+    thread.recorder = nullptr;
+    thread.was_asked = thread.is_own = false;
+    thread.generation = generation;
+  }
+  if (thread.recorder != nullptr || thread.was_asked) return thread.recorder;
+  if (!torch::autograd::get_current_node()) return nullptr;
+  thread.was_asked = true;
+  const Gil gil;
+  if (threads_of_python == nullptr) return nullptr;
+  const py::object recorder = py::handle(threads_of_python).attr("recorder")();
+  if (!recorder.is_none()) thread.recorder = recorder.attr("native").cast<Recorder*>();
+  return thread.recorder;
+}
+
+bool has_autograd(DispatchKeySet keys) {
+  return is_on(c10::impl::tls_local_dispatch_key_set(), keys, DispatchKey::AutogradFunctionality);
+}
+
+template <class Value>
+c10::ArrayRef<Value> last_of(c10::ArrayRef<Value> values, size_t count) {
+  return values.size() > count ? values.slice(values.size() - count) : values;
+}
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  if (!is_installed || inside > 0) return nullptr;
+  Recorder* recorder = recorder_of_thread();
+  if (recorder == nullptr || recorder->is_busy || !(recorder->is_active || recorder->is_asleep)) return nullptr;
+  ThreadState& thread = thread_state;
+  Context* parent = thread.innermost;
+  // What an op runs below autograd is part of it. What its autograd kernel runs beside it is not: a formula of
+  // forward-mode differentiation, or what a custom op prepares for its backward.
+  if (parent != nullptr && !(parent->has_autograd && !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutogradFunctionality)))
+    return nullptr;
+  Op* op = ops().of(function);
+  if (op == nullptr || !op->handle.has_value()) return nullptr;
+  std::unique_ptr<Context> context;
+  try {
+    DispatchKeySet keys;
+    bool is_special = false;
+    // A boxed call shows the whole stack of the interpreter, on which other things may lie below.
+    const auto inputs = last_of(function.inputs(), op->handle->schema().arguments().size());
+    const Way way = way_of(*op, inputs, keys, is_special);
+    if (way == Way::PASS) return nullptr;
+    context = std::make_unique<Context>();
+    context->op = op;
+    context->recorder = recorder;
+    context->parent = parent;
+    context->exceptions = std::uncaught_exceptions();
+    if (way == Way::RECORD) {
+      if (recorder->is_asleep && !recorder->is_active) {
+        const Gil gil;
+        const Plain plain;
+        py::handle(recorder->owner).attr("is_ready")();
+        if (!recorder->is_active) return nullptr;
+      }
+      context->stream = recorder->stream.get();
+      context->has_autograd = op->has_autograd && has_autograd(keys);
+      if (!op->is_learned) {
+        const Gil gil;
+        const Plain plain;
+        if (!op->is_learned) learn(*op, *recorder);
+      }
+      if (op->is(IGNORED)) {
+        context->mode = Mode::MUTED;
+      } else if (op->is(VIEW)) {
+        context->mode = Mode::VIEW;
+      } else if (!is_special && !recorder->asks_python && thread.is_own && !op->is(BY_PYTHON) && begin_native(*context, inputs)) {
+        context->mode = Mode::NATIVE;
+      } else {
+        begin_python(*context, inputs);
+        context->mode = Mode::PYTHON;
+      }
+    }
+  } catch (...) {
+    if (context == nullptr) return nullptr;
+    context->mode = Mode::MUTED;
+    context->has_failed = true;
+    failed(*recorder, *op, std::current_exception());
+  }
+  thread.innermost = context.get();
+  return context;
+}
+
+void end(const at::RecordFunction& function, at::ObserverContext* observed) {
+  if (observed == nullptr) return;
+  Context& context = *static_cast<Context*>(observed);
+  ThreadState& thread = thread_state;
+  thread.innermost = context.parent;
+  Recorder& recorder = *context.recorder;
+  const bool has_raised = std::uncaught_exceptions() > context.exceptions;
+  try {
+    const bool is_recorded = !has_raised && is_installed && recorder.is_active && recorder.stream.get() == context.stream;
+    const auto outputs = [&] {
+      return last_of(c10::ArrayRef<c10::IValue>(function.outputs()), context.op->handle->schema().returns().size());
+    };
+    if (is_recorded && context.mode == Mode::NATIVE) {
+      end_native(context, outputs());
+    } else if (is_recorded && context.mode == Mode::PYTHON) {
+      end_python(context, outputs());
+    } else if (is_recorded && context.mode == Mode::VIEW && thread.is_own) {
+      if (static_cast<int64_t>(at::sequence_number::peek()) != recorder.links.last) {
+        const Gil gil;
+        const Plain plain;
+        recorder.link_view();
+      }
+    }
+  } catch (...) {
+    failed(recorder, *context.op, std::current_exception());
+  }
+  if (context.call != nullptr) {
+    const Gil gil;
+    Py_DECREF(std::exchange(context.call, nullptr));
+  }
+}
+
+void install(py::object threads) {
+  if (is_installed) throw std::runtime_error("the observer is installed already");
+  ++generation;
+  threads_of_python = threads.release().ptr();
+  is_installed = true;
+  callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+}
+
+void uninstall() {
+  if (!is_installed.exchange(false)) return;
+  ++generation;
+  at::removeCallback(callback);
+  Py_CLEAR(threads_of_python);
+}
+
+void attach_thread(Recorder& recorder) {
+  thread_state.generation = generation;
+  thread_state.recorder = &recorder;
+  thread_state.is_own = true;
+  thread_state.was_asked = true;
+}
+
+void detach_thread() { thread_state.recorder = nullptr; }
+
+// The bytes of a storage as a tensor; None if it is gone.
+py::object bytes_of(const StorageState& state) {
+  auto storage = state.reference.lock();
+  if (!storage || storage->device_type() != c10::kCPU) return py::none();
+  const int64_t length = static_cast<int64_t>(storage->nbytes());
+  const Plain plain;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), DispatchKeySet(DispatchKey::CPU),
+                                                               caffe2::TypeMeta::Make<uint8_t>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({length});
+  return Stream::tensor_object(tensor);
+}
+
+const at::Tensor& unpacked(const py::handle& tensor) {
+  if (!THPVariable_Check(tensor.ptr())) throw py::type_error("expected a tensor");
+  return THPVariable_Unpack(tensor.ptr());
+}
+
+}  // namespace
+}  // namespace determinism
+
+PYBIND11_MODULE(_determinism_observer, module) {
+  using namespace determinism;
+  module.attr("instructions") = choose_digest();
+  module.attr("built_for") = BUILT_FOR;
+  module.def("install", &install);
+  module.def("uninstall", &uninstall);
+  module.def("attach_thread", &attach_thread);
+  module.def("detach_thread", &detach_thread);
+  module.def("digest", [](const py::bytes& data) {
+    const std::string_view view = data;
+    return as_bytes(digest_of(view.data(), view.size()));
+  });
+  module.def("digest_tensor", [](const py::object& tensor) {
+    if (!is_simple(unpacked(tensor))) throw py::value_error("expected a strided tensor on the CPU");
+    return as_bytes(digest_tensor(unpacked(tensor)));
+  });
+
+  py::class_<StorageState, std::shared_ptr<StorageState>>(module, "StorageState")
+      .def_readwrite("record", &StorageState::record)
+      .def_readwrite("output", &StorageState::output)
+      .def_readwrite("is_foreign", &StorageState::is_foreign)
+      .def_readwrite("is_shared", &StorageState::is_shared)
+      .def_readwrite("layouts", &StorageState::layouts)
+      .def_readwrite("digest", &StorageState::digest)
+      .def_readwrite("view", &StorageState::view)
+      .def_readwrite("lifted", &StorageState::lifted)
+      .def_readwrite("writer", &StorageState::writer)
+      .def_property_readonly("key", [](const StorageState& state) { return reinterpret_cast<uintptr_t>(state.key); })
+      .def("bytes", &bytes_of);
+
+  py::class_<Link>(module, "Link").def_readonly("record", &Link::record).def_readonly("stack", &Link::stack).def_readonly("module", &Link::module);
+
+  py::class_<ForwardLinks>(module, "ForwardLinks")
+      .def_readonly("last", &ForwardLinks::last)
+      .def_readwrite("newest", &ForwardLinks::newest)
+      .def_readwrite("wrote_view", &ForwardLinks::wrote_view)
+      .def("add", [](ForwardLinks& links, int64_t sequence, const py::object& link) {
+        links.add(sequence, Link{link.attr("record").cast<int64_t>(), link.attr("stack").cast<int32_t>(), link.attr("module").cast<int32_t>()});
+      })
+      .def("of", &ForwardLinks::of)
+      .def("age", &ForwardLinks::age);
+
+  py::class_<Stream, std::shared_ptr<Stream>>(module, "Stream")
+      .def(py::init<const py::object&>())
+      .def("state", [](Stream& stream, const py::object& tensor) {
+        stream.state(unpacked(tensor));
+        return stream.storages.shared(unpacked(tensor));
+      })
+      .def("known", [](Stream& stream, const py::object& tensor) { return stream.storages.known(unpacked(tensor)); })
+      .def("states", [](Stream& stream) { return stream.storages.all(); })
+      .def("written_elsewhere", [](Stream& stream, uintptr_t key) { stream.storages.written_elsewhere(reinterpret_cast<c10::StorageImpl*>(key)); })
+      .def("attach", [](Stream& stream, const py::buffer& memory, const py::buffer& counts, const std::vector<int64_t>& offsets,
+                        const std::vector<int64_t>& sizes, int64_t record_capacity, int64_t child_capacity, int64_t count_at, int64_t first_at) {
+        stream.rows.attach(memory, counts, offsets, sizes, record_capacity, child_capacity, count_at, first_at);
+      })
+      .def("detach", [](Stream& stream) { stream.rows.detach(); })
+      .def("close", [](Stream& stream) {
+        stream.rows.detach();
+        stream.storages = StorageTable();
+      });
+
+  py::class_<Recorder, std::shared_ptr<Recorder>>(module, "Recorder")
+      .def(py::init([](const py::object& owner) { return std::make_shared<Recorder>(owner); }))
+      .def_readwrite("is_active", &Recorder::is_active)
+      .def_readwrite("is_busy", &Recorder::is_busy)
+      .def_readwrite("is_asleep", &Recorder::is_asleep)
+      .def_readwrite("asks_python", &Recorder::asks_python)
+      .def_property_readonly("links", [](Recorder& recorder) -> ForwardLinks& { return recorder.links; }, py::return_value_policy::reference_internal)
+      .def("begin", &Recorder::begin)
+      .def("close", &Recorder::close);
+}

@@ -1,0 +1,326 @@
+"""The recorder of a thread whose ops an observer below Python records.
+
+The observer writes the ordinary record by itself, with the numbers of names that it keeps. What it meets for the first time,
+and what is rare, it asks of the methods here that begin with `native_`; an op on a tensor that is not an ordinary one of the
+CPU goes through `native_before` and `native_after`, which do what the handler of the dispatch mode does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from determinism.digest import digest_text
+from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
+from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, StorageTable, Stream
+from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
+from determinism.frameworks.torch.recorder import Recorder, Threads
+from determinism.frameworks.torch.tensor_bytes import is_strided
+from determinism.frameworks.wrapping import Undo
+from determinism.trace.schema import Meaning
+from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
+from determinism.trace.writer import ProcessWriter
+from determinism.types import NO_DIGEST
+
+_storage_of = torch._C.TensorBase.untyped_storage
+_FLAGS = (
+    "is_ignored", "is_view", "is_uninitialized", "is_asynchronous", "is_lift", "draws", "has_unvalued_inputs",
+    "reads_written", "keeps_unwritten", "returns_target",
+)  # fmt: skip
+"""Traits that the observer knows, in the order of its flags."""
+_BY_PYTHON = 1 << len(_FLAGS)
+
+
+class NativeStorages(StorageTable):
+    """The state of every storage that records have touched, which the observer keeps."""
+
+    def __init__(self, layouts: LayoutTable, native: Any) -> None:
+        """Take what numbers the ways to look at storages, and the observer's stream."""
+        super().__init__(layouts)
+        self.native = native
+        """The observer's stream."""
+
+    def look(self, tensor: torch.Tensor) -> tuple[Any, Layout]:
+        """See `StorageTable.look`."""
+        storage = _storage_of(tensor)
+        state = self.native.state(tensor)
+        layouts = state.layouts
+        if layouts is None:
+            layouts = state.layouts = self._layouts.where(tensor, is_shared=state.is_shared)
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes())
+        return state, layouts.get(key) or self._layouts.add(tensor, key, layouts)
+
+    def known(self, tensor: torch.Tensor) -> Any:
+        """The state of a tensor's storage if a record has touched it."""
+        _storage_of(tensor)
+        return self.native.known(tensor)
+
+    def is_shared(self, tensor: torch.Tensor) -> bool:
+        """Whether processes share the memory of a tensor."""
+        # On a GPU a storage always says so.
+        return tensor.is_cpu and _storage_of(tensor).is_shared()
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """A tensor's memory becomes that of other processes too."""
+        state: Any = self.state(tensor)
+        state.is_shared = True
+        state.layouts = self._layouts.where(tensor, is_shared=True)
+
+    def written_elsewhere(self, key: int) -> None:
+        """Another thread wrote a storage: what it holds is digested when it is read."""
+        self.native.written_elsewhere(key)
+
+    def contents(self, digest: Callable[[torch.Tensor], Digest]) -> Any:
+        """See `StorageTable.contents`."""
+        states = [state for state in self.native.states() if state.record != EXTERNAL and not state.is_foreign]
+        return [(state, digest(memory)) for state in states if (memory := state.bytes()) is not None]
+
+    def forget_changed(self, held: Any, digest: Callable[[torch.Tensor], Digest]) -> None:
+        """See `StorageTable.forget_changed`."""
+        if held is None:
+            for state in self.native.states():
+                state.record = EXTERNAL
+            return
+        for state, before in held:
+            memory = state.bytes()
+            if memory is not None and settled(digest(memory)) != settled(before):
+                state.record = EXTERNAL
+
+
+class NativeStream(Stream):
+    """A stream whose rows the observer writes."""
+
+    def __init__(self, writer: ProcessWriter, devices: DeviceDigests, library: Any) -> None:
+        """Take what writes the records, the devices on which tensors are digested, and the loaded library."""
+        super().__init__(writer, devices)
+        self.native = library.Stream(self)
+        self.storages = NativeStorages(self.layouts, self.native)
+        writer.share(self)
+
+    def attach(self, spool: Spool) -> None:
+        """Rows go into this spool from now on."""
+        sizes = [row_bytes(group) for group in ROWS]
+        capacities = (spool.record_capacity, spool.child_capacity)
+        self.native.attach(spool.memory, spool.counts, spool.offsets, sizes, *capacities, ROWS_OFFSET, FIRST_OFFSET)
+
+    def detach(self) -> None:
+        """Rows go through `ProcessWriter.append` from now on."""
+        self.native.detach()
+
+
+class KnownOp(NamedTuple):
+    """What Python knows of an op."""
+
+    name: str
+    traits: OpTraits
+    function: Any
+
+
+class _Call(NamedTuple):
+    """An op that Python looks at, while it runs."""
+
+    op: KnownOp
+    traits: OpTraits
+    args: Any
+    kwargs: Any
+    looked: Any
+    generator: Any
+
+
+class NativeRecorder(Recorder):
+    """Records the ops of one thread, of which an observer below Python is told."""
+
+    name = "native"
+
+    def __init__(self, library: Any, *, tracks_ops: bool = True, paranoid: bool = False) -> None:
+        """Make one that sleeps until `begin`.
+
+        Args:
+            library: The loaded library.
+            tracks_ops: Whether ops will be seen.
+            paranoid: Digest every input of every op.
+        """
+        self._library = library
+        self.native = library.Recorder(self)
+        self._wake: Callable[[Any], None] | None = None
+        self._capture: Any = None
+        self._kept_values: Any = None
+        super().__init__(tracks_ops=tracks_ops, paranoid=paranoid)
+
+    # What decides whether and how the observer records lies with it.
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it records."""
+        return self.native.is_active
+
+    @is_active.setter
+    def is_active(self, value: bool) -> None:
+        self.native.is_active = value
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.native.is_busy
+
+    @_is_busy.setter
+    def _is_busy(self, value: bool) -> None:
+        self.native.is_busy = value
+
+    @property
+    def wake(self) -> Callable[[Any], None] | None:
+        """See `Attention.wake`."""
+        return self._wake
+
+    @wake.setter
+    def wake(self, value: Callable[[Any], None] | None) -> None:
+        self._wake = value
+        self.native.is_asleep = value is not None
+
+    @property
+    def capture(self) -> Any:
+        """See `RecordMaker.capture`."""
+        return self._capture
+
+    @capture.setter
+    def capture(self, value: Any) -> None:
+        self._capture = value
+        self._note_lookers()
+
+    @property
+    def kept_values(self) -> Any:
+        """See `RecordMaker.kept_values`."""
+        return self._kept_values
+
+    @kept_values.setter
+    def kept_values(self, value: Any) -> None:
+        self._kept_values = value
+        self._note_lookers()
+
+    def _note_lookers(self) -> None:
+        self.native.asks_python = self._capture is not None or self._kept_values is not None
+
+    def another(self) -> NativeRecorder:
+        """One of the same sort, for another thread."""
+        return NativeRecorder(self._library, tracks_ops=self.tracks_ops, paranoid=self.paranoid)
+
+    def stream_of(self, writer: ProcessWriter, devices: DeviceDigests) -> Stream:
+        """A stream that recorders of this sort share."""
+        return NativeStream(writer, devices, self._library)
+
+    def _new_links(self) -> Any:
+        return self.native.links
+
+    def begin(self, stream: Stream, **keywords: Any) -> None:
+        """Record into a stream from now on; see `RecordMaker.begin`."""
+        super().begin(stream, **keywords)
+        assert isinstance(stream, NativeStream)
+        main = getattr(self.edges, "main", None)
+        self.native.begin(
+            stream.native,
+            self.number,
+            self.progress,
+            self._calls,
+            self.sites,
+            self.edges,
+            self.paranoid,
+            main.native if isinstance(main, NativeStorages) else None,
+        )
+
+    def install(self, threads: Threads) -> Undo:
+        """Let the observer be told of every op from now on; returns what ends that."""
+        self._library.install(threads)
+        return partial(self._library.uninstall)
+
+    def enter_thread(self) -> None:
+        """See the ops of the thread that calls this, from now on."""
+        self._library.attach_thread(self.native)
+
+    def leave_thread(self) -> None:
+        """See them no longer."""
+        self._library.detach_thread()
+
+    def end(self) -> None:
+        """Recording ended for good."""
+        super().end()
+        self.native.close()
+
+    # What the observer asks.
+
+    def native_learn(self, name: str, overload: str) -> tuple[Any, ...]:
+        """How an op is recorded.
+
+        Args:
+            name: Its qualified name.
+            overload: That of its overload; empty for the default one.
+
+        Returns:
+            What Python is to be given of it later, the flags, the positions of the arguments that it writes, of the flag
+            `accumulate` or -1, of arguments written without being declared, of the flag for that or -1, and of the
+            outputs that are workspaces.
+        """
+        namespace, _, base = name.partition("::")
+        function = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+        traits = traits_of(function)
+        flags = sum(1 << bit for bit, trait in enumerate(_FLAGS) if getattr(traits, trait))
+        if traits.root_at is not None or traits.is_asynchronous:
+            flags |= _BY_PYTHON
+        positions = {argument: position for position, argument in enumerate(traits.argument_names)}
+        return (
+            KnownOp(traits.name, traits, function),
+            flags,
+            [positions[at] if isinstance(at, str) else at for at in traits.written],
+            -1 if traits.accumulate_at is None else traits.accumulate_at,
+            list(traits.hidden_written),
+            traits.hidden_flag if traits.hidden_written else -1,
+            sorted(traits.workspaces),
+        )
+
+    def native_arguments(self, op: KnownOp, args: Any, kwargs: Any) -> int:
+        """The number of the text of an op's arguments; -1 if there are none."""
+        return self.arguments.number(self.stream.op_number(op.name), op.traits, args, kwargs)
+
+    def native_leaf_read(self, tensor: torch.Tensor) -> bool:
+        """A leaf that requires a gradient was read; gives whether it is a parameter."""
+        self._leaf_read(tensor)
+        return isinstance(tensor, torch.nn.Parameter)
+
+    def native_output(self, tensor: torch.Tensor, is_digested: bool) -> tuple[int, bytes, Any]:
+        """Layout, digest and state of an output that is not an ordinary tensor of the CPU."""
+        digest = settled(self.stream.digests.of(tensor)) if is_digested else NO_DIGEST
+        if is_strided(tensor):
+            state, layout = self.stream.storages.look(tensor)
+            return layout.number, digest, state
+        return self.layouts.number_without_storage(tensor), digest, None
+
+    def native_value(self, value: Any) -> tuple[int, bytes]:
+        """Layout and digest of a value that is no tensor."""
+        return self.layouts.value_number, digest_text(value_text(value))
+
+    def native_value_read(self, record: int, producer: int, output: int, value: float) -> None:
+        """An op gave a number to the program."""
+        self.writer.number(Meaning.READ, record, (producer, output), value, self.progress.step)
+
+    def native_before(self, op: KnownOp, args: Any, kwargs: Any) -> _Call | None:
+        """An op is about to run; gives what `native_after` needs, None if that is nothing."""
+        traits = op.traits
+        try:
+            if traits.is_view_or_copy:
+                traits = as_called(traits, args, kwargs)
+            looked, generator = self._before(traits, op.function, args, kwargs)
+        except Exception as error:
+            self.failed(traits.name, error)
+            return None
+        return _Call(op, traits, args, kwargs, looked, generator)
+
+    def native_after(self, call: _Call | None, result: Any) -> None:
+        """An op has run."""
+        if call is None:
+            return
+        op, traits, args, kwargs, looked, generator = call
+        try:
+            self._after(traits, self.stream.op_number(op.name), args, kwargs, looked, generator, result)
+        except Exception as error:
+            self.failed(traits.name, error)

@@ -1,0 +1,361 @@
+// What is known of ops, storages and layouts, and where rows go. All of it is touched with the GIL held only.
+#pragma once
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace determinism {
+
+namespace py = pybind11;
+using Digest = std::array<unsigned char, 16>;
+
+// Chosen once, by what the processor can do.
+extern void (*digest_bytes)(const void* data, size_t length, unsigned char* digest);
+
+inline Digest digest_of(const void* data, size_t length) {
+  Digest digest;
+  digest_bytes(data, length, digest.data());
+  return digest;
+}
+
+inline py::bytes as_bytes(const Digest& digest) {
+  return py::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+struct DigestHash {
+  size_t operator()(const Digest& digest) const {
+    size_t part;
+    std::memcpy(&part, digest.data(), sizeof part);
+    return part;
+  }
+};
+
+template <class Value>
+using ByDigest = std::unordered_map<Digest, Value, DigestHash>;
+
+// Whether a tensor is an ordinary view of ordinary memory of the CPU, which is all that is dealt with here.
+inline bool is_simple(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  constexpr c10::DispatchKeySet special({
+      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::Python,
+      c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize,
+      c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::NestedTensor});
+  if (impl->layout() != c10::kStrided || !impl->device().is_cpu() || !impl->has_storage() ||
+      impl->key_set().has_any(special) || impl->has_symbolic_sizes_strides() || impl->is_wrapped_number())
+    return false;
+  if (c10::isQIntType(c10::typeMetaToScalarType(impl->dtype()))) return false;
+  if (impl->numel() == 0) return true;
+  // Memory that was given back has an error of its own to report.
+  const auto& storage = impl->unsafe_storage();
+  return storage.data() != nullptr && storage.nbytes() > 0;
+}
+
+enum Flag : int {
+  IGNORED = 1, VIEW = 2, UNINITIALIZED = 4, ASYNCHRONOUS = 8, LIFT = 16, DRAWS = 32, UNVALUED = 64, READS_WRITTEN = 128,
+  KEEPS_UNWRITTEN = 256, RETURNS_TARGET = 512, BY_PYTHON = 1024,
+};
+
+// An op: how the dispatcher treats it, and, once Python was asked, how it is recorded.
+struct Op {
+  size_t id = 0;
+  std::string name;
+  std::string overload;
+  std::optional<c10::OperatorHandle> handle;
+  bool is_composite = false;
+  bool has_autograd = false;
+  bool has_autocast = false;
+  bool has_vmap_mode = false;
+
+  std::atomic<bool> is_learned{false};
+  int flags = 0;
+  std::vector<int> written;
+  int accumulate_at = -1;
+  std::vector<int> hidden;
+  int hidden_flag = -1;
+  std::vector<int> workspaces;
+  PyObject* known = nullptr;  // What Python knows of it; lives as long as the process.
+
+  bool is(Flag flag) const { return (flags & flag) != 0; }
+};
+
+struct Layout {
+  int32_t number;
+  bool fills_storage;
+};
+
+constexpr int64_t EXTERNAL = -1;
+
+// What is known of one storage. Its address is not used again while the weak reference is held.
+struct StorageState {
+  explicit StorageState(const c10::Storage& storage)
+      : key(storage.unsafeGetStorageImpl()), reference(storage.getWeakStorageImpl()) {}
+
+  c10::StorageImpl* key;
+  c10::weak_intrusive_ptr<c10::StorageImpl> reference;
+  int64_t record = EXTERNAL;
+  int32_t output = 0;
+  bool is_foreign = false;
+  bool is_shared = false;
+  // A parameter that lies here and is known to be one.
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameter;
+  py::object layouts = py::none(), digest = py::bytes(""), view = py::none(), lifted = py::none(), writer = py::none();
+};
+
+// A table of the storages that records have touched.
+class StorageTable {
+ public:
+  std::shared_ptr<StorageState> known(const at::Tensor& tensor) const {
+    auto found = states_.find(tensor.storage().unsafeGetStorageImpl());
+    return found == states_.end() ? nullptr : found->second;
+  }
+
+  // Describe says of a storage that PyTorch did not allocate itself whether processes share it.
+  template <class Describe>
+  StorageState& state(const at::Tensor& tensor, Describe describe) {
+    const c10::Storage& storage = tensor.storage();
+    auto found = states_.find(storage.unsafeGetStorageImpl());
+    if (found != states_.end()) return *found->second;
+    auto made = std::make_shared<StorageState>(storage);
+    const bool is_ordinary =
+        storage.resizable() && storage.device_type() == c10::kCPU &&
+        (storage.data() == nullptr || storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter());
+    if (!is_ordinary) {
+      made->is_shared = describe();
+      made->is_foreign = made->is_shared || !storage.resizable();
+    }
+    if (states_.size() >= sweep_at_) sweep();
+    return *states_.emplace(storage.unsafeGetStorageImpl(), made).first->second;
+  }
+
+  std::shared_ptr<StorageState> shared(const at::Tensor& tensor) { return states_.at(tensor.storage().unsafeGetStorageImpl()); }
+
+  std::vector<std::shared_ptr<StorageState>> all() const {
+    std::vector<std::shared_ptr<StorageState>> found;
+    for (const auto& [key, state] : states_) found.push_back(state);
+    return found;
+  }
+
+  void written_elsewhere(c10::StorageImpl* key) {
+    auto found = states_.find(key);
+    if (found == states_.end()) return;
+    found->second->record = EXTERNAL;
+    found->second->is_foreign = true;
+  }
+
+ private:
+  static constexpr size_t NEW_BETWEEN_SWEEPS = 256;
+
+  void sweep() {
+    for (auto at = states_.begin(); at != states_.end();) {
+      if (at->second->reference.expired()) at = states_.erase(at);
+      else ++at;
+    }
+    sweep_at_ = states_.size() + std::max(NEW_BETWEEN_SWEEPS, states_.size() / 2);
+  }
+
+  std::unordered_map<c10::StorageImpl*, std::shared_ptr<StorageState>> states_;
+  size_t sweep_at_ = NEW_BETWEEN_SWEEPS;
+};
+
+// From the number of a node of the autograd graph to the forward record that made it; see `modules.ForwardLinks`.
+struct Link {
+  int64_t record = -1;
+  int32_t stack = -1;
+  int32_t module = -1;
+};
+
+class ForwardLinks {
+ public:
+  int64_t last = -1;
+  std::optional<Link> newest;
+  std::optional<Link> wrote_view;
+
+  void add(int64_t sequence, Link link) {
+    if (last != sequence - 1 && last >= 0) {
+      int64_t first = std::max(last, sequence - 1 - MOST_SKIPPED);
+      for (int64_t number = first; number < sequence - 1; ++number)
+        // The node of a write into a view was counted with the write; the view is made anew by whoever asks next.
+        new_.emplace(number, wrote_view && number == first ? *wrote_view : link);
+    }
+    last = sequence;
+    newest = link;
+    wrote_view.reset();
+    new_.emplace(sequence - 1, link);
+    if (new_.size() >= MOST_LINKS) age();
+  }
+
+  Link of(int64_t sequence) const {
+    auto found = new_.find(sequence);
+    if (found != new_.end()) return found->second;
+    found = old_.find(sequence);
+    return found != old_.end() ? found->second : Link{};
+  }
+
+  void age() {
+    old_ = std::move(new_);
+    new_.clear();
+  }
+
+ private:
+  static constexpr int64_t MOST_SKIPPED = 8;
+  static constexpr size_t MOST_LINKS = 200000;
+  std::unordered_map<int64_t, Link> new_, old_;
+};
+
+struct InputEdge {
+  int64_t record;
+  int32_t output;
+  int8_t access;
+  int32_t layout;
+};
+
+struct InputDigest {
+  int32_t position;
+  Digest digest;
+};
+
+struct Output {
+  int32_t layout;
+  Digest digest;
+};
+
+struct Cells {
+  int32_t thread, step;
+  int8_t phase, role;
+  int32_t op, module, stack;
+  int64_t forward;
+  int32_t forward_stack, arguments;
+};
+
+#pragma pack(push, 1)
+struct InputRow {
+  int64_t record;
+  int32_t output;
+  int8_t access;
+  int32_t layout;
+};
+struct DigestRow {
+  int32_t number;
+  Digest digest;
+};
+#pragma pack(pop)
+
+// Puts rows into the memory of a spool, as `trace.spool.Spool.append` does.
+class Rows {
+ public:
+  bool is_attached() const { return memory_ != nullptr; }
+
+  void attach(const py::buffer& memory, const py::buffer& counts, const std::vector<int64_t>& offsets,
+              const std::vector<int64_t>& sizes, int64_t record_capacity, int64_t child_capacity, int64_t count_at,
+              int64_t first_at) {
+    const std::vector<int64_t> expected{PACKED_RECORD, sizeof(InputRow), sizeof(DigestRow), sizeof(DigestRow), sizeof(Digest)};
+    if (sizes != expected) throw std::runtime_error("rows of the spool have another size");
+    detach();
+    held_ = py::make_tuple(memory, counts);
+    memory_info_ = std::make_unique<py::buffer_info>(memory.request(true));
+    counts_info_ = std::make_unique<py::buffer_info>(counts.request(true));
+    memory_ = static_cast<char*>(memory_info_->ptr);
+    counts_ = static_cast<int64_t*>(counts_info_->ptr);
+    offsets_ = offsets;
+    record_capacity_ = record_capacity;
+    child_capacity_ = child_capacity;
+    count_at_ = count_at;
+    first_at_ = first_at;
+  }
+
+  void detach() {
+    memory_ = nullptr;
+    memory_info_.reset();
+    counts_info_.reset();
+    held_ = py::object();
+  }
+
+  // The number of the record; -1 if there is no room.
+  template <class Edges, class Digests, class Outputs>
+  int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, const Outputs& outputs, const Digest* generator) {
+    const int64_t row = counts_[0];
+    const int64_t ends[4] = {
+        counts_[1] + static_cast<int64_t>(edges.size()), counts_[2] + static_cast<int64_t>(digests.size()),
+        counts_[3] + static_cast<int64_t>(outputs.size()), counts_[4] + (generator != nullptr ? 1 : 0)};
+    if (row >= record_capacity_) return -1;
+    for (int64_t end : ends)
+      if (end > child_capacity_) return -1;
+    char* at = memory_ + offsets_[1] + counts_[1] * static_cast<int64_t>(sizeof(InputRow));
+    for (const InputEdge& edge : edges) {
+      const InputRow cell{edge.record, edge.output, edge.access, edge.layout};
+      at = put(at, &cell, sizeof cell);
+    }
+    at = memory_ + offsets_[2] + counts_[2] * static_cast<int64_t>(sizeof(DigestRow));
+    for (const InputDigest& digest : digests) {
+      const DigestRow cell{digest.position, digest.digest};
+      at = put(at, &cell, sizeof cell);
+    }
+    at = memory_ + offsets_[3] + counts_[3] * static_cast<int64_t>(sizeof(DigestRow));
+    for (const Output& output : outputs) {
+      const DigestRow cell{output.layout, output.digest};
+      at = put(at, &cell, sizeof cell);
+    }
+    if (generator != nullptr)
+      put(memory_ + offsets_[4] + counts_[4] * static_cast<int64_t>(sizeof(Digest)), generator->data(), sizeof(Digest));
+    put_record(memory_ + offsets_[0] + row * PACKED_RECORD, cells, ends);
+    for (int list = 0; list < 4; ++list) counts_[1 + list] = ends[list];
+    counts_[0] = row + 1;
+    // Readers take as many records for whole as this says.
+    std::atomic_signal_fence(std::memory_order_release);
+    const uint32_t count = static_cast<uint32_t>(row + 1);
+    put(memory_ + count_at_, &count, sizeof count);
+    uint64_t first;
+    std::memcpy(&first, memory_ + first_at_, sizeof first);
+    return static_cast<int64_t>(first) + row;
+  }
+
+ private:
+  static constexpr int64_t PACKED_RECORD = 54;
+
+  static char* put(char* at, const void* data, size_t size) {
+    std::memcpy(at, data, size);
+    return at + size;
+  }
+
+  static void put_record(char* at, const Cells& cells, const int64_t (&ends)[4]) {
+    at = put(at, &cells.thread, 4);
+    at = put(at, &cells.step, 4);
+    at = put(at, &cells.phase, 1);
+    at = put(at, &cells.role, 1);
+    at = put(at, &cells.op, 4);
+    at = put(at, &cells.module, 4);
+    at = put(at, &cells.stack, 4);
+    at = put(at, &cells.forward, 8);
+    at = put(at, &cells.forward_stack, 4);
+    at = put(at, &cells.arguments, 4);
+    for (int64_t end : ends) {
+      const int32_t cell = static_cast<int32_t>(end);
+      at = put(at, &cell, 4);
+    }
+  }
+
+  char* memory_ = nullptr;
+  int64_t* counts_ = nullptr;
+  py::object held_;
+  std::unique_ptr<py::buffer_info> memory_info_, counts_info_;
+  std::vector<int64_t> offsets_;
+  int64_t record_capacity_ = 0, child_capacity_ = 0, count_at_ = 0, first_at_ = 0;
+};
+
+}  // namespace determinism
