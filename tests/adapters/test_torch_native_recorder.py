@@ -1,0 +1,286 @@
+"""The recorder below Python makes the records that the dispatch mode makes, and says where it cannot be used."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from determinism.digest import digest_bytes
+from determinism.frameworks.torch.native import library
+from determinism.frameworks.torch.tensor_bytes import digest_tensor
+from determinism.trace.opening import open_trace
+from determinism.types import Verdict
+from tests.torch_recorders import differences, record_lines, record_with
+from tests.torch_runs import compare_program
+from tests.torch_training import batches, mlp, train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> Any:
+    """The library; where it cannot be built, these tests are counted as not run, with the reason."""
+    try:
+        library.build(print)
+        return library.load()
+    except library.NotNative as reason:
+        pytest.skip(f"the native recorder cannot be built here: {reason}")
+
+
+def perceptron() -> Any:
+    net = mlp()
+    return train(net, batches(), lambda x, y: F.cross_entropy(net(x), y))
+
+
+def _convolutions() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
+    )
+
+
+def convolutions() -> Any:
+    net = _convolutions()
+    images = [(torch.randn(2, 3, 8, 8), torch.randint(5, (2,))) for _ in range(2)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    return train(net, images, lambda x, y: F.cross_entropy(net(x), y), optimizer)
+
+
+def autocast() -> Any:
+    net = _convolutions()
+    images = [(torch.randn(2, 3, 8, 8), torch.randint(5, (2,)))]
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = net(x) @ torch.randn(5, 5)
+        return F.cross_entropy(made.float(), y)
+
+    return train(net, images, loss)
+
+
+def recurrent() -> Any:
+    torch.manual_seed(0)
+    net = nn.LSTM(4, 4, num_layers=2, batch_first=True, dropout=0.2)
+    return train(net, [(torch.randn(2, 3, 4),) for _ in range(2)], lambda x: net(x)[0].sum())
+
+
+def optimizers() -> Any:
+    made = []
+    for kind, options in (
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.RMSprop, {"foreach": False}),
+    ):
+        net = mlp()
+        optimizer = kind(net.parameters(), lr=0.01, **options)  # type: ignore[operator]
+        made += train(net, batches(2), lambda x, y, net=net: F.cross_entropy(net(x), y), optimizer)
+    return made
+
+
+def draws() -> Any:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randn(3), torch.rand(3, generator=generator), torch.randperm(5), torch.empty(3).normal_(generator=generator),
+        torch.multinomial(torch.ones(4), 2), F.dropout(torch.ones(9)),
+    ]  # fmt: skip
+
+
+def memory_of_others() -> Any:
+    array = np.ones(3, dtype="f4")
+    taken = torch.from_numpy(array)
+    before = taken + 1
+    array[:] = 5
+    after = taken * 2
+    after.numpy()[0] = 9
+    shared = torch.zeros(3).share_memory_().add_(1)
+    return [before, after, after + 1, torch.tensor([1.0, 2.0]), after.sum().item(), bool((after > 0).all()), shared * 2]
+
+
+def sparse_quantized_nested() -> Any:
+    weight = torch.randn(4, 2, requires_grad=True)
+    torch.sparse.mm(torch.eye(4).to_sparse(), weight).sum().backward()
+    quantized = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([torch.randn(2), torch.randn(3)])
+    return [weight.grad, quantized.dequantize(), nested.to_padded_tensor(0.0)]
+
+
+def partial_writes() -> Any:
+    x = torch.zeros(6)
+    x[2:4] = 1
+    x[torch.tensor([0, 1])] = 3
+    x.index_put_((torch.tensor([1, 1]),), torch.ones(2), accumulate=True)
+    x[x > 0] += 1
+    made = torch.empty(6)
+    torch.add(x, 1, out=made)
+    return [x, made, x.masked_fill(x > 1, 0), torch.sort(x), torch.linalg.svd(torch.randn(3, 3))]
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def own_function_and_checkpoint() -> Any:
+    net, x = mlp(), torch.randn(4, 6, requires_grad=True)
+    for reentrant in (False, True):
+        checkpoint(net, Square.apply(x), use_reentrant=reentrant).sum().backward()
+    return x.grad
+
+
+def transforms() -> Any:
+    derivative = torch.func.jvp(lambda a: (a.sin() * a).sum(), (torch.randn(3),), (torch.ones(3),))
+    return [derivative, torch.func.vmap(lambda a: (a * a).sum())(torch.randn(4, 3))]
+
+
+def torchscript() -> Any:
+    # PyTorch keeps what it made of a function: each recorder has one of its own.
+    def scripted(x: Tensor) -> Tensor:
+        y = x.sin()
+        for _ in range(2):
+            y = y * x
+        return y
+
+    x, function = torch.randn(3, requires_grad=True), torch.jit.script(scripted)
+    for _ in range(3):
+        function(x).sum().backward()
+    return x.grad
+
+
+def views() -> Any:
+    x = torch.randn(4, 4, requires_grad=True)
+    y = x.clone()
+    y[0].mul_(2)
+    y[:, 1].fill_(3)
+    y.t().add_(1)
+    (y.t() * y).sum().backward()
+    return x.grad
+
+
+def failing_ops() -> Any:
+    with pytest.raises(RuntimeError):
+        torch.randn(3) @ torch.randn(4)
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError):
+        torch.add(x, torch.ones(2), out=x)
+    return x + 1
+
+
+SAME = (
+    perceptron, convolutions, autocast, recurrent, optimizers, draws, memory_of_others, sparse_quantized_nested, partial_writes,
+    own_function_and_checkpoint, transforms, torchscript, views, failing_ops,
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", SAME, ids=lambda program: program.__name__)
+def test_both_recorders_make_the_same_records(program: Callable[[], Any], tmp_path: Path) -> None:
+    lines, results = {}, {}
+    for recorder in ("python", "native"):
+        torch.manual_seed(1)
+        results[recorder] = record_with(recorder, program, tmp_path / recorder)
+        lines[recorder] = [_as_under_a_mode(line) for line in record_lines(tmp_path / recorder)]
+
+    assert len(lines["native"]) > 3
+    assert differences(lines["python"], lines["native"]) == []
+    assert results["python"] == results["native"]
+    assert blind_spots(tmp_path / "python") == blind_spots(tmp_path / "native")
+
+
+def _as_under_a_mode(line: str) -> str:
+    """The engine adds up gradients in place where no mode is active."""
+    return re.sub(r"^(\d+ OP add)_(\.Tensor\(\) .* BACKWARD )", r"\1\2", line)
+
+
+def blind_spots(folder: Path) -> list[Any]:
+    return [spot for process in open_trace(folder).processes for spot in process.description["blind_spots"]]
+
+
+def test_an_op_that_only_one_run_makes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
+    values = iter([1.0, 2.0])
+
+    def program() -> Any:
+        return torch.ones(3) * next(values)
+
+    assert compare_program(program, tmp_path).verdict is Verdict.DIFFERENT
+
+
+def test_what_fails_here_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("determinism.frameworks.torch.native.recorder.NativeRecorder.native_value", lambda *_: 1 / 0)
+    record_with("native", lambda: torch.ones(3).sum().item(), tmp_path / "trace")
+
+    (spot,) = blind_spots(tmp_path / "trace")
+    assert (spot["id"], spot["what"]) == ("handler-failed", "aten::_local_scalar_dense")
+    assert "ZeroDivisionError" in spot["reason"]
+
+
+def test_no_tensor_is_kept_alive(tmp_path: Path) -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+    def program() -> None:
+        x = torch.randn(100, requires_grad=True)
+        (x * x).sum().backward()
+
+    record_with("native", program, tmp_path / "first")
+    before = count()
+    record_with("native", program, tmp_path / "second")
+    assert count() == before
+
+
+def test_digests_are_those_of_python(built: Any) -> None:
+    for length in (0, 1, 3, 16, 129, 241, 1024, 4097, 1 << 17):
+        data = bytes(range(256)) * (length // 256 + 1)
+        assert built.digest(data[:length]) == digest_bytes(data[:length]), length
+    block = torch.randn(6, 5, 4)
+    for tensor in (block, block.transpose(0, 2), block[:, 1], block[::2], block[:0], block[1:]):
+        assert built.digest_tensor(tensor) == digest_tensor(tensor), tensor.stride()
+
+
+def test_the_python_recorder_takes_over_and_the_trace_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "find", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
+    compare_program(lambda: torch.ones(3) + 1, tmp_path)
+
+    (process,) = open_trace(tmp_path / "first").processes
+    assert process.description["recorder"] == "python"
+    assert "no C++ compiler was found" in process.description["recorder_reason"]
+
+
+def test_a_library_that_others_may_write_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "determinism" / "native"
+    folder.mkdir(parents=True, mode=0o700)
+    path = folder / f"{library._key()}.so"
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    assert library.find() == path
+    path.chmod(0o666)
+    assert library.find() is None
+
+
+def test_a_library_for_another_version_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = library._key()
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    library._key.cache_clear()
+    try:
+        assert library._key() != key
+    finally:
+        library._key.cache_clear()
