@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from determinism.digest import digest_bytes
-from determinism.frameworks.torch.native import library
+from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.trace.opening import open_trace
 from determinism.types import Verdict
@@ -221,7 +221,7 @@ def test_an_op_that_only_one_run_makes_is_found(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_fails_here_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("determinism.frameworks.torch.native.recorder.NativeRecorder.native_value", lambda *_: 1 / 0)
+    monkeypatch.setattr("determinism.frameworks.torch.native_recorder.NativeRecorder.native_value", lambda *_: 1 / 0)
     record_with("native", lambda: torch.ones(3).sum().item(), tmp_path / "trace")
 
     (spot,) = blind_spots(tmp_path / "trace")

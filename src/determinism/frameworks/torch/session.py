@@ -29,7 +29,7 @@ from determinism.frameworks.torch.hooks import (
     record_held,
     watch_captures,
 )
-from determinism.frameworks.torch.native.choice import recorder_for
+from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
 from determinism.frameworks.tracebacks import hide_own_frames

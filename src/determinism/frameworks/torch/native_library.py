@@ -29,7 +29,7 @@ import torch
 from determinism.digest import digest_bytes, digest_many
 
 MODULE = "_determinism_observer"
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent / "native"
 _SOURCES = ("observer.cpp", "tables.h", "digest.c")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
 """Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""

@@ -7,6 +7,8 @@ CPU goes through `native_before` and `native_after`, which do what the handler o
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,16 +16,18 @@ from typing import Any, NamedTuple
 import torch
 
 from determinism.digest import digest_text
+from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
 from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, StorageTable, Stream
+from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
-from determinism.frameworks.torch.recorder import Recorder, Threads
+from determinism.frameworks.torch.recorder import ModeRecorder, Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo
 from determinism.trace.schema import Meaning
 from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
 from determinism.trace.writer import ProcessWriter
-from determinism.types import NO_DIGEST
+from determinism.types import NO_DIGEST, Level
 
 _storage_of = torch._C.TensorBase.untyped_storage
 _FLAGS = (
@@ -324,3 +328,41 @@ class NativeRecorder(Recorder):
             self._after(traits, self.stream.op_number(op.name), args, kwargs, looked, generator, result)
         except Exception as error:
             self.failed(traits.name, error)
+
+
+# Chooses what records the ops of this process: the observer below Python, or a dispatch mode.
+
+VARIABLE = "DETERMINISM_RECORDER"
+"""Environment variable that chooses."""
+DEFAULT = "python"
+
+
+def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
+    """The recorder of the main thread, and why it is not the native one; empty if it is.
+
+    Args:
+        level: What is recorded.
+        paranoid: Whether every input is digested.
+    """
+    facts = {"tracks_ops": level is Level.OP, "paranoid": paranoid}
+    try:
+        _check_wanted(level)
+        if native_library.find() is None:
+            native_library.build(_say)
+        return NativeRecorder(native_library.load(), **facts), ""
+    except NotNative as reason:
+        return ModeRecorder(**facts), str(reason)
+
+
+def _check_wanted(level: Level) -> None:
+    chosen = os.environ.get(VARIABLE) or DEFAULT
+    if chosen not in ("native", "python"):
+        raise NotNative(f"{VARIABLE}={chosen} is neither native nor python")
+    if chosen == "python":
+        raise NotNative(f"{VARIABLE}=native would choose the native one")
+    if level is not Level.OP:
+        raise NotNative(f"at level {level} no ops are recorded")
+
+
+def _say(line: str) -> None:
+    print(f"determinism: {line}", file=sys.stderr)

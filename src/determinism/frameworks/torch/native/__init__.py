@@ -1,1 +1,0 @@
-"""Recording below Python: an observer in C++, what builds it, and the recorder that it works for."""
