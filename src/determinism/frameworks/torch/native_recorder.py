@@ -175,7 +175,7 @@ class NativeRecorder(Recorder):
 
     @property
     def wake(self) -> Callable[[Any], None] | None:
-        """See `Attention.wake`."""
+        """See `RecordingGuard.wake`."""
         return self._wake
 
     @wake.setter
