@@ -144,12 +144,16 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
             yield site_entry(site, Section.CAUSE)
         for number, fix in enumerate(belonging[:MOST_FIXES]):
             yield from _fix_entries(fix, "or" if number else "fix", command)
-    possible = [cause for cause in causes if cause["status"] == "possible"]
-    for number, cause in enumerate(possible[:MOST_POSSIBLE]):
-        place = f", {line_of(cause['sites'][0])}" if cause["sites"] else ""
-        yield Entry(f"{cause['title']}{place}", "" if number else "possible causes", Section.CAUSE)
+    possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
+    for number, text in enumerate(possible[:MOST_POSSIBLE]):
+        yield Entry(text, "" if number else "possible causes", Section.CAUSE)
     if len(possible) > MOST_POSSIBLE:
         yield Entry(f"and {counted(len(possible) - MOST_POSSIBLE, 'more')}", section=Section.CAUSE)
+
+
+def _possible(cause: Document) -> str:
+    place = f", {line_of(cause['sites'][0])}" if cause["sites"] else ""
+    return f"{cause['title']}{place}"
 
 
 def _title(cause: Document, content: Document) -> str:

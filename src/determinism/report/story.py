@@ -510,6 +510,10 @@ def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
             yield from _in(Section.PLACE, section)
     else:
         yield from answer(content)
+        first = comparison.first_divergence
+        if first is not None and first.kind is None:
+            # Without a kind the answer is poor; this says why, and what to do.
+            yield Entry(kind_sentence(first, comparison.level), "kind", Section.PLACE)
         yield from _in(Section.PLACE, parting_entries(comparison))
         yield from _in(Section.PLACE, growth_entries(comparison))
     yield from _in(Section.NOTES, limiting_entries(comparison))
