@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from determinism.comparison.result import (
     BlindSpot,
     Comparison,
     DeadDifference,
+    Diagnosis,
     Divergence,
     Evidence,
     OutputDifference,
@@ -108,13 +110,15 @@ def make_recorded(**changes: Any) -> Recorded:
 
 
 def make_comparison(**changes: Any) -> Comparison:
-    """Two runs that were the same."""
+    """Two runs that were the same; changes may name parts of its diagnosis as well."""
     fields: dict[str, Any] = {
         "verdict": Verdict.SAME,
         "runs": [make_run(1), make_run(2)],
         "recorded": make_recorded(),
     }
-    return Comparison(**{**fields, **changes})
+    of_diagnosis = {one.name for one in dataclasses.fields(Diagnosis)}
+    diagnosis = Diagnosis(**{name: changes.pop(name) for name in of_diagnosis & changes.keys()})
+    return Comparison(**{**fields, "diagnosis": diagnosis, **changes})
 
 
 def make_different(**changes: Any) -> Comparison:

@@ -11,14 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
+    from determinism.comparison.result import BatchFindings as BatchFindings
     from determinism.comparison.result import BatchKind as BatchKind
-    from determinism.comparison.result import BatchRows as BatchRows
     from determinism.comparison.result import BlindSpot as BlindSpot
     from determinism.comparison.result import Cause as Cause
     from determinism.comparison.result import Comparison as Comparison
     from determinism.comparison.result import Course as Course
     from determinism.comparison.result import Dataflow as Dataflow
     from determinism.comparison.result import DeadDifference as DeadDifference
+    from determinism.comparison.result import Diagnosis as Diagnosis
     from determinism.comparison.result import Divergence as Divergence
     from determinism.comparison.result import Evidence as Evidence
     from determinism.comparison.result import Experiment as Experiment
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from determinism.comparison.result import OutputDifference as OutputDifference
     from determinism.comparison.result import Parting as Parting
     from determinism.comparison.result import Recorded as Recorded
+    from determinism.comparison.result import ResumeFindings as ResumeFindings
     from determinism.comparison.result import RowDifference as RowDifference
     from determinism.comparison.result import RunSummary as RunSummary
     from determinism.comparison.result import Status as CauseStatus
@@ -89,14 +91,15 @@ if TYPE_CHECKING:
 _MODULES = {
     "determinism.batch.session": ("check_batch_invariance",),
     "determinism.comparison.result": (
+        "BatchFindings",
         "BatchKind",
-        "BatchRows",
         "BlindSpot",
         "Cause",
         "Comparison",
         "Course",
         "Dataflow",
         "DeadDifference",
+        "Diagnosis",
         "Divergence",
         "Evidence",
         "Experiment",
@@ -113,6 +116,7 @@ _MODULES = {
         "OutputDifference",
         "Parting",
         "Recorded",
+        "ResumeFindings",
         "RowDifference",
         "RunSummary",
         "StepSpan",
@@ -190,8 +194,8 @@ __all__ = [
     "Audit",
     "Base",
     "Basis",
+    "BatchFindings",
     "BatchKind",
-    "BatchRows",
     "BlindSpot",
     "Cause",
     "CauseStatus",
@@ -201,6 +205,7 @@ __all__ = [
     "DeadDifference",
     "DeterminismError",
     "Device",
+    "Diagnosis",
     "Direction",
     "Divergence",
     "Effect",
@@ -233,6 +238,7 @@ __all__ = [
     "Recorded",
     "Recording",
     "Remaining",
+    "ResumeFindings",
     "RowDifference",
     "RunSummary",
     "Seeds",

@@ -34,7 +34,7 @@ def test_a_function_that_takes_rows_together_is_different() -> None:
 
     assert comparison.verdict is Verdict.DIFFERENT
     assert comparison.first_divergence is not None and comparison.first_divergence.kind is None
-    assert comparison.fixes == []
+    assert not comparison.fixes
 
 
 def test_batch_norm_of_keras_depends_on_its_mode() -> None:

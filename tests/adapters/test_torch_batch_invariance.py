@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import determinism
-from determinism.comparison.result import BatchKind, BatchRows, Comparison
+from determinism.comparison.result import BatchFindings, BatchKind, Comparison
 from determinism.errors import UsageError
 from determinism.types import Kind, Verdict
 from tests.torch_runs import line_of
@@ -35,7 +35,7 @@ def rows() -> torch.Tensor:
 
 def checked(
     function: Callable[[Any], Any], batch: Any, sizes: tuple[int, ...] = (2, 8, 24)
-) -> tuple[Comparison, BatchRows]:
+) -> tuple[Comparison, BatchFindings]:
     comparison = determinism.check_batch_invariance(function, batch, sizes=sizes)
     assert comparison.batch is not None
     spots = [spot for spot in comparison.recorded.blind_spots if spot.identifier == "handler-failed"]
@@ -185,7 +185,7 @@ def test_random_numbers_that_no_mode_switches_off_have_no_cure() -> None:
 
     assert comparison.verdict is Verdict.DIFFERENT and comparison.first_divergence is not None
     assert comparison.first_divergence.op == "aten::rand"
-    assert comparison.fixes == [] and [one.verified for one in found.tried] == [False]
+    assert not comparison.fixes and [one.verified for one in found.tried] == [False]
     assert [cause.identifier for cause in comparison.causes] == ["random"]
 
 

@@ -43,7 +43,7 @@ def test_the_child_that_differs_has_the_key_of_the_first_run(tmp_path: Path, arg
 
     comparison = compared(tmp_path, write)
     assert (first_of(comparison).process, first_of(comparison).kind) == ("main.2", Kind.OP)
-    assert comparison.divergences == []
+    assert not comparison.divergences
 
 
 def test_a_child_that_only_one_run_has_is_missed(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_trace_of_an_earlier_version_differs_only_in_what_both_know(tmp_path: 
         "environment": {"python": "3.11", "package torch": "2.13.0", "gpus": "none", "variable OMP_NUM_THREADS": "1"}
     }
     comparison = compared(tmp_path, {"weights": [(1, 2, 3, 4)], **earlier}, {"weights": [(1, 2, 3, 4)], **later})
-    assert comparison.environment == [
+    assert [*comparison.environment] == [
         ("variable OMP_NUM_THREADS", "not set", "1"),
         ("package torch", "2.12.0", "2.13.0"),
     ]

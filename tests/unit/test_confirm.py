@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Comparison, Divergence, ValueExample
-from determinism.diagnose.confirm import confirm, needs_confirmation
+from determinism.comparison.result import Divergence, ValueExample
+from determinism.diagnose.confirm import confirmed, needs_confirmation
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_output
 
@@ -29,16 +29,16 @@ def unseen(**changes: Any) -> Any:
     )
 
 
-def confirmed(*outputs: dict[str, Any], changed: tuple[int, ...] = (), of: tuple[Any, ...] = (unseen(),)) -> Divergence:
+def looked_at(*outputs: dict[str, Any], changed: tuple[int, ...] = (), of: tuple[Any, ...] = (unseen(),)) -> Divergence:
     comparison = make_different(first_divergence=make_divergence(inputs_equal=None, outputs=of))
-    confirm(comparison, {"changed_inputs": list(changed), "repeats": 100, "outputs": list(outputs)})
+    comparison = confirmed(comparison, {"changed_inputs": list(changed), "repeats": 100, "outputs": list(outputs)})
     assert comparison.first_divergence is not None
-    assert comparison.missed_in_confirming_run is False
+    assert comparison.diagnosis.missed_in_confirming_run is False
     return comparison.first_divergence
 
 
 def test_an_op_that_varied() -> None:
-    first = confirmed(VARIED)
+    first = looked_at(VARIED)
     assert (first.kind, first.inputs_equal) == (Kind.OP, True)
     (output,) = first.outputs
     assert (output.repeats, output.distinct, output.elements_different, output.max_ulp, output.max_abs) == (
@@ -65,7 +65,7 @@ def test_an_op_that_varied() -> None:
     ],
 )
 def test_what_it_varies_with(counts: dict[str, int], detail: str) -> None:
-    first = confirmed({**VARIED, **counts})
+    first = looked_at({**VARIED, **counts})
     assert detail in first.detail
     (output,) = first.outputs
     assert {name: getattr(output, name) for name in counts} == counts
@@ -73,27 +73,26 @@ def test_what_it_varies_with(counts: dict[str, int], detail: str) -> None:
 
 def test_outputs_are_told_apart_by_their_position() -> None:
     others = ({"position": 0, "distinct": 1}, {**VARIED, "position": 2})
-    first = confirmed(*others, of=(unseen(position=2), unseen(position=3)))
+    first = looked_at(*others, of=(unseen(position=2), unseen(position=3)))
     assert [output.distinct for output in first.outputs] == [5, None]
 
 
 def test_an_op_that_was_not_repeated() -> None:
-    first = confirmed()
+    first = looked_at()
     assert (first.inputs_equal, first.outputs) == (True, (unseen(),))
     assert first.detail.endswith("it was not repeated.")
 
 
 def test_an_input_that_was_changed() -> None:
-    first = confirmed(changed=(1,))
+    first = looked_at(changed=(1,))
     assert (first.kind, first.inputs_equal) == (Kind.MUTATION, False)
 
 
 def test_a_run_that_did_not_come_to_the_record() -> None:
-    comparison: Comparison = make_different()
-    before = comparison.first_divergence
-    confirm(comparison, None)
-    assert comparison.missed_in_confirming_run is True
-    assert comparison.first_divergence == before
+    before = make_different()
+    after = confirmed(before, None)
+    assert after.diagnosis.missed_in_confirming_run is True
+    assert after.first_divergence == before.first_divergence
 
 
 @pytest.mark.parametrize(

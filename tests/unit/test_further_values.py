@@ -11,7 +11,7 @@ import pytest
 
 from determinism.comparison.result import Comparison, Divergence, InputDifference, ValueExample
 from determinism.comparison.values import ValueDifference, difference
-from determinism.diagnose.confirm import add_values, needs_values
+from determinism.diagnose.confirm import needs_values, with_further_values
 from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors
 from determinism.types import Kind
@@ -136,8 +136,7 @@ def compared(
         elif content is not None:
             write_tensors(place / CAPTURED_OUTPUTS_FILE, content, about={})
     comparison = make_different(first_divergence=divergence(), **changes)
-    add_values(comparison, kept, reason, {})
-    return comparison
+    return with_further_values(comparison, kept, reason, {})
 
 
 def test_values_are_added(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def with_inputs(folder: Path, inputs: tuple[InputDifference, ...], paths: dict[s
         write_tensors(place / CAPTURED_INPUTS_FILE, tensors, about={})
         kept.append(place)
     comparison = make_different(first_divergence=divergence(inputs=inputs))
-    add_values(comparison, kept, None, paths)
+    comparison = with_further_values(comparison, kept, None, paths)
     assert comparison.first_divergence is not None
     return comparison.first_divergence.inputs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,12 @@ class Pretended:
         return Trial(intervention, 2, trial.verdict, trial.divergence, step_seconds=1.0, sources=self.sources)
 
 
-def investigated(program: Pretended, **options: Any) -> Comparison:
-    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=program.divergences[0][0])
-    Investigation(comparison, program, **options).run()
-    return comparison
+def investigated(program: Pretended, *, environment: Sequence[tuple[str, str, str]] = (), **options: Any) -> Comparison:
+    first = program.divergences[0][0]
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=first, environment=environment)
+    investigation = Investigation(comparison, program, **options)
+    investigation.run()
+    return replace(comparison, diagnosis=investigation.diagnosis)
 
 
 def found(comparison: Comparison) -> list[tuple[str, str]]:
@@ -287,8 +289,8 @@ def test_without_fixes_no_line_is_changed(tmp_path: Path) -> None:
 
 def test_where_nothing_helps_no_cause_is_confirmed_and_that_is_said() -> None:
     comparison = investigated(Pretended([(divergence(), ["nothing that can be fixed"])], [used(CLOCK)]))
-    assert comparison.causes == [] and comparison.fixes == []
-    assert comparison.diagnosis == "No experiment made the difference go away."
+    assert not comparison.causes and not comparison.fixes
+    assert comparison.diagnosis.limit == "No experiment made the difference go away."
     assert len(comparison.experiments) > 10
 
 
@@ -302,12 +304,14 @@ def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
             return replace(super().probe(intervention), unprobed=unprobed, failure=self.failure)
 
     never: list[str | FixedSource] = ["nothing that can be fixed"]
-    told = investigated(Unseen([(divergence(), never)])).diagnosis
+    told = investigated(Unseen([(divergence(), never)])).diagnosis.limit
     assert told is not None and told.startswith(
         "No experiment made the difference go away. Of a.pyc nothing could be noted"
     )
     assert "d.pyc" not in told and told.endswith("So it is of 1 more.")
-    failed = investigated(Unseen([(divergence(), never)], failure="the program ended with signal SIGSEGV.")).diagnosis
+    failed = investigated(
+        Unseen([(divergence(), never)], failure="the program ended with signal SIGSEGV.")
+    ).diagnosis.limit
     assert failed is not None and failed.endswith("could not be looked at: the program ended with signal SIGSEGV.")
 
 
@@ -338,9 +342,8 @@ def test_no_patch_is_tried_where_deterministic_algorithms_help() -> None:
 
 
 def test_runs_that_agree_where_the_stored_one_was_left_out_had_other_surroundings() -> None:
-    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
-    comparison.environment = [("torch", "2.12.0", "2.13.0")]
-    Investigation(comparison, Pretended([(divergence(), [])])).run()
+    surroundings = [("torch", "2.12.0", "2.13.0")]
+    comparison = investigated(Pretended([(divergence(), [])]), environment=surroundings)
     assert found(comparison) == [("environment-difference", "likely")]
 
 
@@ -348,7 +351,7 @@ def test_when_the_time_is_up_what_is_known_stays() -> None:
     program = Pretended([(divergence(10), [LISTING]), (divergence(50, line=30), ["memory"])], [used(LISTING)], 12)
     comparison = investigated(program)
     assert found(comparison)[0] == ("listing-order", "confirmed")
-    assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
+    assert comparison.diagnosis.limit is not None and "--budget" in comparison.diagnosis.limit
     assert not any(fix.verified for fix in comparison.fixes)
 
 
@@ -361,9 +364,10 @@ def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> Non
 
     listing = FixedSource("read.py", 3, "listing")
     comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
+    investigation = Investigation(comparison, Interrupted([(divergence(), [listing])], [used(listing)]))
     with pytest.raises(LaunchError):
-        Investigation(comparison, Interrupted([(divergence(), [listing])], [used(listing)])).run()
-    assert found(comparison) == [("listing-order", "possible")]
+        investigation.run()
+    assert found(replace(comparison, diagnosis=investigation.diagnosis)) == [("listing-order", "possible")]
 
 
 def test_what_is_seldom_different_needs_more_equal_runs() -> None:
@@ -391,5 +395,14 @@ def test_what_differed_is_still_named_when_the_time_is_used_up() -> None:
     place = FixedSource("/p/train.py", 7, "queue-order")
     program = Pretended([(divergence(kind=Kind.ORDER), ["nothing"])], [used(place)], runs_left=6)
     comparison = investigated(program)
-    assert comparison.diagnosis is not None and "--budget" in comparison.diagnosis
+    assert comparison.diagnosis.limit is not None and "--budget" in comparison.diagnosis.limit
     assert found(comparison) == [("queue-order", "possible")]
+
+
+def test_what_is_diagnosed_is_kept_beside_a_comparison_that_nobody_changes() -> None:
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
+    investigation = Investigation(comparison, Pretended([(divergence(), [LISTING])], [used(LISTING)]))
+    investigation.run()
+    assert investigation.diagnosis.causes and not comparison.causes
+    with pytest.raises(FrozenInstanceError):
+        comparison.verdict = Verdict.SAME  # type: ignore[misc]

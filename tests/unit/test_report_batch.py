@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -11,9 +12,10 @@ import pytest
 
 from determinism.batch.diagnose import CureSearch, Trial, is_cured
 from determinism.comparison.result import (
+    BatchFindings,
     BatchKind,
-    BatchRows,
     Comparison,
+    Diagnosis,
     Fix,
     Recorded,
     RowDifference,
@@ -31,22 +33,21 @@ MODULE = TrainingModule("layers.3", "BatchNorm2d")
 
 
 def same() -> Comparison:
-    rows = BatchRows((1, 16), {1: 40, 16: 40}, 40, 7, results_differ=False)
+    rows = BatchFindings((1, 16), {1: 40, 16: 40}, 40, 7, results_differ=False)
     return Comparison(Verdict.SAME, [], Recorded(), batch=rows)
 
 
 def different(kind: BatchKind | None = BatchKind.OP, *, training: bool = False, absorbed: bool = False) -> Comparison:
-    comparison = make_different()
     counts = (None, None) if kind is BatchKind.MIXING else (12, 40)
     difference = RowDifference(kind, (1, 16), *counts, training)
-    comparison.batch = BatchRows((1, 16), {1: 40, 16: 40}, 40, 7, difference, not absorbed, [MODULE] * training)
-    return comparison
+    rows = BatchFindings((1, 16), {1: 40, 16: 40}, 40, 7, difference, not absorbed, [MODULE] * training)
+    return make_different(batch=rows)
 
 
 def with_trials(comparison: Comparison, *, cured: bool) -> Comparison:
-    assert comparison.batch is not None
-    CureSearch(comparison, lambda trial: same() if cured else different(BatchKind.MIXING)).run()
-    return comparison
+    search = CureSearch(comparison, lambda trial: same() if cured else different(BatchKind.MIXING))
+    search.run()
+    return search.comparison
 
 
 def text_in_junit(content: dict[str, Any]) -> str:
@@ -94,24 +95,28 @@ def test_differences_that_vanish_are_said() -> None:
 
 
 def test_an_inconclusive_verdict_says_why_and_nothing_else() -> None:
-    comparison = same()
-    comparison.verdict = Verdict.INCONCLUSIVE
-    comparison.trouble = [Trouble("batch-rows-unmatched", "No row came twice.")]
+    trouble = [Trouble("batch-rows-unmatched", "No row came twice.")]
+    comparison = replace(same(), verdict=Verdict.INCONCLUSIVE, trouble=trouble)
     text = text_of(comparison)
 
     assert "Inconclusive: No row came twice." in text and "compared" not in text
 
 
-def trials_of(comparison: Comparison, outcomes: Callable[[Trial], Comparison | None]) -> list[str]:
-    """What is tried, in order, where trials come out in a way."""
+def searched(comparison: Comparison, outcomes: Callable[[Trial], Comparison | None]) -> tuple[list[str], Comparison]:
+    """What is tried, in order, where trials come out in a way, and what is known then."""
     tried: list[str] = []
 
     def attempt(trial: Trial) -> Comparison | None:
         tried.append(trial.fix.identifier)
         return outcomes(trial)
 
-    CureSearch(comparison, attempt).run()
-    return tried
+    search = CureSearch(comparison, attempt)
+    search.run()
+    return tried, search.comparison
+
+
+def trials_of(comparison: Comparison, outcomes: Callable[[Trial], Comparison | None]) -> list[str]:
+    return searched(comparison, outcomes)[0]
 
 
 def test_settings_are_tried_where_they_may_help() -> None:
@@ -131,8 +136,7 @@ def helps(*identifiers: str) -> Callable[[Trial], Comparison]:
 
 @pytest.mark.parametrize("kind", [BatchKind.MIXING, BatchKind.OP])
 def test_kernels_are_tried_in_evaluation_mode_where_that_leaves_them(kind: BatchKind) -> None:
-    comparison = different(kind, training=True)
-    tried = trials_of(comparison, helps("evaluation-mode-one-thread"))
+    tried, comparison = searched(different(kind, training=True), helps("evaluation-mode-one-thread"))
 
     assert tried[0] == "evaluation-mode" and "evaluation-mode-one-thread" in tried
     assert [fix.code for fix in comparison.fixes] == ["model.eval()"]
@@ -144,8 +148,7 @@ def test_kernels_are_tried_in_evaluation_mode_where_that_leaves_them(kind: Batch
 
 
 def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
-    comparison = different(BatchKind.OP, training=True)
-    trials_of(comparison, helps("evaluation-mode-one-thread", "one-thread"))
+    _, comparison = searched(different(BatchKind.OP, training=True), helps("evaluation-mode-one-thread", "one-thread"))
 
     assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
     assert ("kernel", "confirmed") in [(cause.identifier, cause.status) for cause in comparison.causes]
@@ -153,25 +156,24 @@ def test_the_mode_is_no_cause_where_one_kernel_cures_without_it() -> None:
 
 
 def test_kernels_are_tried_where_evaluation_mode_cannot_be() -> None:
-    comparison = different(BatchKind.OP, training=True)
-    trials_of(
-        comparison, lambda trial: None if trial.fix.identifier == "evaluation-mode" else helps("one-thread")(trial)
+    _, comparison = searched(
+        different(BatchKind.OP, training=True),
+        lambda trial: None if trial.fix.identifier == "evaluation-mode" else helps("one-thread")(trial),
     )
 
     assert [fix.identifier for fix in comparison.fixes] == ["one-thread"]
 
 
 def test_what_could_not_be_tried_is_not_said_to_have_been() -> None:
-    comparison = different(BatchKind.OP)
-    trials_of(comparison, lambda trial: None)
+    _, comparison = searched(different(BatchKind.OP), lambda trial: None)
 
-    assert comparison.batch is not None and comparison.batch.tried == []
+    assert comparison.batch is not None and not comparison.batch.tried
 
 
 def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:
-    empty = same()
-    assert empty.batch is not None
-    empty.batch.rows_matched = 0
+    whole = same()
+    assert whole.batch is not None
+    empty = replace(whole, batch=replace(whole.batch, rows_matched=0))
 
     assert is_cured(same(), different())
     assert not is_cured(empty, different())
@@ -179,7 +181,7 @@ def test_runs_in_which_nothing_was_compared_prove_no_cure() -> None:
 
 
 def test_a_fix_of_the_environment_is_written_as_a_shell_takes_it() -> None:
-    comparison = different()
-    comparison.fixes = [Fix("mkl", "One kernel", None, (("MKL_CBWR", "AVX2,STRICT"),), True)]
+    fix = Fix("mkl", "One kernel", None, (("MKL_CBWR", "AVX2,STRICT"),), True)
+    comparison = replace(different(), diagnosis=Diagnosis(fixes=[fix]))
 
     assert "MKL_CBWR=AVX2,STRICT: One kernel" in text_of(comparison)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from determinism.comparison.result import Missing
+from determinism.comparison.result import Missing, ResumeFindings
 from determinism.report.answer import answer
 from determinism.report.document import document
 from determinism.report.html import page
@@ -83,7 +83,7 @@ def test_the_source_line_stands_among_its_neighbours() -> None:
 
 def test_what_a_checkpoint_lacks_is_told_once() -> None:
     frame = make_frame(9, code="torch.save(model.state_dict(), path)")
-    found = make_different(missing=[Missing("scheduler", frame, "Save scheduler.state_dict() too.")])
+    found = make_different(resume=ResumeFindings([Missing("scheduler", frame, "Save scheduler.state_dict() too.")]))
     read = Page(page(document(found)))
     assert read.text.count("Save scheduler.state_dict() too.") == 1
     assert read.text.count("torch.save(model.state_dict(), path)") == 1

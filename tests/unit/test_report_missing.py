@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from determinism.comparison.result import Missing
+from determinism.comparison.result import Missing, ResumeFindings
 from determinism.report.document import document
 from determinism.report.story import missing_entries
 from determinism.resume.trials import FIXES, fix
-from determinism.types import Verdict
-from tests.builders import make_different, make_frame
+from tests.builders import make_comparison, make_different, make_frame
 
 NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimizer-order"}
 """What `determinism.state` cannot be given as it is, or what no checkpoint holds."""
@@ -17,8 +16,7 @@ NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimi
 
 @pytest.mark.parametrize("identifier", FIXES)
 def test_each_part_has_a_name_a_fix_and_a_line(identifier: str) -> None:
-    comparison = make_different()
-    comparison.missing = [Missing(identifier, make_frame(), fix(identifier))]
+    comparison = make_different(resume=ResumeFindings([Missing(identifier, make_frame(), fix(identifier))]))
     texts = [entry.text for entry in missing_entries(comparison)]
 
     assert len(texts) == 4
@@ -28,22 +26,18 @@ def test_each_part_has_a_name_a_fix_and_a_line(identifier: str) -> None:
 
 
 def test_what_cannot_be_told_is_said() -> None:
-    comparison = make_different()
-    comparison.missing = []
+    comparison = make_different(resume=ResumeFindings())
     (entry,) = missing_entries(comparison)
 
     assert "could not be told" in entry.text
 
 
 def test_a_line_that_is_not_known_is_said() -> None:
-    comparison = make_different()
-    comparison.missing = [Missing("optimizer", None, fix("optimizer"))]
+    comparison = make_different(resume=ResumeFindings([Missing("optimizer", None, fix("optimizer"))]))
 
     assert "No line is known that saves" in [*missing_entries(comparison)][-1].text
 
 
 def test_other_reports_say_nothing_of_it() -> None:
-    comparison = make_different()
-    assert list(missing_entries(comparison)) == []
-    comparison.missing, comparison.verdict = [], Verdict.SAME
-    assert list(missing_entries(comparison)) == []
+    assert list(missing_entries(make_different())) == []
+    assert list(missing_entries(make_comparison(resume=ResumeFindings()))) == []

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from determinism.comparison.result import Comparison, Missing, Recorded, Trouble
+from determinism.comparison.result import Comparison, Diagnosis, Missing, Recorded, ResumeFindings, Trouble
 from determinism.report.document import document
 from determinism.report.story import missing_entries
 from determinism.resume.compare import ResumedProcess, when_it_departs
@@ -80,10 +80,8 @@ def test_each_part_has_lines_to_add(identifier: str) -> None:
 
 def test_whole_runs_are_tried_only_where_nothing_is_known_to_lack() -> None:
     departing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
-    different = make_different()
-    different.missing = []
-    lacks = make_different()
-    lacks.missing = lacking("optimizer")
+    different = make_different(resume=ResumeFindings())
+    lacks = make_different(resume=ResumeFindings(lacking("optimizer")))
     nothing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-nothing-compared", "")])
     tried = [whole_trials(one, ["run", "--"]) for one in (departing, different, lacks, nothing)]
 
@@ -94,9 +92,8 @@ def test_whole_runs_are_tried_only_where_nothing_is_known_to_lack() -> None:
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_the_report_says_verified_only_where_it_was(verified: bool) -> None:
-    comparison = make_different()
-    comparison.missing = lacking("rng-python")
-    comparison.fixes = fixes_of(comparison.missing, verified=verified)
+    missing = lacking("rng-python")
+    comparison = make_different(resume=ResumeFindings(missing), fixes=fixes_of(missing, verified=verified))
     texts = [entry.text for entry in missing_entries(comparison)]
 
     assert any(text.startswith("Verified: ") for text in texts) is verified
@@ -104,9 +101,9 @@ def test_the_report_says_verified_only_where_it_was(verified: bool) -> None:
 
 
 def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
-    comparison = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
-    comparison.missing = []
-    comparison.fixes = [fix_of_trial(trial) for trial in whole_trials(comparison, ["run"])]
+    departing = Comparison(Verdict.INCONCLUSIVE, [], Recorded(), [Trouble("resume-first-departs", "")])
+    fixes = [fix_of_trial(trial) for trial in whole_trials(departing, ["run"])]
+    comparison = replace(departing, resume=ResumeFindings(), diagnosis=Diagnosis(fixes=fixes))
     texts = [entry.text for entry in missing_entries(comparison)]
 
     assert any("PYTHONHASHSEED=0" in text for text in texts) and any(
@@ -116,8 +113,7 @@ def test_a_cure_of_whole_runs_is_shown_beside_an_inconclusive_verdict() -> None:
 
 def test_what_was_put_back_in_vain_is_said() -> None:
     for missing in (lacking("rng-python"), after_trials(lacking("rng-python"), [False])):
-        comparison = make_different()
-        comparison.missing = missing
+        comparison = make_different(resume=ResumeFindings(missing))
         texts = [entry.text for entry in missing_entries(comparison)]
 
         is_said = any("it did not make the resumed run equal" in text for text in texts)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
 from determinism.comparison.origins import entry_of
 from determinism.comparison.result import (
+    BatchFindings,
     BatchKind,
-    BatchRows,
     Comparison,
     Divergence,
     OutputDifference,
@@ -573,16 +573,17 @@ def compare_batches(traces: Sequence[Trace], sizes: Sequence[int], further: Sequ
         TraceError: A trace is damaged.
     """
     compared = _compare([*places_of(traces), *further])
-    rows = BatchRows(tuple(sorted(set(sizes))), training=_training(compared.places))
-    comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], _recorded(traces), batch=rows)
-    rows.draws = any(placed.call.facts.get("drawn") for place in compared.places for placed in place.calls)
-    rows.places = sum(one.matched > 0 for one in (*compared.ops, *compared.models))
     source = _source(compared)
-    if source is not None:
-        rows.rows = {sizes[run]: count for run, count in source.rows.items()}
-        rows.rows_matched = source.matched
-    _conclude(comparison, rows, compared, sizes)
-    return comparison
+    rows = BatchFindings(
+        tuple(sorted(set(sizes))),
+        rows={} if source is None else {sizes[run]: count for run, count in source.rows.items()},
+        rows_matched=0 if source is None else source.matched,
+        places=sum(one.matched > 0 for one in (*compared.ops, *compared.models)),
+        training=tuple(_training(compared.places)),
+        draws=any(placed.call.facts.get("drawn") for place in compared.places for placed in place.calls),
+    )
+    runs = tuple(summary_of(trace) for trace in traces)
+    return _concluded(Comparison(Verdict.SAME, runs, _recorded(traces), batch=rows), rows, compared, sizes)
 
 
 def _recorded(traces: Sequence[Trace]) -> Recorded:
@@ -635,29 +636,33 @@ def _source(compared: Compared) -> Matches | None:
     return next((one for group in (compared.models, compared.ops) for one in group), None)
 
 
-def _conclude(comparison: Comparison, rows: BatchRows, compared: Compared, sizes: Sequence[int]) -> None:
+def _concluded(comparison: Comparison, rows: BatchFindings, compared: Compared, sizes: Sequence[int]) -> Comparison:
+    """The comparison with its verdict, and where equal rows first came out in two ways."""
     ops = [one for one in compared.ops if one.conflicts and not moves_rows(one.place.name)]
     models = [one for one in compared.models if one.conflicts]
     padded = [one for one in compared.models_without_padding if one.conflicts]
     if any(one.matched for one in (*compared.models, *compared.models_without_padding)):
-        rows.results_differ = bool(models or padded)
+        rows = replace(rows, results_differ=bool(models or padded))
+    trouble = []
     if ops or models or padded:
         search = OriginSearch(compared.places, compared.axes, compared.ops, sizes)
         origin = search.origin(ops, models, padded)
         if origin is not None:
-            comparison.verdict = Verdict.DIFFERENT
-            comparison.first_divergence, rows.difference = origin
-            comparison.absorbed = rows.results_differ is False
-            return
-        comparison.trouble.append(
-            Trouble("batch-state-changes", _STATE.format(", ".join(search.changed_state(models))))
-        )
+            divergence, difference = origin
+            return replace(
+                comparison,
+                verdict=Verdict.DIFFERENT,
+                first_divergence=divergence,
+                absorbed=rows.results_differ is False,
+                batch=replace(rows, difference=difference),
+            )
+        trouble.append(Trouble("batch-state-changes", _STATE.format(", ".join(search.changed_state(models)))))
     if any(spot.identifier == "rows-cut" for spot in comparison.recorded.blind_spots):
-        comparison.trouble.append(Trouble("batch-rows-cut", _CUT))
-    if not comparison.trouble and not _is_covered(compared):
-        comparison.trouble.append(_unmatched(rows, compared))
-    if comparison.trouble:
-        comparison.verdict = Verdict.INCONCLUSIVE
+        trouble.append(Trouble("batch-rows-cut", _CUT))
+    if not trouble and not _is_covered(compared):
+        trouble.append(_unmatched(rows, compared))
+    verdict = Verdict.INCONCLUSIVE if trouble else comparison.verdict
+    return replace(comparison, verdict=verdict, trouble=tuple(trouble), batch=rows)
 
 
 def _is_covered(compared: Compared) -> bool:
@@ -669,7 +674,7 @@ def _is_covered(compared: Compared) -> bool:
     return bool(ops) and all(one.matched for one in ops)
 
 
-def _unmatched(rows: BatchRows, compared: Compared) -> Trouble:
+def _unmatched(rows: BatchFindings, compared: Compared) -> Trouble:
     """Why no rows could be compared."""
     batches = {placed.call.batch for place in compared.places for placed in place.calls}
     if not compared.models and not compared.ops:

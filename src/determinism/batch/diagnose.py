@@ -141,7 +141,7 @@ _TITLES = {
 
 
 class CureSearch:
-    """Tries what may cure a comparison, and writes into it what was tried, what cured it, and what that says of the causes."""
+    """Tries what may cure a comparison; what was tried, what cured it and what that says of the causes is in `comparison`."""
 
     def __init__(self, comparison: Comparison, attempt: Callable[[Trial], Comparison | None]) -> None:
         """Take what was found and what runs the program with a trial.
@@ -151,21 +151,21 @@ class CureSearch:
             attempt: Gives the comparison of runs with a trial; None if there are none.
         """
         assert comparison.batch is not None
-        self._comparison = comparison
-        self._rows = comparison.batch
+        self.comparison = comparison
+        """With what was found up to now."""
         self._attempt = attempt
 
     def run(self) -> None:
         """Try until one trial cures it."""
-        cure = self._first_cure(first_trials(self._comparison))
-        if cure is not None:
-            self._comparison.fixes.append(replace(cure.fix, verified=True))
-        self._comparison.causes = causes_of(self._comparison, cure)
+        cure = self._first_cure(first_trials(self.comparison))
+        fixes = () if cure is None else (replace(cure.fix, verified=True),)
+        diagnosis = replace(self.comparison.diagnosis, causes=tuple(causes_of(self.comparison, cure)), fixes=fixes)
+        self.comparison = replace(self.comparison, diagnosis=diagnosis)
 
     def _first_cure(self, trials: list[Trial]) -> Trial | None:
         for trial in trials:
             outcome = self._outcome(trial)
-            if outcome is not None and is_cured(outcome, self._comparison):
+            if outcome is not None and is_cured(outcome, self.comparison):
                 return trial
             if trial is EVALUATION:
                 is_left = outcome is not None and _is_of_kernels(outcome)
@@ -174,23 +174,26 @@ class CureSearch:
 
     def _cure_of_kernels(self) -> Trial | None:
         """What cures it in the mode that the model is in, where that is a matter of kernels."""
-        return self._first_cure(kernel_trials()) if _is_of_kernels(self._comparison) else None
+        return self._first_cure(kernel_trials()) if _is_of_kernels(self.comparison) else None
 
     def _cure_besides_evaluation(self) -> Trial | None:
         """What cures it in evaluation mode; without that mode if it does so alone."""
         for kernel in kernel_trials():
             both = joined(EVALUATION, kernel)
             outcome = self._outcome(both)
-            if outcome is None or not is_cured(outcome, self._comparison):
+            if outcome is None or not is_cured(outcome, self.comparison):
                 continue
-            alone = self._outcome(kernel) if _is_of_kernels(self._comparison) else None
-            return kernel if alone is not None and is_cured(alone, self._comparison) else both
+            alone = self._outcome(kernel) if _is_of_kernels(self.comparison) else None
+            return kernel if alone is not None and is_cured(alone, self.comparison) else both
         return None
 
     def _outcome(self, trial: Trial) -> Comparison | None:
         outcome = self._attempt(trial)
         if outcome is not None:
-            self._rows.tried.append(replace(trial.fix, verified=is_cured(outcome, self._comparison)))
+            tried = replace(trial.fix, verified=is_cured(outcome, self.comparison))
+            rows = self.comparison.batch
+            assert rows is not None
+            self.comparison = replace(self.comparison, batch=replace(rows, tried=(*rows.tried, tried)))
         return outcome
 
 

@@ -16,7 +16,7 @@ from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
 from determinism.launch.record import RunResult, Unfinished, record_program
-from determinism.launch.runs import broken_off, may_run_further
+from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.launch.unrecorded import require_recorded
 from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
@@ -96,13 +96,11 @@ class BatchCheck:
             comparison = compare_batches(traces, sizes)
             if comparison.verdict is Verdict.SAME and comparison.batch is not None and comparison.batch.draws:
                 comparison = self._perturb(traces, sizes)
-            self.runs = comparison.runs
+            self.runs = list(comparison.runs)
             if comparison.verdict is Verdict.DIFFERENT:
-                try:
-                    self._explain(comparison, sizes)
-                except (Interrupted, KeyboardInterrupt) as interrupt:
-                    self.interrupt_status = broken_off(comparison, interrupt, self.warn)
-        self._tidy(comparison)
+                comparison = self._explained(comparison, sizes)
+        if comparison.verdict is Verdict.SAME and not self.request.keep:
+            comparison = without_traces(comparison, self._output)
         return comparison
 
     def _perturb(self, traces: list[Trace], sizes: Sequence[int]) -> Comparison:
@@ -145,7 +143,7 @@ class BatchCheck:
     def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
         self.runs.append(RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
 
-    def _explain(self, comparison: Comparison, sizes: Sequence[int]) -> None:
+    def _explained(self, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
         """Try settings until one makes all rows equal, in batches of all sizes."""
         may_try = may_run_further(self.request.explain, self.runs)
 
@@ -158,7 +156,13 @@ class BatchCheck:
                 self.warn(f"{trial.fix.title} could not be tried. {error.message}")
                 return None
 
-        CureSearch(comparison, attempt).run()
+        search = CureSearch(comparison, attempt)
+        try:
+            search.run()
+        except (Interrupted, KeyboardInterrupt) as interrupt:
+            comparison, self.interrupt_status = broken_off(search.comparison, interrupt, self.warn)
+            return comparison
+        return search.comparison
 
     def _try(self, trial: Trial, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
         """Run the program with something set: first the two sizes that showed the difference, then all if these are equal."""
@@ -201,13 +205,3 @@ class BatchCheck:
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)
-
-    def _tidy(self, comparison: Comparison) -> None:
-        """Remove what equal runs left, unless it is to be kept."""
-        if comparison.verdict is not Verdict.SAME or self.request.keep:
-            return
-        for run in comparison.runs:
-            if run.trace is not None:
-                self._output.discard(Path(run.trace).name)
-                run.trace = None
-        self._output.remove_if_empty()

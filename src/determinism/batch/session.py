@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -146,9 +147,7 @@ def check_batch_invariance(
         )
     check = _Check(function, batch, wanted)
     comparison = check.compare()
-    if comparison.verdict is Verdict.DIFFERENT:
-        check.explain(comparison)
-    return comparison
+    return check.explained(comparison) if comparison.verdict is Verdict.DIFFERENT else comparison
 
 
 class _Check:
@@ -174,13 +173,11 @@ class _Check:
                 self._call(run, trace, place, {"batch": size, "settings": list(trial.settings) if trial else []}, cut)
             opened = [open_trace(trace) for trace in traces] if self._has_recorder else []
             comparison = compare_batches(opened, sizes, by_shapes(place))
-        for one in comparison.runs:
-            one.command = [place.name]
-            one.trace = None
-        assert comparison.batch is not None
-        if not self._has_recorder:
-            comparison.batch.not_told = _NOT_TOLD.format(_others())
-        return comparison
+        runs = tuple(replace(run, command=[place.name], trace=None) for run in comparison.runs)
+        rows = comparison.batch
+        if rows is not None and not self._has_recorder:
+            rows = replace(rows, not_told=_NOT_TOLD.format(_others()))
+        return replace(comparison, runs=runs, batch=rows)
 
     def _call(self, run: int, trace: Path, place: Place, rows: dict[str, Any], cut: list[Any]) -> None:
         """Call it with each of some batches; with the last run's in reverse order."""
@@ -197,13 +194,15 @@ class _Check:
             )
             place.calls.append(PlacedCall(run, len(place.calls), call, None, None, "", (), 0))
 
-    def explain(self, comparison: Comparison) -> None:
+    def explained(self, comparison: Comparison) -> Comparison:
         """Try what can be set within this process."""
 
         def attempt(trial: Trial) -> Comparison | None:
             return self.compare(trial) if self._has_recorder and not trial.environment else None
 
-        CureSearch(comparison, attempt).run()
+        search = CureSearch(comparison, attempt)
+        search.run()
+        return search.comparison
 
 
 def _others() -> str:

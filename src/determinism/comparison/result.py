@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -319,6 +319,24 @@ class Fix:
     """The change of the user's file as a unified diff; None where it is not a change of one file."""
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What further runs of the program showed of a difference."""
+
+    causes: Sequence[Cause] = ()
+    fixes: Sequence[Fix] = ()
+    experiments: Sequence[Experiment] = ()
+    """Every experiment that was made, in order, those that a cause rests on as well."""
+    limit: str | None = None
+    """What limits the causes that are named: the time was used up, or no experiment explained the difference."""
+    varied: Sequence[str] = ()
+    """The factors that were perturbed on purpose, because the runs without that were equal."""
+    evidence: Evidence | None = None
+    """What was kept of the first divergence; None if no further run looked at it."""
+    missed_in_confirming_run: bool = False
+    """Whether a confirming run was made and did not come to the first divergence."""
+
+
 # What comparing batches of different sizes finds, beside what every comparison does.
 
 
@@ -359,12 +377,12 @@ class TrainingModule:
     """Its class."""
 
 
-@dataclass
-class BatchRows:
-    """What was found of the rows."""
+@dataclass(frozen=True)
+class BatchFindings:
+    """How rows fared in batches of different sizes."""
 
     sizes: tuple[int, ...]
-    rows: dict[int, int] = field(default_factory=dict)
+    rows: Mapping[int, int] = field(default_factory=dict)
     """Per size of batches how many different rows went into the model."""
     rows_matched: int = 0
     """How many of them went into it in batches of two sizes or more."""
@@ -373,10 +391,10 @@ class BatchRows:
     difference: RowDifference | None = None
     results_differ: bool | None = None
     """Whether equal rows had different results of the whole model; None if no model gave its results row by row."""
-    training: list[TrainingModule] = field(default_factory=list)
+    training: Sequence[TrainingModule] = ()
     draws: bool = False
     """Whether a model drew random numbers."""
-    tried: list[Fix] = field(default_factory=list)
+    tried: Sequence[Fix] = ()
     """What was tried in further runs, whether it helped or not."""
     not_told: str | None = None
     """Why the first op cannot be told, where that is so."""
@@ -461,11 +479,19 @@ class Missing:
     """Whether it was put back from outside, and the resumed run differed all the same."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class ResumeFindings:
+    """What comparing a resumed run with a full one found beyond the comparison itself."""
+
+    missing: Sequence[Missing] = ()
+    """What the checkpoint lacks, as far as that is known."""
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """How one run went."""
 
-    command: list[str]
+    command: Sequence[str]
     exit_status: int | None
     stopped_by: str | None
     """Signal name, `steps`, `fail-fast`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
@@ -474,10 +500,10 @@ class RunSummary:
 
     def __post_init__(self) -> None:
         """Hide secrets of the command line, also those that an older version stored."""
-        self.command = redacted(self.command)
+        object.__setattr__(self, "command", redacted(list(self.command)))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recorded:
     """How much was compared."""
 
@@ -486,7 +512,7 @@ class Recorded:
     steps_by: str | None = None
     """What counted as a step: `optimizer`, `determinism.step`, `batches`; None where there were none."""
     processes: int = 0
-    blind_spots: list[BlindSpot] = field(default_factory=list)
+    blind_spots: Sequence[BlindSpot] = ()
     frameworks: frozenset[str] = frozenset({"torch"})
     """Those that computed what was recorded."""
 
@@ -498,56 +524,79 @@ class Recorded:
         return min(1.0, spot.count / max(1, self.records + unrecorded))
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class Comparison:
-    """The whole result of comparing two or more runs."""
+    """The whole result of comparing two or more runs.
+
+    It is made once, from the traces, and never changed. What further runs show, and what `check-resume` and `check-batch`
+    find beyond a comparison, are parts of their own; whoever finds more returns a copy with the new part.
+    """
 
     verdict: Verdict
-    runs: list[RunSummary]
+    runs: Sequence[RunSummary]
     recorded: Recorded
-    trouble: list[Trouble] = field(default_factory=list)
+    trouble: Sequence[Trouble] = ()
     first_divergence: Divergence | None = None
-    divergences: list[Divergence] = field(default_factory=list)
+    divergences: Sequence[Divergence] = ()
     first_visible: Visible | None = None
-    infected: list[Visible] = field(default_factory=list)
+    infected: Sequence[Visible] = ()
     """The first step at which each sort of value differed: loss, gradient, parameter, buffer, optimizer state, checkpoint."""
     absorbed: bool = False
     dead_differences: int = 0
-    dead_first: list[DeadDifference] = field(default_factory=list)
-    environment: list[tuple[str, str, str]] = field(default_factory=list)
+    dead_first: Sequence[DeadDifference] = ()
+    environment: Sequence[tuple[str, str, str]] = ()
     """Name and both values of what differs between the environments of two runs, what decides most about numbers first."""
     environment_run: int = 2
     """Which run, from 1, is compared with the first one there."""
     level: str = "op"
-    leftovers: list[Leftover] = field(default_factory=list)
+    leftovers: Sequence[Leftover] = ()
     extra_runs: int = 0
     """How many of the runs were made beyond what was asked for, because two equal runs of such a program prove little."""
-    open_settings: list[tuple[str, str]] = field(default_factory=list)
-    """Name of each setting that was to be made in the first run and could not be, and the reason."""
-    missed_in_confirming_run: bool = False
-    """Whether a confirming run was made and did not come to the first divergence."""
-    evidence: Evidence | None = None
-    """What was kept of the first divergence; None if no further run looked at it."""
-    racy: list[str] = field(default_factory=list)
+    racy: Sequence[str] = ()
     """What the program did whose outcome depends on timing, such as `threads`."""
-    causes: list[Cause] = field(default_factory=list)
-    fixes: list[Fix] = field(default_factory=list)
-    experiments: list[Experiment] = field(default_factory=list)
-    """Every experiment that was made, in order; those that a cause rests on stand there too."""
-    diagnosis: str | None = None
-    """What limits the causes that are named: the time was used up, or no experiment explained the difference."""
-    varied: list[str] = field(default_factory=list)
-    """The factors that were perturbed on purpose, because the runs without that were equal."""
-    missing: list[Missing] | None = None
-    """What a checkpoint lacks; None where no resumed run was compared."""
-    batch: BatchRows | None = None
-    """How rows fared in batches of different sizes; None where these were not compared."""
+    open_settings: Sequence[tuple[str, str]] = ()
+    """Name of each setting that was to be made in the first run and could not be, and the reason."""
     course: Course | None = None
     """How the runs went on, step by step."""
     dataflow: Dataflow | None = None
     """What the first divergence read, and what read it."""
     values: ValuesApart | None = None
     """How far the values of stored runs are apart; None where that was not asked."""
+    diagnosis: Diagnosis = Diagnosis()
+    resume: ResumeFindings | None = None
+    """None where no resumed run was compared."""
+    batch: BatchFindings | None = None
+    """None where batches of different sizes were not compared."""
+
+    @property
+    def causes(self) -> Sequence[Cause]:
+        """Why the runs differ, as far as the diagnosis came."""
+        return self.diagnosis.causes
+
+    @property
+    def fixes(self) -> Sequence[Fix]:
+        """What removes the causes."""
+        return self.diagnosis.fixes
+
+    @property
+    def experiments(self) -> Sequence[Experiment]:
+        """Every experiment of the diagnosis, in order."""
+        return self.diagnosis.experiments
+
+    @property
+    def varied(self) -> Sequence[str]:
+        """The factors that were perturbed on purpose."""
+        return self.diagnosis.varied
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What further runs kept of the first divergence."""
+        return self.diagnosis.evidence
+
+    @property
+    def missing(self) -> Sequence[Missing] | None:
+        """What a checkpoint lacks; None where no resumed run was compared."""
+        return None if self.resume is None else self.resume.missing
 
     def __repr__(self) -> str:
         return f"<Comparison {' '.join(str(self).split())}>"

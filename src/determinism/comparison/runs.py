@@ -31,7 +31,7 @@ from determinism.comparison.result import (
     Trouble,
 )
 from determinism.comparison.unordered import Surroundings, UnorderedComparison, compare_unordered
-from determinism.comparison.values import add_values
+from determinism.comparison.values import with_values
 from determinism.errors import UsageError
 from determinism.exit_status import exit_phrase
 from determinism.trace.opening import open_trace, part_names
@@ -187,10 +187,10 @@ def cut_reasons(trace: Trace) -> list[str]:
     return found
 
 
-def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> None:
+def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: bool) -> Comparison:
     """Bring exit statuses, cut recordings and empty ones into the verdict."""
     if comparison.verdict is Verdict.DIFFERENT:
-        return
+        return comparison
     reasons = [cut_reasons(trace) for trace in traces]
     statuses = [
         None if _NOT_OF_THE_PROGRAM.intersection(found) else run.exit_status
@@ -198,23 +198,22 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
     ]
     known = {status for status in statuses if status is not None}
     if len(known) > 1 and traces[0].processes:
-        comparison.verdict = Verdict.DIFFERENT
-        comparison.first_divergence = _ended_differently(traces, statuses)
-        return
-    comparison.trouble += cut_troubles(traces, reasons)
-    if not comparison.trouble and not all(_holds_content(trace) for trace in traces):
-        comparison.trouble.append(Trouble("nothing-recorded", _nothing_recorded(traces, comparison.level)))
+        ending = _ended_differently(traces, statuses)
+        return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=ending)
+    trouble = [*comparison.trouble, *cut_troubles(traces, reasons)]
+    if not trouble and not all(_holds_content(trace) for trace in traces):
+        trouble.append(Trouble("nothing-recorded", _nothing_recorded(traces, comparison.level)))
     failed = next((status for status in statuses if status), None)
-    if not comparison.trouble and failed is not None and not allow_failure:
-        comparison.trouble.append(
+    if not trouble and failed is not None and not allow_failure:
+        trouble.append(
             Trouble(
                 "runs-failed",
                 f"All runs ended with {exit_phrase(failed)}. What they recorded up to there is equal, but a program that "
                 "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
             )
         )
-    if comparison.trouble:
-        comparison.verdict = Verdict.INCONCLUSIVE
+    verdict = Verdict.INCONCLUSIVE if trouble else comparison.verdict
+    return replace(comparison, verdict=verdict, trouble=tuple(trouble))
 
 
 def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
@@ -481,7 +480,7 @@ def _facts(trace: Trace) -> dict[str, str]:
     return {**(description.get("environment") or {}), **(description.get("settings") or {})}
 
 
-def stack_differences(differences: list[EnvironmentDifference]) -> list[EnvironmentDifference]:
+def stack_differences(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
     """Those of the differences that may change numbers."""
     return [difference for difference in differences if part_of(difference[0]) is not Part.OTHER]
 
@@ -511,9 +510,7 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
         different rng aten::rand
     """
     opened = [open_trace(Path(trace)) for trace in traces]
-    comparison = compare_runs(opened, strict=strict, allow_failure=allow_failure)
-    add_values(comparison, opened)
-    return comparison
+    return with_values(compare_runs(opened, strict=strict, allow_failure=allow_failure), opened)
 
 
 def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:
@@ -531,22 +528,28 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     if len(traces) < 2:
         raise UsageError("too-few-runs", f"Comparing needs two runs or more; {len(traces)} given.")
     require_comparable(traces)
-    comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
-    comparison.level = str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op"
+    comparison = Comparison(
+        Verdict.SAME,
+        tuple(summary_of(trace) for trace in traces),
+        recorded_by(traces),
+        level=str(traces[0].processes[0].description.get("level", "op")) if traces[0].processes else "op",
+        open_settings=_open_settings(traces[0]),
+    )
     for number, other in enumerate(traces[1:], start=2):
         pair_siblings(traces[0], other)
-        if _compare_pair(traces[0], other, comparison, number=number, strict=strict):
+        comparison = _compare_pair(traces[0], other, comparison, number=number, strict=strict)
+        if comparison.verdict is Verdict.DIFFERENT:
             break
-    _add_losses(comparison, traces)
-    _add_environment(comparison, traces)
-    comparison.open_settings = sorted(
-        {item for process in traces[0].processes for item in (process.description.get("open_settings") or {}).items()}
-    )
-    conclude(comparison, traces, allow_failure=allow_failure)
-    return comparison
+    comparison = _with_environment(_with_losses(comparison, traces), traces)
+    return conclude(comparison, traces, allow_failure=allow_failure)
 
 
-def _add_losses(comparison: Comparison, traces: Sequence[Trace]) -> None:
+def _open_settings(trace: Trace) -> tuple[tuple[str, str], ...]:
+    found = [(process.description.get("open_settings") or {}).items() for process in trace.processes]
+    return tuple(sorted({item for items in found for item in items}))
+
+
+def _with_losses(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     """Find the losses of the runs that were compared, in the process that departed before others."""
     course = comparison.course or Course((1, 2))
     first, second = (ordered(traces[number - 1]) for number in course.runs)
@@ -554,12 +557,11 @@ def _add_losses(comparison: Comparison, traces: Sequence[Trace]) -> None:
     departed = comparison.first_divergence.process if comparison.first_divergence is not None else None
     pairs = [(process, partners[process.key]) for process in first if process.key in partners]
     found = losses(sorted(pairs, key=lambda pair: pair[0].key != departed))
-    if found is not None:
-        comparison.course = replace(course, losses=found)
+    return comparison if found is None else replace(comparison, course=replace(course, losses=found))
 
 
-def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> bool:
-    """Compare the first run with another one, counted from 1, into the result; returns whether they differ."""
+def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> Comparison:
+    """Compare the first run with another one, counted from 1, and add what was found to what earlier pairs showed."""
     mine, others = (ordered(trace) for trace in (first, second))
     partners = {process.key: process for process in others}
     results: list[ProcessComparison] = [
@@ -579,35 +581,35 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number
     ways = explained.ways()
     read = explained.read_elsewhere(ways)
     unread = [result for result in results if not any(result is other for other in read)]
-    comparison.dead_differences += sum(result.dead_differences for result in unread)
-    comparison.dead_first = [*comparison.dead_first, *(d for r in unread for d in r.dead_first)][:5]
+    comparison = replace(
+        comparison,
+        dead_differences=comparison.dead_differences + sum(result.dead_differences for result in unread),
+        dead_first=(*comparison.dead_first, *(dead for result in unread for dead in result.dead_first))[:_MOST_DEAD],
+    )
     if ways:
-        _take(comparison, ways)
         counts = [result.counts for result in results if result.counts is not None]
-        comparison.course = Course((1, number), StepCounts.spans(counts) or None)
-        return True
+        return replace(_with_origin(comparison, ways), course=Course((1, number), StepCounts.spans(counts) or None))
     partial = [result.key for result in results if isinstance(result, UnorderedComparison) and result.is_partial]
     if partial:
-        comparison.trouble.append(_too_many(partial))
+        comparison = replace(comparison, trouble=(*comparison.trouble, _too_many(partial)))
     unmatched = sorted({process.key for process in mine} ^ set(partners))
     # A process that a trace has lost is not a difference between the runs: `conclude` names it.
     is_whole = not (first.missing_processes or second.missing_processes)
     if unmatched and is_whole and first.processes and second.processes:
-        comparison.verdict = Verdict.DIFFERENT
-        comparison.first_divergence = _missing_process(first, second, unmatched[0])
-        return True
+        missing = _missing_process(first, second, unmatched[0])
+        return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=missing)
     if strict and (dead := next((r.first_dead for r in results if r.first_dead is not None), None)) is not None:
-        comparison.verdict = Verdict.DIFFERENT
-        comparison.first_divergence = dead
-        return True
-    return False
+        return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=dead)
+    return comparison
 
 
-def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
+_MOST_DEAD = 5
+"""Of the dead differences that are described."""
+
+
+def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
     """Report the origin of the first way, and beside it every other divergence with what explains it."""
     origin = ways[0][-1]
-    comparison.verdict = Verdict.DIFFERENT
-    comparison.first_divergence = origin.divergence
     others: dict[tuple[str | None, ...], Divergence] = {}
     for way in ways:
         for found, sender in zip(way, [*way[1:], None], strict=True):
@@ -615,15 +617,20 @@ def _take(comparison: Comparison, ways: list[list[Found]]) -> None:
             if key != _thread(origin.divergence):
                 source = None if sender is None else sender.divergence.process
                 others.setdefault(key, replace(found.divergence, received_from=source))
-    comparison.divergences = list(others.values())
     reached = [found.result for way in ways if way[-1].result is origin.result for found in reversed(way)]
     # Processes count steps of their own, so that of the origin says most.
     others_too = sorted(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
     shown = origin.result if origin.result.first_visible is not None else others_too[0]
-    comparison.first_visible = shown.first_visible
-    comparison.infected = shown.infected
-    comparison.absorbed = all(result.absorbed for result in reached if result.divergence is not None)
-    comparison.dataflow = origin.result.dataflow
+    return replace(
+        comparison,
+        verdict=Verdict.DIFFERENT,
+        first_divergence=origin.divergence,
+        divergences=tuple(others.values()),
+        first_visible=shown.first_visible,
+        infected=tuple(shown.infected),
+        absorbed=all(result.absorbed for result in reached if result.divergence is not None),
+        dataflow=origin.result.dataflow,
+    )
 
 
 def _too_many(streams: Sequence[str]) -> Trouble:
@@ -664,34 +671,35 @@ def _stopped_by(trace: Trace) -> str | None:
 
 def recorded_by(traces: Sequence[Trace]) -> Recorded:
     """How much was recorded: records and steps of the first run, blind spots of all."""
-    is_process = [stream_of(process) is not Stream.THREADS for process in traces[0].processes]
-    recorded = Recorded(processes=sum(is_process))
-    named = {str(process.description.get("framework", "torch")) for trace in traces for process in trace.processes}
-    recorded.frameworks = frozenset(named) or recorded.frameworks
+    processes = traces[0].processes
+    frameworks = {str(process.description.get("framework", "torch")) for trace in traces for process in trace.processes}
+    extents = [process.extent for process in processes]
+    steps = max((steps for _, steps in extents), default=0)
+    steps_by = next((process.steps_by for process in processes if process.steps_by), None)
     spots: dict[tuple[str, str, str], int] = {}
-    for process in traces[0].processes:
-        records, steps = process.extent
-        recorded.records += records
-        recorded.steps = max(recorded.steps, steps)
-        recorded.steps_by = recorded.steps_by or process.steps_by
-    if recorded.steps_by is None and recorded.steps:
-        recorded.steps_by = "batches"
     for trace in traces:
         for described in (trace.manifest, *(process.description for process in trace.processes)):
             for key, count in _blind_spots(described):
                 spots[key] = max(spots.get(key, 0), count)
         for spot in missing_ranks(trace):
             spots[spot.identifier, spot.what, spot.reason] = spot.count
-    recorded.blind_spots = [BlindSpot(*key, count) for key, count in spots.items()]
-    return recorded
+    return Recorded(
+        records=sum(records for records, _ in extents),
+        steps=steps,
+        steps_by=steps_by or ("batches" if steps else None),
+        processes=sum(stream_of(process) is not Stream.THREADS for process in processes),
+        blind_spots=tuple(BlindSpot(*key, count) for key, count in spots.items()),
+        frameworks=frozenset(frameworks or {"torch"}),
+    )
 
 
 def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], int]]:
     return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
-def _add_environment(comparison: Comparison, traces: Sequence[Trace]) -> None:
-    """Tell what differs between what the first run and the one that departed ran on; else the last one."""
-    is_known = comparison.verdict is Verdict.DIFFERENT and comparison.course is not None
-    comparison.environment_run = comparison.course.runs[1] if is_known and comparison.course else len(traces)
-    comparison.environment = environment_differences(traces[0], traces[comparison.environment_run - 1])
+def _with_environment(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
+    """Add what differs between what the first run and the one that departed ran on; else the last one."""
+    is_different = comparison.verdict is Verdict.DIFFERENT and comparison.course is not None
+    number = comparison.course.runs[1] if is_different and comparison.course else len(traces)
+    differences = environment_differences(traces[0], traces[number - 1])
+    return replace(comparison, environment_run=number, environment=tuple(differences))

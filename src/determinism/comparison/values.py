@@ -450,8 +450,8 @@ _ONLY_TORCH = "How far the values are apart is not known: values are kept of PyT
 _AGAIN = "Record both with `determinism record --values 64`"
 
 
-def add_values(comparison: Comparison, traces: Sequence[Trace]) -> None:
-    """Find how far two runs are apart, and put it into their comparison.
+def with_values(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
+    """A comparison with how far the values of its runs are apart.
 
     Args:
         comparison: Of the runs.
@@ -462,23 +462,23 @@ def add_values(comparison: Comparison, traces: Sequence[Trace]) -> None:
     """
     first = comparison.first_divergence
     if comparison.verdict is not Verdict.DIFFERENT or first is None:
-        return
+        return comparison
     number = comparison.environment_run
     found = [
         next((process for process in trace.processes if process.key == first.process), None)
         for trace in (traces[0], traces[number - 1])
     ]
     if first.stream is not None or found[0] is None or found[1] is None:
-        return
+        return comparison
     one, other = (_kept(process) for process in found if process is not None)
     if one is None or one != other:
         frameworks = {process.description.get("framework", "torch") for process in found if process is not None}
         note = _ONLY_TORCH if "torch" not in frameworks else _nothing_to_compare(one, other, number)
-        comparison.values = ValuesApart((one, other), note)
-        return
-    comparison.values = values = ValueScan(found[0], found[1], first, one).result()
+        return replace(comparison, values=ValuesApart((one, other), note))
+    values = ValueScan(found[0], found[1], first, one).result()
     if values.first is not None and (first.records_of, first.record) == (0, values.first.record):
-        comparison.first_divergence = _with_values(first, values)
+        first = _with_outputs(first, values.first.outputs)
+    return replace(comparison, values=values, first_divergence=first)
 
 
 def _kept(process: ProcessTrace) -> int | None:
@@ -498,8 +498,7 @@ def _nothing_to_compare(one: int | None, other: int | None, number: int) -> str:
     )
 
 
-def _with_values(first: Divergence, values: ValuesApart) -> Divergence:
-    assert values.first is not None
-    seen = {output.position: output for output in values.first.outputs}
+def _with_outputs(first: Divergence, compared: Sequence[OutputDifference]) -> Divergence:
+    seen = {output.position: output for output in compared}
     outputs = tuple(seen.get(output.position, output) for output in first.outputs)
     return replace(first, outputs=outputs)

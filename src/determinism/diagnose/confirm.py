@@ -103,27 +103,31 @@ def read_capture(trace_folder: Path, process: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def confirm(comparison: Comparison, found: dict[str, Any] | None) -> None:
-    """Put what the confirming run found into the comparison."""
+def confirmed(comparison: Comparison, found: dict[str, Any] | None) -> Comparison:
+    """The comparison with what the confirming run found."""
+    diagnosis = replace(comparison.diagnosis, missed_in_confirming_run=found is None)
     first = comparison.first_divergence
-    comparison.missed_in_confirming_run = found is None
-    if first is None or found is None:
-        return
+    if first is not None and found is not None:
+        first = _looked_at(first, found)
+    return replace(comparison, diagnosis=diagnosis, first_divergence=first)
+
+
+def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
+    """The divergence as the confirming run saw it."""
     if found["changed_inputs"]:
-        comparison.first_divergence = replace(
+        return replace(
             first,
             kind=Kind.MUTATION,
             inputs_equal=False,
             detail="When the op ran, an input no longer held what the op that made it had written: something outside the "
             "framework changed it in between.",
         )
-        return
     repeated = {output["position"]: output for output in found["outputs"]}
     outputs = tuple(
         _with_repeats(output, repeated[output.position], found["repeats"]) if output.position in repeated else output
         for output in first.outputs
     )
-    comparison.first_divergence = replace(first, inputs_equal=True, outputs=outputs, detail=_detail(outputs))
+    return replace(first, inputs_equal=True, outputs=outputs, detail=_detail(outputs))
 
 
 def _detail(outputs: tuple[OutputDifference, ...]) -> str:
@@ -205,10 +209,10 @@ def needs_values(divergence: Divergence | None) -> bool:
     return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)
 
 
-def add_values(
+def with_further_values(
     comparison: Comparison, folders: Sequence[Path], reason: str | None, paths: Mapping[str, str | None]
-) -> None:
-    """Put into the comparison what two further runs show of the first divergence.
+) -> Comparison:
+    """The comparison with what two further runs show of the first divergence.
 
     Args:
         comparison: Of the runs that the verdict is on.
@@ -218,24 +222,24 @@ def add_values(
     """
     first = comparison.first_divergence
     if first is None:
-        return
-    first = comparison.first_divergence = _with_input_values(first, folders, paths)
+        return comparison
+    first = _with_input_values(first, folders, paths)
     before = comparison.evidence
     reproducer = None if before is None else before.reproducer
     folder = str(folders[0].parent) if folders else None
     files = [one / CAPTURED_OUTPUTS_FILE for one in folders]
     if len(files) < 2 or not all(file.is_file() for file in files):
-        because = reason or "a further run did not come to this record"
-        comparison.evidence = Evidence("runs", folder, f"The values were not compared, because {because}.", reproducer)
-        return
-    try:
-        tensors = [read_tensors(file) for file in files]
-        comparison.first_divergence, note = _with_values(first, *tensors)
-    except TraceError as error:
-        note = error.message
-    if reason:
-        note = f"{note} Not all tensors were kept, because {reason}.".lstrip()
-    comparison.evidence = Evidence("runs", folder, note, reproducer)
+        note = f"The values were not compared, because {reason or 'a further run did not come to this record'}."
+    else:
+        try:
+            tensors = [read_tensors(file) for file in files]
+            first, note = _with_values(first, *tensors)
+        except TraceError as error:
+            note = error.message
+        if reason:
+            note = f"{note} Not all tensors were kept, because {reason}.".lstrip()
+    evidence = Evidence("runs", folder, note, reproducer)
+    return replace(comparison, first_divergence=first, diagnosis=replace(comparison.diagnosis, evidence=evidence))
 
 
 def _with_input_values(divergence: Divergence, folders: Sequence[Path], paths: Mapping[str, str | None]) -> Divergence:

@@ -6,12 +6,12 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from determinism.comparison.result import Comparison, Divergence, Experiment
+from determinism.comparison.result import Diagnosis, Divergence, Experiment
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action
 from determinism.run_spec import CodeChange, FixedSource
@@ -359,33 +359,41 @@ RUNS = 3
 """A perturbed factor may by chance come out alike twice: a listing of two files has two orders."""
 
 
-def responsible_factors(comparison: Comparison, factors: Sequence[str], laboratory: Laboratory) -> list[str]:
-    """The factors that make runs differ when they alone are perturbed; all of them if none does so alone.
+@dataclass
+class FactorSearch:
+    """One search for those of several perturbed factors that make runs differ; what it found stays when it is broken off."""
 
-    Args:
-        comparison: Gets the experiments.
-        factors: Those that were perturbed together.
-        laboratory: Makes the runs.
+    factors: Sequence[str]
+    """Those that were perturbed together."""
+    laboratory: Laboratory
 
-    Raises:
-        LaunchError: The user ended it.
-    """
-    if len(factors) == 1:
-        return list(factors)
-    found = []
-    try:
-        for name in factors:
-            trial = laboratory.compare(Intervention.perturb(name), runs=RUNS)
-            is_known = trial.verdict is not Verdict.INCONCLUSIVE
-            outcome = (
-                f"Nothing can be said: {trial.failure}" if not is_known
-                else f"All {trial.runs} runs were bit-identical." if trial.is_equal
-                else "The runs differed."
-            )  # fmt: skip
-            equal = trial.is_equal if is_known else None
-            comparison.experiments.append(Experiment(name, "perturbed", trial.runs, equal, outcome))
-            if trial.verdict is Verdict.DIFFERENT:
-                found.append(name)
-    except BudgetSpent:
-        comparison.diagnosis = "The time for further runs was used up; --budget SECONDS gives more."
-    return found or list(factors)
+    def __post_init__(self) -> None:
+        self.diagnosis = Diagnosis(varied=tuple(self.factors))
+        """The experiments up to now, and as `varied` the factors that make runs differ alone; all of them if none does."""
+
+    def run(self) -> None:
+        """Perturb one factor after the other.
+
+        Raises:
+            LaunchError: The user ended it.
+        """
+        if len(self.factors) == 1:
+            return
+        responsible = []
+        try:
+            for name in self.factors:
+                trial = self.laboratory.compare(Intervention.perturb(name), runs=RUNS)
+                is_known = trial.verdict is not Verdict.INCONCLUSIVE
+                outcome = (
+                    f"Nothing can be said: {trial.failure}" if not is_known
+                    else f"All {trial.runs} runs were bit-identical." if trial.is_equal
+                    else "The runs differed."
+                )  # fmt: skip
+                made = Experiment(name, "perturbed", trial.runs, trial.is_equal if is_known else None, outcome)
+                self.diagnosis = replace(self.diagnosis, experiments=(*self.diagnosis.experiments, made))
+                if trial.verdict is Verdict.DIFFERENT:
+                    responsible.append(name)
+        except BudgetSpent:
+            limit = "The time for further runs was used up; --budget SECONDS gives more."
+            self.diagnosis = replace(self.diagnosis, limit=limit)
+        self.diagnosis = replace(self.diagnosis, varied=tuple(responsible or self.factors))

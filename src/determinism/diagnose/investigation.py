@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from determinism.comparison.result import Cause, Comparison, Divergence, Experiment, Status
+from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
 from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
     SEEDED_LIBRARIES,
@@ -74,12 +74,27 @@ class Investigation:
         """Runs with the changed lines."""
         self._is_steady = True
         """Whether runs with nothing changed always part at the same record."""
+        self._causes: list[Cause] = []
+        self._fixes: list[Fix] = []
+        self._experiments: list[Experiment] = list(self.comparison.experiments)
+        self._limit = self.comparison.diagnosis.limit
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """What was known before, with what was found up to now."""
+        return replace(
+            self.comparison.diagnosis,
+            causes=tuple(self._causes),
+            fixes=tuple(self._fixes),
+            experiments=tuple(self._experiments),
+            limit=self._limit,
+        )
 
     def run(self) -> None:
-        """Investigate, and put causes and fixes into the comparison.
+        """Investigate; what is found is in `diagnosis`.
 
         Raises:
-            LaunchError: The user ended it; what was found until then is in the comparison.
+            LaunchError: The user ended it; what was found until then is in `diagnosis`.
         """
         divergence = self.comparison.first_divergence
         try:
@@ -88,7 +103,7 @@ class Investigation:
             self._change_lines()
         except BudgetSpent:
             unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
-            self.comparison.diagnosis = f"The time for further runs was used up; --budget SECONDS gives more.{unseen}"
+            self._limit = f"The time for further runs was used up; --budget SECONDS gives more.{unseen}"
             self._suppose_what_was_probed(divergence)
         except LaunchError:
             self._suppose_what_was_probed(divergence)
@@ -107,7 +122,7 @@ class Investigation:
         candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
         found = self._needed(candidates, divergence)
         if not found:
-            self.comparison.diagnosis = f"No experiment made the difference go away.{unseen_text(probed)}"
+            self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
         trial = self._trial(found)
@@ -122,8 +137,8 @@ class Investigation:
             f"{name} was {one} in one run and {other} in the other." for name, one, other in self.comparison.environment
         ]
         likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
-        self.comparison.causes.append(_cause(likely, Status.LIKELY, []))
-        self.comparison.diagnosis = "Two further runs, in the same surroundings, were equal; so no experiment was made."
+        self._causes.append(_cause(likely, Status.LIKELY, []))
+        self._limit = "Two further runs, in the same surroundings, were equal; so no experiment was made."
 
     def _probe(self, divergence: Divergence) -> Trial:
         trial = self.laboratory.probe(self._held)
@@ -204,7 +219,7 @@ class Investigation:
             self._trials[intervention] = trial
             if self.comparison.first_divergence is not None:
                 made = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
-                self.comparison.experiments.append(made)
+                self._experiments.append(made)
             if trial.failure is None and not trial.is_equal:
                 self._rate.add(pairs=1, different=1)
         return self._trials[intervention]
@@ -258,7 +273,7 @@ class Investigation:
             return
         self._changed = self.laboratory.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
         made = self._changed.experiment(first, fixed.without(self.plain))
-        self.comparison.experiments.append(made)
+        self._experiments.append(made)
         for one, experiments in self._found:
             if code_change(one) is not None:
                 experiments.append(made)
@@ -266,7 +281,7 @@ class Investigation:
     def _experiments_with(self, one: Hypothesis, found: Sequence[Hypothesis]) -> list[Experiment]:
         """The experiments that a cause rests on: all causes removed, and all but this one."""
         names = [_together(found).name, _together([other for other in found if other is not one]).name]
-        return [made for made in self.comparison.experiments if made.factor in names]
+        return [made for made in self._experiments if made.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
         """The search was broken off: what it was about to try is possible."""
@@ -275,11 +290,11 @@ class Investigation:
 
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""
-        self.comparison.causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
-        tried = {experiment.factor for experiment in self.comparison.experiments}
+        self._causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
+        tried = {experiment.factor for experiment in self._experiments}
         for one in hypotheses(divergence, sources, leftovers=()):
             if is_open(one, divergence, tried):
-                self.comparison.causes.append(_cause(one, Status.POSSIBLE, []))
+                self._causes.append(_cause(one, Status.POSSIBLE, []))
 
     def _started(self) -> Path | None:
         """The file that the program is started from."""
@@ -294,9 +309,9 @@ class Investigation:
             key = (cause.identifier, cause.sites[:1])
             known = named.get(key)
             named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *made))
-        self.comparison.causes = [*named.values(), *self.comparison.causes]
+        self._causes = [*named.values(), *self._causes]
         last = self._trials.get(self._held)
-        self.comparison.fixes = [
+        self._fixes = [
             *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds, self._started()),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]

@@ -19,14 +19,14 @@ from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT, compare_runs
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
-    add_values,
     capture_request,
-    confirm,
+    confirmed,
     needs_confirmation,
     needs_values,
     read_capture,
+    with_further_values,
 )
-from determinism.diagnose.experiments import SEEDED_LIBRARIES, BudgetSpent, Intervention, Trial, responsible_factors
+from determinism.diagnose.experiments import SEEDED_LIBRARIES, BudgetSpent, FactorSearch, Intervention, Trial
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
@@ -48,6 +48,7 @@ from determinism.launch.runs import (
     may_run_further,
     open_stored_run,
     with_intervention,
+    without_traces,
 )
 from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted
@@ -94,8 +95,8 @@ class EvidenceRuns:
         self.interrupt_status = 0
         """Exit status if the user ended a run; then no more are made."""
 
-    def gather(self, comparison: Comparison, traces: Sequence[Trace], *, with_values: bool = True) -> None:
-        """Look at the first divergence again, and put what was seen into the comparison.
+    def gather(self, comparison: Comparison, traces: Sequence[Trace], *, with_values: bool = True) -> Comparison:
+        """Look at the first divergence again; returns the comparison with what was seen.
 
         Args:
             comparison: Of the runs.
@@ -105,31 +106,34 @@ class EvidenceRuns:
         self._seconds = _SECONDS + _TIMES_AS_LONG * max(run.seconds for run in comparison.runs)
         first = comparison.first_divergence
         if first is not None and needs_confirmation(first):
-            self._confirm(comparison, first, traces)
+            comparison = self._confirmed(comparison, first, traces)
         first = comparison.first_divergence
         if first is not None and with_values and needs_values(first) and not self.interrupt_status:
-            self._compare_values(comparison, first, traces)
+            comparison = self._with_values(comparison, first, traces)
+        return comparison
 
-    def _confirm(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> None:
+    def _confirmed(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
         name = "confirming-run"
         try:
             found = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
-            confirm(comparison, found)
+            comparison = confirmed(comparison, found)
             if found is not None and comparison.first_divergence is not None and not found["changed_inputs"]:
                 kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER)
-                comparison.evidence = self._evidence(found.get("saved"), comparison.first_divergence, kept)
+                evidence = self._evidence(found.get("saved"), comparison.first_divergence, kept)
+                comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
             # What the runs have shown stands without it.
             self._note_interrupt(error)
             self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
         self._output.discard(name, with_log=False)
+        return comparison
 
     def _note_interrupt(self, error: DeterminismError) -> None:
         if isinstance(error, Interrupted):
             self.interrupt_status = error.exit_status
 
-    def _compare_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> None:
-        """Let two further runs keep the tensors of the record."""
+    def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
+        """Let two further runs keep the tensors of the record, and compare these."""
         folders: list[Path] = []
         reason = None
         paths: dict[str, str | None] = {}
@@ -141,7 +145,7 @@ class EvidenceRuns:
             except DeterminismError as error:
                 self._note_interrupt(error)
                 self._warn(f"The values that differ were not compared, because a run was not finished. {error.message}")
-                return
+                return comparison
             finally:
                 self._output.discard(name, with_log=False)
             reason = reason or (found or {}).get("saved", {}).get("left_out")
@@ -149,7 +153,7 @@ class EvidenceRuns:
             if kept is None:
                 break
             folders.append(kept)
-        add_values(comparison, folders, reason, paths)
+        return with_further_values(comparison, folders, reason, paths)
 
     def _capture(
         self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
@@ -449,9 +453,8 @@ def explain(
     warn: Callable[[str], None],
     *,
     traces: Sequence[Trace],
-    varied: Sequence[str] = (),
-) -> None:
-    """Make further runs to find what makes the runs differ; causes, experiments and fixes go into the comparison.
+) -> tuple[Comparison, int]:
+    """Make further runs to find what makes the runs differ.
 
     Args:
         comparison: Of the runs.
@@ -461,36 +464,43 @@ def explain(
         announce: Called with what comes next and the log of its output.
         warn: Gets what the user has to know.
         traces: Of the plain runs.
-        varied: The factors that were perturbed on purpose in the runs that differ.
+
+    Returns:
+        The comparison with causes, experiments and fixes, and the exit status if the user ended the search, else 0.
     """
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
-        return
+        return comparison, 0
     run_seconds = max(run.seconds for run in comparison.runs)
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
     warn(f"Looking for the cause with further runs, for at most {budget:.0f} s (--budget). Ctrl-C keeps what is known.")
-    with Laboratory(
-        request,
-        output,
-        standard_input,
-        announce,
-        budget=budget,
-        run_seconds=run_seconds,
-        exit_statuses=frozenset(run.exit_status for run in comparison.runs),
-    ) as laboratory:
-        try:
+    search: FactorSearch | Investigation | None = None
+    try:
+        with Laboratory(
+            request,
+            output,
+            standard_input,
+            announce,
+            budget=budget,
+            run_seconds=run_seconds,
+            exit_statuses=frozenset(run.exit_status for run in comparison.runs),
+        ) as laboratory:
             plain = Intervention()
-            if varied:
-                comparison.varied = responsible_factors(comparison, varied, laboratory)
+            if comparison.varied:
+                search = FactorSearch(comparison.varied, laboratory)
+                search.run()
+                comparison = replace(comparison, diagnosis=search.diagnosis)
                 plain = Intervention.perturb(*comparison.varied)
-            seconds = least_step_seconds(traces)
             frameworks = {str(p.description.get("framework")) for trace in traces for p in trace.processes}
-            Investigation(
+            seconds = least_step_seconds(traces)
+            search = Investigation(
                 comparison, laboratory, plain, seconds, can_try_fixes=request.fix, frameworks=frameworks
-            ).run()
-        except Interrupted:
-            raise
-        except DeterminismError as error:
-            broken_off(comparison, error, warn)
+            )
+            search.run()
+    except (DeterminismError, KeyboardInterrupt) as error:
+        known = comparison if search is None else replace(comparison, diagnosis=search.diagnosis)
+        comparison, status = broken_off(known, error, warn)
+        return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
+    return replace(comparison, diagnosis=search.diagnosis), 0
 
 
 def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
@@ -600,10 +610,9 @@ class Check:
                 comparison = self._vary(comparison)
             if comparison.first_divergence is not None and may_run_further(request.explain, self.runs):
                 self.on_verdict(comparison)
-            self._confirm(comparison, traces)
-            self._explain(comparison, standard_input, traces)
-        self._tidy(comparison)
-        return comparison
+            comparison = self._confirmed(comparison, traces)
+            comparison = self._explained(comparison, standard_input, traces)
+        return self._tidied(comparison)
 
     @property
     def folder(self) -> Path:
@@ -638,7 +647,7 @@ class Check:
         try:
             require_recorded(trace, result.exit_status)
         except LaunchError:
-            self.runs[-1].trace = None
+            self.runs[-1] = replace(self.runs[-1], trace=None)
             self._output.discard(name, with_log=False)
             self._output.remove_if_empty()
             raise
@@ -652,9 +661,8 @@ class Check:
     def _compare(self, traces: Sequence[Trace]) -> Comparison:
         request = self.request
         comparison = compare_runs(traces, strict=request.strict, allow_failure=request.allow_failure)
-        comparison.leftovers = self._series.leftovers
-        comparison.racy = sorted({word for trace in traces for word in _racy(trace)})
-        return comparison
+        racy = sorted({word for trace in traces for word in _racy(trace)})
+        return replace(comparison, leftovers=tuple(self._series.leftovers), racy=tuple(racy))
 
     def _run_again(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
         """Make more runs while they are equal, if the program does what may come out differently at another time."""
@@ -669,8 +677,7 @@ class Check:
             extra += 1
             self._make(traces, f"run-{len(self.runs) + 1}", f"extra run {extra} of up to {_MOST_EXTRA_RUNS}")
             comparison = self._compare(traces)
-        comparison.extra_runs = extra
-        return comparison
+        return replace(comparison, extra_runs=extra)
 
     def _vary(self, plain: Comparison) -> Comparison:
         """Make runs in which factors are perturbed on purpose; gives their comparison if they differ."""
@@ -685,33 +692,28 @@ class Check:
             self._make(traces, f"varied-run-{number}", title, spec)
             if len(traces) > 1:
                 comparison = self._compare([traces[0], traces[-1]])
-                comparison.varied = factors
                 if comparison.verdict is not Verdict.SAME:
-                    return comparison
-        plain.varied = factors
+                    return _with_varied(comparison, factors)
         self.runs = made
         for trace in traces:
             self._output.discard(trace.folder.name)
-        return plain
+        return _with_varied(plain, factors)
 
-    def _explain(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> None:
+    def _explained(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> Comparison:
         is_wanted = (
             may_run_further(self.request.explain, self.runs) and not self.request.fail_fast and self.request.budget != 0
         )
         if not is_wanted and comparison.first_divergence is not None:
-            comparison.diagnosis = why_not_searched(comparison, self.request)
-        if not is_wanted or self.interrupt_status:
-            return
-        try:
-            explain(
-                comparison, self.request, self._output, standard_input, self.announce, self.warn,
-                traces=traces, varied=comparison.varied,
-            )  # fmt: skip
-        except (Interrupted, KeyboardInterrupt) as interrupt:
-            self.interrupt_status = broken_off(comparison, interrupt, self.warn)
+            limit = why_not_searched(comparison, self.request)
+            return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
+        if is_wanted and not self.interrupt_status:
+            comparison, self.interrupt_status = explain(
+                comparison, self.request, self._output, standard_input, self.announce, self.warn, traces=traces
+            )
+        return comparison
 
-    def _confirm(self, comparison: Comparison, traces: list[Trace]) -> None:
-        self.runs = comparison.runs
+    def _confirmed(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
+        self.runs = list(comparison.runs)
         # With factors perturbed the further runs would not be like those that differ.
         if (
             comparison.first_divergence is not None
@@ -719,18 +721,19 @@ class Check:
             and not comparison.varied
         ):
             runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)
-            runs.gather(comparison, traces, with_values=self.request.budget != 0)
+            comparison = runs.gather(comparison, traces, with_values=self.request.budget != 0)
             self.interrupt_status = runs.interrupt_status
+        return comparison
 
-    def _tidy(self, comparison: Comparison) -> None:
+    def _tidied(self, comparison: Comparison) -> Comparison:
         """Remove the traces of equal runs, unless they are to be kept."""
         if comparison.verdict is not Verdict.SAME or self.request.keep:
-            return
-        for run in comparison.runs:
-            if run.trace is not None and Path(run.trace).parent == self._output.path:
-                self._output.discard(Path(run.trace).name)
-                run.trace = None
-        self._output.remove_if_empty()
+            return comparison
+        return without_traces(comparison, self._output)
+
+
+def _with_varied(comparison: Comparison, factors: Sequence[str]) -> Comparison:
+    return replace(comparison, diagnosis=replace(comparison.diagnosis, varied=tuple(factors)))
 
 
 def _racy(trace: Trace) -> list[str]:

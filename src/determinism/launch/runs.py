@@ -313,20 +313,41 @@ def _failed(original: Path, error: OSError) -> LaunchError:
 LONGEST_UNASKED = 60.0
 
 
-def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str], None]) -> int:
-    """Keep what is known when the user ends the search for causes.
+def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str], None]) -> tuple[Comparison, int]:
+    """Keep what is known when the search for causes ends early.
 
     Args:
-        comparison: Gets the sentence that says so.
-        error: `Interrupted` or `KeyboardInterrupt`.
-        warn: Gets the same for the terminal.
+        comparison: What is known.
+        error: `Interrupted` or `KeyboardInterrupt` if the user ended it.
+        warn: Gets a sentence for the terminal.
 
     Returns:
-        The exit status of the command.
+        The comparison, which says so, and the exit status of the command if the user ended it.
     """
-    comparison.diagnosis = "The search for causes was broken off; what was known until then is shown."
+    limit = "The search for causes was broken off; what was known until then is shown."
+    comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
     warn(f"The search for causes was broken off. {getattr(error, 'message', 'Ctrl-C came in.')}")
-    return error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
+    return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
+
+
+def without_traces(comparison: Comparison, output: OutputFolder) -> Comparison:
+    """Remove the traces that the runs of a check left in its folder, and the folder if nothing else is in it.
+
+    Args:
+        comparison: Of the runs.
+        output: The folder.
+
+    Returns:
+        The comparison, whose runs have no traces any more.
+    """
+    runs = []
+    for run in comparison.runs:
+        if run.trace is not None and Path(run.trace).parent == output.path:
+            output.discard(Path(run.trace).name)
+            run = replace(run, trace=None)
+        runs.append(run)
+    output.remove_if_empty()
+    return replace(comparison, runs=tuple(runs))
 
 
 def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:

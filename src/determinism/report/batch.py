@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from determinism.comparison.result import BatchKind, BatchRows, Comparison, Divergence, Fix, size_pair
+from determinism.comparison.result import BatchFindings, BatchKind, Comparison, Divergence, Fix, size_pair
 from determinism.report.entries import Entry, counted, fix_document, frame_text, listed, prose
 from determinism.types import Verdict
 
@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 
-def batch_headline(comparison: Comparison, rows: BatchRows) -> str:
+def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
     """Write the first line of the report."""
     sizes = listed([str(size) for size in rows.sizes])
     if comparison.verdict is Verdict.SAME:
@@ -34,7 +34,7 @@ def batch_headline(comparison: Comparison, rows: BatchRows) -> str:
     return f"Different: equal rows have different results in batches of {size_pair(difference.sizes)}"
 
 
-def batch_sections(comparison: Comparison, rows: BatchRows, *, with_causes: bool = True) -> list[list[Entry]]:
+def batch_sections(comparison: Comparison, rows: BatchFindings, *, with_causes: bool = True) -> list[list[Entry]]:
     """The story: which op, where, why, and what cures it.
 
     Args:
@@ -52,7 +52,7 @@ def batch_sections(comparison: Comparison, rows: BatchRows, *, with_causes: bool
     ]
 
 
-def _origin_entries(first: Divergence, rows: BatchRows) -> Iterator[Entry]:
+def _origin_entries(first: Divergence, rows: BatchFindings) -> Iterator[Entry]:
     difference = rows.difference
     yield Entry(_KINDS[difference.kind if difference else None], "kind")
     yield Entry(first.op, "op")
@@ -70,7 +70,7 @@ def _origin_entries(first: Divergence, rows: BatchRows) -> Iterator[Entry]:
         yield Entry(of, "rows")
 
 
-def _row_entries(rows: BatchRows) -> Iterator[Entry]:
+def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
     counts = ", ".join(f"{count:,} in batches of {size}" for size, count in rows.rows.items())
     if counts:
         text = f"{rows.rows_matched:,} different rows were compared; there were {counts}"
@@ -92,7 +92,7 @@ def _row_entries(rows: BatchRows) -> Iterator[Entry]:
         yield Entry(rows.not_told, "not told")
 
 
-def batch_cures(comparison: Comparison, rows: BatchRows) -> Iterator[Entry]:
+def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
     """Write the causes, what was seen to cure the program, and what was tried in vain."""
     for number, cause in enumerate(comparison.causes):
         yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
@@ -111,7 +111,7 @@ def _written(fix: Fix) -> str:
     return " and ".join([*([" ".join(parts)] if parts else []), *([code] if code else [])])
 
 
-def batch_document(rows: BatchRows) -> dict[str, Any]:
+def batch_document(rows: BatchFindings) -> dict[str, Any]:
     """The part of the JSON document on batches."""
     difference = rows.difference
     return {

@@ -337,7 +337,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "causes": [cause_document(cause) for cause in comparison.causes],
         "fixes": [fix_document(fix) for fix in comparison.fixes],
         "experiments": [asdict(experiment) for experiment in comparison.experiments],
-        "diagnosis": comparison.diagnosis,
+        "diagnosis": comparison.diagnosis.limit,
         "varied": comparison.varied,
         "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
         "batch": None if comparison.batch is None else batch_document(comparison.batch),

@@ -358,7 +358,7 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         )
     if not is_repeatable(first.op):
         return "It is not known whether the inputs were equal: what ran here is no single op that could be repeated."
-    if comparison.missed_in_confirming_run:
+    if comparison.diagnosis.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not come to this record."
     if stack_differences(comparison.environment):
         return "They come from records that are equal in both runs; what they held was not looked at again."

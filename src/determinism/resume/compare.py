@@ -18,7 +18,7 @@ from determinism.comparison.columns import Canonical, join, keys_of, producers
 from determinism.comparison.fingerprints import ordered
 from determinism.comparison.ordered import ProcessComparison, compare_processes
 from determinism.comparison.origins import entry_of
-from determinism.comparison.result import Comparison, Trouble
+from determinism.comparison.result import Comparison, ResumeFindings, Trouble
 from determinism.comparison.runs import cut_reasons, cut_troubles, environment_differences, recorded_by, summary_of
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, LOAD_OP, NONE, RESULTS_OP, STEP_OP, Table
@@ -522,31 +522,38 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
         resumed: The run that went on.
     """
     traces = [full, resumed, first]
-    comparison = Comparison(Verdict.SAME, [summary_of(trace) for trace in traces], recorded_by(traces))
     compared = [process for process in processes if process.parts is not None]
-    comparison.recorded.steps = max((process.steps for process in compared), default=0)
-    comparison.recorded.records = sum(
-        max(process.full.extent[0] - process.parts[0].start, 0) for process in compared if process.parts is not None
+    comparison = Comparison(
+        Verdict.SAME,
+        tuple(summary_of(trace) for trace in traces),
+        replace(
+            recorded_by(traces),
+            steps=max((process.steps for process in compared), default=0),
+            records=sum(
+                max(process.full.extent[0] - process.parts[0].start, 0) for process in compared if process.parts
+            ),
+        ),
+        dead_differences=sum(process.result.dead_differences for process in compared),
+        dead_first=tuple(dead for process in compared for dead in process.result.dead_first)[:_MOST_DEAD],
+        environment=tuple(environment_differences(full, resumed)),
+        resume=ResumeFindings(),
     )
-    comparison.environment = environment_differences(full, resumed)
-    comparison.missing = []
-    reasons = [cut_reasons(trace) for trace in traces]
+    trouble = []
     if len(compared) < len(processes) or not compared:
-        comparison.trouble.append(Trouble("resume-nothing-compared", _nothing_compared(processes)))
+        trouble.append(Trouble("resume-nothing-compared", _nothing_compared(processes)))
     departing = [process for process in processes if process.result.divergence is not None]
     departing.sort(key=when_it_departs)
     unlike = next((process for process in processes if process.first_departs is not None), None)
+    if departing and unlike is None:
+        return replace(_with_departure(comparison, departing), trouble=tuple(trouble))
     if departing and unlike is not None:
-        comparison.trouble.append(Trouble("resume-first-departs", _first_departs(unlike)))
-    elif departing:
-        _take(comparison, departing)
-    comparison.dead_differences = sum(process.result.dead_differences for process in compared)
-    comparison.dead_first = [dead for process in compared for dead in process.result.dead_first][:5]
-    if comparison.verdict is Verdict.SAME:
-        comparison.trouble += cut_troubles(traces, reasons)
-        if comparison.trouble:
-            comparison.verdict = Verdict.INCONCLUSIVE
-    return comparison
+        trouble.append(Trouble("resume-first-departs", _first_departs(unlike)))
+    trouble += cut_troubles(traces, [cut_reasons(trace) for trace in traces])
+    return replace(comparison, verdict=Verdict.INCONCLUSIVE if trouble else Verdict.SAME, trouble=tuple(trouble))
+
+
+_MOST_DEAD = 5
+"""Of the dead differences that are described."""
 
 
 def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
@@ -556,15 +563,19 @@ def when_it_departs(process: ResumedProcess) -> tuple[int, int, str]:
     return divergence.step, Phase[divergence.phase.upper()], process.full.key
 
 
-def _take(comparison: Comparison, departing: list[ResumedProcess]) -> None:
+def _with_departure(comparison: Comparison, departing: list[ResumedProcess]) -> Comparison:
     result = departing[0].result
-    comparison.verdict = Verdict.DIFFERENT
-    comparison.first_divergence = result.divergence
-    comparison.divergences = [other.result.divergence for other in departing[1:] if other.result.divergence is not None]
-    comparison.first_visible = result.first_visible
-    comparison.infected = result.infected
-    comparison.dataflow = result.dataflow
-    comparison.absorbed = result.absorbed
+    others = (process.result.divergence for process in departing[1:])
+    return replace(
+        comparison,
+        verdict=Verdict.DIFFERENT,
+        first_divergence=result.divergence,
+        divergences=tuple(divergence for divergence in others if divergence is not None),
+        first_visible=result.first_visible,
+        infected=tuple(result.infected),
+        dataflow=result.dataflow,
+        absorbed=result.absorbed,
+    )
 
 
 def _nothing_compared(processes: Sequence[ResumedProcess]) -> str:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.result import Comparison, ResumeFindings, RunSummary
 from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
 from determinism.launch.record import RunResult, Unfinished, record_program
-from determinism.launch.runs import broken_off, may_run_further
+from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted_text
 from determinism.resume.compare import ResumedProcess, compare_resumed, conclude_resumed
@@ -236,13 +236,16 @@ class ResumeCheck:
             first = self._runs.make("first", commands["first"], generators={"keep": True})
             resumed = self._runs.make("resumed", commands["resumed"], generators={"watch": True})
             comparison, processes = compare_resume_runs(full, first, resumed)
-            self.runs = comparison.runs
+            self.runs = list(comparison.runs)
             try:
-                self._explain(comparison, processes, full)
+                comparison = self._with_missing(comparison, processes, full)
+                comparison = self._with_whole_trials(comparison)
             except (Interrupted, KeyboardInterrupt) as interrupt:
-                self.interrupt_status = broken_off(comparison, interrupt, self.warn)
+                comparison, self.interrupt_status = broken_off(comparison, interrupt, self.warn)
             self._runs.discard_trials()
-        self._tidy(comparison)
+        if comparison.verdict is Verdict.SAME and not self.request.keep:
+            shutil.rmtree(self._output.path / _CHECKPOINTS, ignore_errors=True)
+            comparison = without_traces(comparison, self._output)
         return comparison
 
     def _commands(self) -> dict[str, list[str]]:
@@ -253,19 +256,29 @@ class ResumeCheck:
             make_private_folder(checkpoints)
         return self.request.commands(checkpoints)
 
-    def _explain(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> None:
-        """Try what can be set from outside; only what was equal then is called verified."""
-        may_try = comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
-        missing = comparison.missing or []
-        trials = generator_trials(missing, last_before_steps(processes)) if may_try else []
+    def _with_missing(self, comparison: Comparison, processes: Sequence[ResumedProcess], full: Trace) -> Comparison:
+        """Put back from outside what the checkpoint lacks; only what was equal then is called verified."""
+        trials = (
+            generator_trials(comparison.missing or (), last_before_steps(processes))
+            if self._may_try(comparison)
+            else []
+        )
         outcomes = list(self._outcomes(trials, full))
-        if comparison.missing is not None:
-            missing = comparison.missing = after_trials(missing, outcomes)
-        comparison.fixes = fixes_of(missing, verified=True in outcomes)
-        for trial in whole_trials(comparison, _RUN) if may_try else []:
+        missing = after_trials(comparison.missing or (), outcomes)
+        fixes = tuple(fixes_of(missing, verified=True in outcomes))
+        diagnosis = replace(comparison.diagnosis, fixes=fixes)
+        return replace(comparison, resume=ResumeFindings(tuple(missing)), diagnosis=diagnosis)
+
+    def _with_whole_trials(self, comparison: Comparison) -> Comparison:
+        """Try what can be set for all three runs."""
+        for trial in whole_trials(comparison, _RUN) if self._may_try(comparison) else []:
             if self._is_cured(trial, None):
-                comparison.fixes.append(fix_of_trial(trial))
-                return
+                fixes = (*comparison.fixes, fix_of_trial(trial))
+                return replace(comparison, diagnosis=replace(comparison.diagnosis, fixes=fixes))
+        return comparison
+
+    def _may_try(self, comparison: Comparison) -> bool:
+        return comparison.verdict is not Verdict.SAME and may_run_further(self.request.explain, self.runs)
 
     def _outcomes(self, trials: Sequence[ResumeTrial], full: Trace) -> Iterator[bool | None]:
         """What came of each, until one makes the runs equal."""
@@ -306,17 +319,6 @@ class ResumeCheck:
         )
         return compare_resume_runs(full, first, resumed)[0]
 
-    def _tidy(self, comparison: Comparison) -> None:
-        """Remove what equal runs left, unless it is to be kept."""
-        if comparison.verdict is not Verdict.SAME or self.request.keep:
-            return
-        for run in comparison.runs:
-            if run.trace is not None:
-                self._output.discard(Path(run.trace).name)
-                run.trace = None
-        shutil.rmtree(self._output.path / _CHECKPOINTS, ignore_errors=True)
-        self._output.remove_if_empty()
-
 
 def compare_resume_runs(full: Trace, first: Trace, resumed: Trace) -> tuple[Comparison, list[ResumedProcess]]:
     """Compare the three runs of a check of resuming, and name what the checkpoint lacks.
@@ -328,5 +330,6 @@ def compare_resume_runs(full: Trace, first: Trace, resumed: Trace) -> tuple[Comp
     comparison = conclude_resumed(processes, full, first, resumed)
     if comparison.verdict is Verdict.DIFFERENT:
         found = [missing for process in processes for missing in unsaved(process)]
-        comparison.missing = list({missing.identifier: missing for missing in found}.values())
+        missing = {one.identifier: one for one in found}
+        comparison = replace(comparison, resume=ResumeFindings(tuple(missing.values())))
     return comparison, processes

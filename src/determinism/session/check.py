@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,8 @@ def check(
         for trace in traces:
             _call(function, args, kwargs, snapshot, trace)
         comparison = compare_runs([open_trace(trace) for trace in traces], strict=strict)
-    for run in comparison.runs:
-        run.command = [getattr(function, "__qualname__", repr(function))]
-        run.trace = None
-    return comparison
+    name = getattr(function, "__qualname__", repr(function))
+    return replace(comparison, runs=tuple(replace(run, command=[name], trace=None) for run in comparison.runs))
 
 
 def _call(
