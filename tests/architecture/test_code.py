@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,30 @@ def test_nothing_names_the_machine_it_was_made_on() -> None:
     ]
 
     assert found == []
+
+
+ANALYSING = ("batch/compare.py", "batch/diagnose.py", "batch/launch.py", "comparison", "diagnose", "report", "resume")
+OF_A_RECORDER = {"resume/torch.py"}
+"""It runs in the program, beside PyTorch's recorder."""
+OP_OF_A_FRAMEWORK = re.compile(r"\b(?:aten|prims|c10d|_c10d_functional|fsdp|tf|keras|jax|inductor|autograd)::")
+
+
+def texts_in(path: Path) -> Iterator[ast.Constant]:
+    """Every text in a file but documentation."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node
+
+
+def test_what_analyses_traces_asks_what_an_op_does_and_names_none() -> None:
+    files = [path for path in FILES if name_of(path).startswith(ANALYSING) and name_of(path) not in OF_A_RECORDER]
+    naming = {
+        f"{name_of(path)}:{text.lineno}"
+        for path in files
+        for text in texts_in(path)
+        if OP_OF_A_FRAMEWORK.search(str(text.value))
+    }
+    assert len(files) > 30 and naming == set()
+    assert any(OP_OF_A_FRAMEWORK.search(str(text.value)) for text in texts_in(PACKAGE / "trace/names.py"))

@@ -56,5 +56,5 @@ def test_secrets_of_the_command_are_not_repeated() -> None:
 
 
 def test_the_report_shows_it() -> None:
-    lines = lines_of(make_different(diagnosis=reason()))
+    lines = lines_of(make_different(limit=reason()))
     assert any(line.startswith("  not searched      No cause was searched for: a run took 96 s") for line in lines)

@@ -21,48 +21,11 @@ from determinism.comparison.result import (
 )
 from determinism.comparison.runs import recorded_by, summary_of
 from determinism.digest import digest_many, digest_text
-from determinism.trace.names import Frame
+from determinism.trace.names import Frame, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.row_calls import SeenCall, SeenTensor, read_row_calls
 from determinism.trace.schema import NONE, Table
 from determinism.types import Kind, Stream, Verdict
-
-# What is known of ops that do not treat each row of a batch by itself.
-
-_MOVING = frozenset(
-    {
-        "index", "index_select", "index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_", "index_fill", "index_fill_",
-        "index_add", "index_add_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "take", "put", "put_",
-        "sort", "argsort", "topk", "kthvalue", "unique_consecutive", "_unique2", "searchsorted", "bucketize", "nonzero",
-        "masked_select", "masked_scatter", "masked_scatter_", "cat", "stack", "repeat", "repeat_interleave", "roll", "flip", "rot90",
-        "constant_pad_nd", "tril", "triu", "tril_", "triu_", "diag_embed", "cumsum", "cumsum_", "cumprod", "cummax", "cummin", "logcumsumexp",
-        "_pack_padded_sequence", "slice_scatter", "select_scatter", "slice_backward", "im2col", "col2im",
-    }
-)  # fmt: skip
-"""They move elements, also from one row to another, or number rows by where they lie."""
-
-_STATISTICS = frozenset(
-    {
-        "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-        "_batch_norm_with_update", "_batch_norm_with_update_functional", "_native_batch_norm_legit.no_stats", "batch_norm",
-    }
-)  # fmt: skip
-"""In training mode they take mean and variance over the whole batch."""
-
-
-def _base(name: str) -> str:
-    return name.partition("::")[2].partition(".")[0]
-
-
-def moves_rows(name: str) -> bool:
-    """Whether an op may move values from one row to another; then an equal row in need not give an equal row out."""
-    return _base(name) in _MOVING
-
-
-def takes_statistics(name: str) -> bool:
-    """Whether an op normalises with statistics of the whole batch, unless it is told to use kept ones."""
-    return _base(name) in _STATISTICS
-
 
 # The calls of runs with batches of different sizes, by the places of the program that made them.
 
@@ -102,6 +65,11 @@ class Place:
     def runs(self) -> set[int]:
         """The runs that came here."""
         return {call.run for call in self.calls}
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it may move values from one row to another; then an equal row in need not give an equal row out."""
+        return OpSemantics.MOVES_ROWS in semantics_of(self.name)
 
 
 def places_of(traces: Sequence[Trace]) -> list[Place]:
@@ -418,7 +386,7 @@ class OriginSearch:
             for rank, axis in zip(ranks, (axis for axis in found.axes.inputs if axis >= 0), strict=True)
         )
         # A softmax over the rows, for instance.
-        takes_all = along or (takes_statistics(found.place.name) and facts.get("trains"))
+        takes_all = along or (OpSemantics.TAKES_STATISTICS in semantics_of(found.place.name) and facts.get("trains"))
         return BatchKind.MIXING if takes_all else BatchKind.OP
 
     def _mixing(self, model: Matches) -> Origin | None:
@@ -428,7 +396,7 @@ class OriginSearch:
         within = any(place.is_module and place.calls[0].process is not None for place in self._places)
         candidates: list[tuple[int, Origin]] = []
         for found in self._ops:
-            if found.conflicts and moves_rows(found.place.name):
+            if found.conflicts and found.place.moves_rows:
                 index = min(conflict.later.index for conflict in found.conflicts)
                 candidates.append((index, self._divergence(found, BatchKind.MIXING)))
         for position, axes in self._axes.items():
@@ -638,7 +606,7 @@ def _source(compared: Compared) -> Matches | None:
 
 def _concluded(comparison: Comparison, rows: BatchFindings, compared: Compared, sizes: Sequence[int]) -> Comparison:
     """The comparison with its verdict, and where equal rows first came out in two ways."""
-    ops = [one for one in compared.ops if one.conflicts and not moves_rows(one.place.name)]
+    ops = [one for one in compared.ops if one.conflicts and not one.place.moves_rows]
     models = [one for one in compared.models if one.conflicts]
     padded = [one for one in compared.models_without_padding if one.conflicts]
     if any(one.matched for one in (*compared.models, *compared.models_without_padding)):
@@ -670,7 +638,7 @@ def _is_covered(compared: Compared) -> bool:
     if any(one.matched for one in (*compared.models, *compared.models_without_padding)):
         return True
     # There is no model whose results come row by row: then each op on the way must have had equal rows.
-    ops = [one for one in compared.ops if not moves_rows(one.place.name)]
+    ops = [one for one in compared.ops if not one.place.moves_rows]
     return bool(ops) and all(one.matched for one in ops)
 
 
@@ -685,7 +653,7 @@ def _unmatched(rows: BatchFindings, compared: Compared) -> Trouble:
     if any(one.matched for one in stateless) and not any(one.matched for one in compared.models):
         return Trouble("batch-weights-differ", _WEIGHTS)
     if any(one.matched for one in (*compared.models, *compared.ops)):
-        first = next(one for one in compared.ops if not one.matched and not moves_rows(one.place.name))
+        first = next(one for one in compared.ops if not one.matched and not one.place.moves_rows)
         return Trouble("batch-rows-unmatched", _LOST.format(first.place.name))
     return Trouble("batch-rows-unmatched", _UNMATCHED)
 

@@ -21,13 +21,12 @@ from determinism.comparison.origins import (
     Entry,
     Input,
     Origins,
-    chooses_elements,
     come_near,
     entry_of,
     leaves_uncovered,
     overlap,
 )
-from determinism.trace.names import Layout
+from determinism.trace.names import Layout, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP
 from determinism.types import Access, Role
@@ -255,7 +254,7 @@ class Taints:
         Returns:
             Whether anything is marked.
         """
-        keeps = differs and chooses_elements(some)
+        keeps = differs and OpSemantics.CHOOSES_ELEMENTS in semantics_of(some.op)
         marked = False
         for output, made in enumerate(some.outputs):
             taints = set() if output in equal else {Taint(made.layout, root) for root in own}

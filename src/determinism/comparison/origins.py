@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.trace.names import Layout
+from determinism.trace.names import Layout, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import INPUT_PATHS, Table
 from determinism.trace.stream import Array, Chunk
@@ -119,17 +119,6 @@ def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
 _MOST_WRITERS = 4096
 _MOST_COPIES = 64
 _VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
-_COPIES = frozenset(
-    {
-        "aten::clone", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::cat", "aten::stack",
-        "aten::_foreach_copy_", "aten::lift_fresh", "aten::lift_fresh_copy", "determinism::batch",
-    }
-)  # fmt: skip
-
-
-_RECEIVES = frozenset({"recv_", "recv_any_source_", "irecv"})
-"""Collective ops that take their tensors only to fill them."""
-_SENDS_NOTHING = _RECEIVES | {"wait_tensor", "barrier", "monitored_barrier_"}
 
 
 class Input(NamedTuple):
@@ -169,22 +158,22 @@ class Entry(NamedTuple):
     @property
     def is_copy(self) -> bool:
         """Whether the op only moves values."""
-        return self.op.partition(".")[0] in _COPIES
+        return OpSemantics.COPIES in semantics_of(self.op)
 
     @property
     def takes_each_by_itself(self) -> bool:
         """Whether the op does the same to each of several tensors, of which none has a part in what comes of the others."""
-        return self.op.startswith("aten::_foreach_")
+        return OpSemantics.TAKES_EACH_BY_ITSELF in semantics_of(self.op)
 
     @property
     def is_collective(self) -> bool:
         """Whether the op exchanges tensors with other processes; then its outputs were not there yet to be digested."""
-        return self.op.startswith(("c10d::", "_c10d_functional::"))
+        return OpSemantics.COLLECTIVE in semantics_of(self.op)
 
     @property
     def sends(self) -> bool:
         """Whether other processes get what the op read."""
-        return self.is_collective and self._base not in _SENDS_NOTHING
+        return OpSemantics.SENDS in semantics_of(self.op)
 
     @property
     def shares(self) -> bool:
@@ -202,16 +191,12 @@ class Entry(NamedTuple):
     @property
     def only_receives(self) -> bool:
         """Whether the op is given tensors only to fill them."""
-        return self.is_collective and self._base in _RECEIVES
+        return OpSemantics.ONLY_RECEIVES in semantics_of(self.op)
 
     @property
     def receives_from_any(self) -> bool:
         """Whether the op takes what whichever process sent first."""
-        return self.is_collective and self._base == "recv_any_source_"
-
-    @property
-    def _base(self) -> str:
-        return self.op.partition("::")[2].partition(".")[0]
+        return OpSemantics.RECEIVES_FROM_ANY in semantics_of(self.op)
 
     @property
     def shows_what_it_read(self) -> bool:
@@ -352,7 +337,9 @@ class Origins:
                 return None
             # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
             if made is not None and made.layout is not None:
-                if not (chooses_elements(writer) and self._differs(at.producer, at.output)):
+                if not (
+                    OpSemantics.CHOOSES_ELEMENTS in semantics_of(writer.op) and self._differs(at.producer, at.output)
+                ):
                     covers.append(made.layout)
             at = earlier
         return None
@@ -360,13 +347,6 @@ class Origins:
 
 def only_moves(op: str, layout: Layout) -> bool:
     """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
-    return op.startswith("aten::set_.") or (op == "aten::copy_" and layout.dtype == "uint8" and len(layout.shape) == 1)
-
-
-def chooses_elements(writer: Entry) -> bool:
-    """Whether the op wrote only the elements that its arguments chose, within the view that it was given."""
-    name = writer.op.partition(".")[0].removeprefix("aten::")
-    return name in {
-        "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "masked_fill_", "masked_scatter_", "scatter_",
-        "put_", "fill_diagonal_", "triu_", "tril_",
-    }  # fmt: skip
+    semantics = semantics_of(op)
+    copies_bytes = OpSemantics.COPIES_INTO in semantics and layout.dtype == "uint8" and len(layout.shape) == 1
+    return copies_bytes or OpSemantics.REBINDS_STORAGE in semantics

@@ -23,6 +23,7 @@ from determinism.comparison.fingerprints import (
 from determinism.comparison.flow import Aspects, Pair, Root
 from determinism.comparison.lockstep import Group
 from determinism.comparison.origins import Entry, entry_of
+from determinism.trace.names import OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Table
 from determinism.trace.stream import Array, Chunk, pick
@@ -35,8 +36,8 @@ _PLACES = ("outputs", "input_digests")
 
 
 def is_in_place(op: str) -> bool:
-    """Whether an op changes one of its arguments, by its name."""
-    return op.partition(".")[0].endswith("_")
+    """Whether an op changes one of its arguments."""
+    return OpSemantics.IN_PLACE in semantics_of(op)
 
 
 class DigestSearch:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from determinism.errors import DeterminismError, DifferenceError
 from determinism.redaction import redacted
-from determinism.trace.names import Frame
+from determinism.trace.names import Frame, OpSemantics, semantics_of
 from determinism.types import Kind, Verdict
 
 # How two runs went on, step by step: how many records differed, and what the losses were.
@@ -100,13 +100,10 @@ class Dataflow:
 
 # One difference: where it is, of what kind, and how far the values are apart.
 
-_NO_OPS = frozenset({"determinism", "inductor", "autograd"})
-"""Namespaces of records that stand for something else than one op."""
-
 
 def is_repeatable(op: str) -> bool:
     """Whether a record with this op is one op, which can be run again by itself."""
-    return op.partition("::")[0] not in _NO_OPS
+    return OpSemantics.NOT_ONE_OP not in semantics_of(op)
 
 
 @dataclass(frozen=True)

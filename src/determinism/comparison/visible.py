@@ -8,7 +8,7 @@ import numpy as np
 
 from determinism.comparison.lockstep import Group
 from determinism.comparison.result import Visible
-from determinism.trace.names import Frame
+from determinism.trace.names import Frame, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.trace.stream import Chunk
@@ -95,8 +95,8 @@ class VisibleDifferences:
     def _note_escape(self, group: Group, row: int, step: int) -> None:
         names = self._process.names
         stack = names.stack(int(group.first.columns["stack"][row]))
-        op = (names.text(Table.OP, int(group.first.columns["op"][row])) or "").partition("::")[2]
-        what = {"_local_scalar_dense": "item"}.get(op.partition(".")[0], op.partition(".")[0])
+        op = names.text(Table.OP, int(group.first.columns["op"][row])) or ""
+        what = "item" if OpSemantics.READS_NUMBER in semantics_of(op) else op.partition("::")[2].partition(".")[0]
         site = stack[0] if stack else None
         self._note("escape", step, f"value read by {what}()" if what != "print" else "printed tensor", site)
 

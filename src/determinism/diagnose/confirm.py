@@ -25,6 +25,7 @@ from determinism.comparison.result import (
 from determinism.comparison.values import difference
 from determinism.errors import TraceError
 from determinism.trace.files import read_document
+from determinism.trace.names import OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import (
     CAPTURE_FILE,
@@ -189,8 +190,6 @@ def _extent(found: list[list[int]] | None) -> tuple[tuple[int, int], ...] | None
 _KINDS = frozenset({Kind.RNG, Kind.DATA, Kind.ARGUMENT, Kind.ORDER, Kind.UNINITIALIZED, Kind.MUTATION})
 _EVENTS = frozenset(f"determinism::{name}" for name in ("batch", "tolist", "print", "pickle", "save", "return"))
 """Records beside ops that hold tensors."""
-_ALLOCATIONS = ("aten::empty", "aten::new_empty")
-"""Ops that give memory which nobody has written: they make no values."""
 
 
 def needs_values(divergence: Divergence | None) -> bool:
@@ -204,7 +203,8 @@ def needs_values(divergence: Divergence | None) -> bool:
     if divergence.kind is Kind.OP:
         has_varied = any((output.distinct or 0) > 1 for output in divergence.outputs)
         return divergence.inputs_equal is True and not has_varied and is_repeatable(divergence.op)
-    if divergence.op.startswith(_ALLOCATIONS):
+    if OpSemantics.LEAVES_UNWRITTEN in semantics_of(divergence.op):
+        # Memory that nobody has written makes no values.
         return False
     return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)
 

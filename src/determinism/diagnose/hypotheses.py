@@ -16,12 +16,10 @@ from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
 from determinism.run_spec import FixedSource
-from determinism.trace.names import Frame
+from determinism.trace.names import Frame, OpSemantics, framework_of, semantics_of
 from determinism.types import Kind
 
 # Whether `determinism.patch` has a replacement for an op, so that it is worth a run.
-
-_TENSORFLOW = "tf::"
 
 
 def may_be_patched(op: str) -> bool:
@@ -30,15 +28,16 @@ def may_be_patched(op: str) -> bool:
     Args:
         op: Its name as records have it.
     """
-    if op.startswith(_TENSORFLOW):
+    if framework_of(op) == "tensorflow":
         return True
     return any(op_at(entry).patches for name in _names(op) for entry in entries_for(name, "torch"))
 
 
 def _names(op: str) -> list[str]:
-    """An overload of ATen, and the op that it is the backward of."""
-    name = op.partition("::")[2].partition(".")[0].removesuffix("_backward").removesuffix("_forward")
-    return [op, f"aten::{name}", f"aten::{name.removeprefix('_')}"]
+    """An overload, and the op that it is the backward of."""
+    namespace, _, rest = op.partition("::")
+    name = rest.partition(".")[0].removesuffix("_backward").removesuffix("_forward")
+    return [op, f"{namespace}::{name}", f"{namespace}::{name.removeprefix('_')}"]
 
 
 # What the program took from outside with other values in each run, as what may have made these differ.
@@ -231,9 +230,6 @@ def _shifted(held: Intervention, file: str, line: int) -> Intervention:
 _HELD_IN_PART = ("queue-order",)
 """Sources that go on to vary where processes are behind them, though threads take turns."""
 
-_PIPELINES = ("tf::IteratorGetNext", "tf::OptionalGetValue")
-"""Ops by which an element of a data pipeline comes in."""
-
 _WHERE_SEEN = ("process-schedule", "arrivals")
 """Factors that take long, and are tried only where what they are about was seen."""
 
@@ -317,7 +313,7 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
 
 
 def _varying(divergence: Divergence) -> str:
-    return "varying-op-tensorflow" if divergence.op.startswith(_TENSORFLOW) else "nondeterministic-op"
+    return "varying-op-tensorflow" if framework_of(divergence.op) == "tensorflow" else "nondeterministic-op"
 
 
 def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
@@ -336,7 +332,7 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
     """What the kind points to; a generator that the program itself makes or seeds comes before the missing seed."""
     names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
-    if divergence.op.startswith(_PIPELINES):
+    if OpSemantics.TAKES_ELEMENT in semantics_of(divergence.op):
         names = ("pipeline-order", "pipeline-parallel")
         if any(source.source == "pipeline-order" for source in sources):
             return

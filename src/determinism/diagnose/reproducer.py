@@ -190,7 +190,7 @@ class _CallSource:
             raise ValueError(f"{self.op!r} is no op")
         source = "torch.ops"
         for part in (found[1], found[2], found[3] or "default"):
-            # `aten::__and__` is a name, and so is `aten::is`, which cannot be written as an attribute.
+            # `__and__` is a name, and so is `is`, which cannot be written as an attribute.
             source = f"getattr({source}, {part!r})" if keyword.iskeyword(part) else f"{source}.{checked_name(part)}"
         return source
 

@@ -208,7 +208,7 @@ def _look(differs: bool | None) -> str:
 
 
 def _base_name(op: str) -> str:
-    """The name of an op without its namespace: `aten::add.Tensor` is `add.Tensor`."""
+    """The name of an op without its namespace."""
     return op.partition("::")[2] or op
 
 

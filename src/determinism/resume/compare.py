@@ -20,8 +20,9 @@ from determinism.comparison.ordered import ProcessComparison, compare_processes
 from determinism.comparison.origins import entry_of
 from determinism.comparison.result import Comparison, ResumeFindings, Trouble
 from determinism.comparison.runs import cut_reasons, cut_troubles, environment_differences, recorded_by, summary_of
+from determinism.trace.names import OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import END_OP, LOAD_OP, NONE, RESULTS_OP, STEP_OP, Table
+from determinism.trace.schema import END_OP, LOAD_OP, RESULTS_OP, STEP_OP, Table
 from determinism.trace.stream import Array, Chunk, cut, pick
 from determinism.trace.stream import join as joined
 from determinism.trace.views import Remainder
@@ -116,22 +117,7 @@ def of_step(process: ProcessTrace, step: int, start: int = 0) -> Chunk | None:
     return joined(parts) if parts else None
 
 
-_ADDS = "aten::add_.Tensor"
-"""How backward adds to a gradient that is there."""
-_CLEARS = frozenset(
-    {
-        "aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar",
-        "aten::mul_.Tensor", "aten::mul_.Scalar", "aten::_foreach_mul_.Scalar",
-    }
-)  # fmt: skip
 _ZEROS = ("=0", "=0.0")
-_KEEPS = frozenset(
-    {
-        "aten::clone", "aten::copy_", "aten::_to_copy", "aten::detach", "aten::empty_strided",
-        "aten::new_empty_strided", "aten::empty_like", "aten::contiguous",
-    }
-)  # fmt: skip
-"""How backward keeps a gradient that is the first one."""
 _MOST_STEPS = 64
 """A module that is called now and then gets its first gradient late."""
 
@@ -189,8 +175,8 @@ class _Side:
         self._arguments = process.names.texts(Table.ARGUMENTS)
         self.chunk = chunk
         is_backward = chunk.columns["phase"] == Phase.BACKWARD
-        adds = self._ops.index(_ADDS) if _ADDS in self._ops else NONE - 1
-        self.adds: Array = np.flatnonzero(is_backward & (chunk.columns["op"] == adds))
+        adds = [number for number, op in enumerate(self._ops) if OpSemantics.ADDS_TO_GRADIENT in semantics_of(op)]
+        self.adds: Array = np.flatnonzero(is_backward & np.isin(chunk.columns["op"], adds))
         self.others: Array = np.setdiff1d(np.arange(chunk.rows), self.adds)
 
     def added(self, row: int) -> tuple[int, int]:
@@ -204,16 +190,19 @@ class _Side:
 
     def touches_gradients(self, row: int) -> bool:
         """Whether a record adds to a gradient, or sets one to zero."""
-        op = self._ops[int(self.chunk.columns["op"][row])]
-        if op not in _CLEARS:
-            return op == _ADDS
-        number = int(self.chunk.columns["arguments"][row])
-        return "zero" in op or (number >= 0 and self._arguments[number].endswith(_ZEROS))
+        semantics = self._semantics(row)
+        if OpSemantics.CLEARS_BY_ZERO in semantics:
+            number = int(self.chunk.columns["arguments"][row])
+            return number >= 0 and self._arguments[number].endswith(_ZEROS)
+        return bool(semantics & (OpSemantics.ADDS_TO_GRADIENT | OpSemantics.CLEARS))
 
     def keeps(self, row: int) -> bool:
         """Whether a record may keep a first gradient."""
-        op = self._ops[int(self.chunk.columns["op"][row])].partition(".")[0]
-        return int(self.chunk.columns["phase"][row]) == Phase.BACKWARD and op in _KEEPS
+        is_backward = int(self.chunk.columns["phase"][row]) == Phase.BACKWARD
+        return is_backward and OpSemantics.KEEPS_GRADIENT in self._semantics(row)
+
+    def _semantics(self, row: int) -> OpSemantics:
+        return semantics_of(self._ops[int(self.chunk.columns["op"][row])])
 
 
 def _alone(sides: Sequence[_Side], canonical: Canonical) -> tuple[Array, Array]:
@@ -260,7 +249,8 @@ def _steps_to_look_at(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> 
 
 def _additions(process: ProcessTrace, steps_before: int) -> Counter[int]:
     """How often backward adds, and gradients may be cleared, in each step."""
-    ops = [number for number, op in enumerate(process.names.texts(Table.OP)) if op == _ADDS or op in _CLEARS]
+    changes = OpSemantics.ADDS_TO_GRADIENT | OpSemantics.CLEARS | OpSemantics.CLEARS_BY_ZERO
+    ops = [number for number, op in enumerate(process.names.texts(Table.OP)) if semantics_of(op) & changes]
     found: Counter[int] = Counter()
     for chunk in process.chunks():
         rows = np.isin(chunk.columns["op"], ops) & (chunk.columns["phase"] != Phase.OPTIMIZER)

@@ -10,6 +10,7 @@ import numpy as np
 from determinism.comparison.origins import Entry, entry_of
 from determinism.comparison.result import Comparison, Fix, Missing
 from determinism.resume.compare import ResumedProcess, of_step
+from determinism.trace.names import OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import LOAD_OP, Table
 from determinism.types import Role
@@ -155,13 +156,6 @@ _LINES = {
 
 # Looks up in a whole process what it held, drew and was given.
 
-_GATHERS = frozenset(
-    {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::stack", "aten::cat", "aten::slice_copy"}
-)
-"""What takes samples out of the data where there is no data loader."""
-_SEED_OF_LOADER = "aten::random_"
-"""What an iterator of a DataLoader draws when it is made."""
-
 
 def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) -> set[bytes]:
     """What records read or gave; or what was loaded from files, which does not mean that it was taken up."""
@@ -198,9 +192,9 @@ def seeds_of_epoch(process: ProcessTrace, step: int) -> set[bytes]:
     if chunk is None:
         return set()
     ops = process.names.texts(Table.OP)
-    seed = ops.index(_SEED_OF_LOADER) if _SEED_OF_LOADER in ops else -1
+    seeds = [number for number, op in enumerate(ops) if OpSemantics.SEEDS_LOADER in semantics_of(op)]
     batches = np.flatnonzero(chunk.columns["role"] == Role.BATCH)
-    rows = np.flatnonzero(chunk.columns["op"] == seed)
+    rows = np.flatnonzero(np.isin(chunk.columns["op"], seeds))
     generators = chunk.children["generators"]
     return {
         generators.columns["digest"][at].tobytes()
@@ -220,7 +214,8 @@ def batches_of(process: ProcessTrace) -> set[tuple[bytes, ...]]:
 
 def gathered(process: ProcessTrace) -> set[bytes]:
     """The digests of what was taken out of other tensors, as samples are out of the data."""
-    ops = [number for number, op in enumerate(process.names.texts(Table.OP)) if op.partition(".")[0] in _GATHERS]
+    names = enumerate(process.names.texts(Table.OP))
+    ops = [number for number, op in names if OpSemantics.GATHERS in semantics_of(op)]
     found: set[bytes] = set()
     for chunk in process.chunks():
         outputs = chunk.children["outputs"]

@@ -28,7 +28,7 @@ from determinism.resume.trials import (
     seeds_of_epoch,
 )
 from determinism.trace.files import read_document
-from determinism.trace.names import Frame
+from determinism.trace.names import Frame, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import PUT_BACK_FILE
 from determinism.types import Kind, Phase, Role
@@ -192,7 +192,7 @@ _KEY_WORDS = (2, 4)
 def _is_key(record: Entry, position: int) -> bool:
     """Whether an input of a compiled program is a random key: the numbers below it look like one, and the program draws."""
     layout = record.reads[position].layout
-    if layout is None or not record.op.startswith("jax::"):
+    if layout is None or OpSemantics.COMPILED_PROGRAM not in semantics_of(record.op):
         return False
     looks_like_one = layout.dtype == "uint32" and bool(layout.shape) and layout.shape[-1] in _KEY_WORDS
     at = record.inputs.index(record.reads[position])
@@ -369,7 +369,7 @@ def _before_writes(process: ProcessTrace, number: int) -> bytes | None:
         if one.inputs[0].producer < 0 or not _is_in_place(one.op):
             return one.inputs[0].digest
         before = entry_of(process, *process.record(one.inputs[0].producer))
-        if not _is_in_place(before.op) or before.op.startswith("aten::copy_"):
+        if not _is_in_place(before.op) or OpSemantics.COPIES_INTO in semantics_of(before.op):
             made = before.outputs[one.inputs[0].output : one.inputs[0].output + 1]
             return made[0].digest if made else None
         number = before.number
@@ -377,7 +377,7 @@ def _before_writes(process: ProcessTrace, number: int) -> bytes | None:
 
 
 def _is_in_place(op: str) -> bool:
-    return op.partition(".")[0].endswith("_")
+    return OpSemantics.IN_PLACE in semantics_of(op)
 
 
 def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[HeldAt, HeldAt]) -> Taken:
@@ -392,9 +392,6 @@ def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[Held
     owner = {arguments: name for name, arguments in reversed(mine.items())}
     return {name: owner[arguments] for name, arguments in other.items() if mine[name] != arguments}
 
-
-_SCALING = ("aten::_amp_update_scale_", "aten::_amp_foreach_non_finite_check_and_unscale_")
-"""What a gradient scaler does."""
 
 _PARTS = {"parameter": "model", "buffer": "model", "optimizer state": "optimizer"}
 """Where each kind of what is held belongs."""
@@ -437,8 +434,8 @@ def _fix_of(identifier: str, search: _Search) -> str:
         return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
     if search.kept is not None and identifier == search.kept.identifier in ("carried-tensor", "rng-key"):
         made = search.kept.made_at
-        is_of_jax = search.record.op.startswith("jax::")
-        advice = CARRIED_ARRAYS if is_of_jax and identifier == "carried-tensor" else fix(identifier)
+        is_compiled = OpSemantics.COMPILED_PROGRAM in semantics_of(search.record.op)
+        advice = CARRIED_ARRAYS if is_compiled and identifier == "carried-tensor" else fix(identifier)
         return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{advice}"
     names = search.absent.get(identifier, [])
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
@@ -613,7 +610,7 @@ class _Search:
 
     def _is_scaling(self) -> bool:
         """Whether what departs was made by a gradient scaler, or takes the scale."""
-        if self.record.op.partition(".")[0] in _SCALING:
+        if OpSemantics.SCALES_GRADIENTS in semantics_of(self.record.op):
             return True
         if self._divergence.records_of:
             return False
@@ -621,4 +618,5 @@ class _Search:
         number = self._divergence.record + self._process.parts[0].start
         whole = entry_of(self._process.full, *self._process.full.record(number))
         makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
-        return any(entry_of(self._process.full, *place).op.partition(".")[0] in _SCALING[:1] for place in makers)
+        ops = (entry_of(self._process.full, *place).op for place in makers)
+        return any(OpSemantics.UPDATES_SCALE in semantics_of(op) for op in ops)
