@@ -12,7 +12,7 @@ import pytest
 from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
 from determinism.diagnose.experiments import BudgetSpent, Intervention, Rate, Trial
 from determinism.diagnose.investigation import Investigation
-from determinism.diagnose.sources import Source, SourceSite, Unprobed
+from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
 from determinism.run_spec import FixedSource
@@ -113,6 +113,30 @@ def test_among_many_sources_the_one_at_fault_is_found_by_halving() -> None:
     comparison = investigated(program, can_try_fixes=False)
     assert comparison.causes[0].sites[0].line == 21
     assert len(program.made) < 16
+
+
+def test_what_the_program_itself_uses_is_tried_before_what_libraries_used() -> None:
+    libraries = [FixedSource("/site-packages/lib/at_import.py", line, "python-random") for line in (1, 2, 3)]
+    seen = [replace(used(one, records=0), is_in_library=True) for one in libraries]
+    own = FixedSource("/p/train.py", 7, "numpy-random")
+    program = Pretended([(divergence(), ["numpy-seed"])], [*seen, used(own)])
+    assert found(investigated(program)) == [("seed-missing-numpy", "confirmed")]
+    tried = [made for made in program.made if made.factors or made.sources]
+    assert len(tried) == 1
+
+
+def test_of_libraries_the_one_that_a_line_of_the_program_led_to_is_tried_first() -> None:
+    led, unled = (FixedSource("/site-packages/lib/sampler.py", line, "seed-value") for line in (9, 1))
+    by = LedBy(SourceSite("/p/train.py", 4, 0, 4, 9, "main", "sampler = Sampler()"))
+    sources = [
+        replace(used(unled), is_in_library=True),
+        replace(used(led), is_in_library=True, led_by=(by,)),
+    ]
+    program = Pretended([(divergence(), [led])], sources)
+    comparison = investigated(program)
+    assert found(comparison) == [("outside-entropy", "confirmed")]
+    assert comparison.causes[0].sites[0].line == 4
+    assert all(unled not in made.sources for made in program.made)
 
 
 def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None:

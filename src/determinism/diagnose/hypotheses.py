@@ -83,6 +83,8 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         sources: In the order of the program.
     """
     before = [one for one in sources if _may_come_before(one, divergence)]
+    of_libraries = [source for source in before if source.is_in_library]
+    before = [source for source in before if not source.is_in_library]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
     # What differed only later in the runs with notes may have differed earlier in the others.
     telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
@@ -95,6 +97,10 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         of_others.append(_by_clock(looks, sources, divergence))
     of_telling = [_by_source(source, divergence) for source in telling]
     yield from [*of_others, *of_telling] if _is_seeded_by(others, telling) else [*of_telling, *of_others]
+    # Many libraries make random numbers when they are imported. Those that a line of the program led there come first.
+    of_libraries.sort(key=lambda one: not one.led_by)
+    for source in of_libraries:
+        yield _by_source(source, divergence)
 
 
 def _may_come_before(source: Source, divergence: Divergence) -> bool:

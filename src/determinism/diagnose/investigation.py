@@ -153,12 +153,13 @@ class Investigation:
     def _needed(self, candidates: Sequence[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
         """The causes that must be removed for a divergence to go: as few as will do.
 
-        One by one in their order, except that a stretch of many sources is taken as a whole first; then all of them.
+        One by one in their order, except that a stretch of many sources is taken as a whole first, those of the program
+        apart from those of libraries; then all of them.
         """
         rest = list(candidates)
         while rest:
             stretch = [rest.pop(0)]
-            while stretch[0].source is not None and rest and rest[0].source is not None:
+            while rest and _are_of_one_stretch(stretch[0], rest[0]):
                 stretch.append(rest.pop(0))
             if len(stretch) <= _FEW:
                 for one in stretch:
@@ -315,6 +316,12 @@ class Investigation:
             *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds, self._started()),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
+
+
+def _are_of_one_stretch(one: Hypothesis, other: Hypothesis) -> bool:
+    if one.source is None or other.source is None:
+        return False
+    return one.source.is_in_library == other.source.is_in_library
 
 
 def _may_depend_on_timing(one: Divergence) -> bool:
