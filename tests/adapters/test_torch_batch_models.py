@@ -128,7 +128,7 @@ def test_the_verdict_is_what_comparing_results_by_hand_gives(name: str) -> None:
 
     assert found is not None and found.rows_matched == ROWS
     assert found.results_differ is expected
-    assert comparison.recorded.blind_spots == []
+    assert not comparison.recorded.blind_spots
     if expected:
         assert comparison.verdict is Verdict.DIFFERENT and comparison.first_divergence is not None
         is_told = not comparison.first_divergence.op.startswith("module::")

@@ -122,7 +122,7 @@ def test_a_training_run_is_the_same_as_itself_and_as_without_recording(tmp_path:
         assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(results[0], result, strict=True))
     comparison = determinism.compare(*traces)
     assert comparison.verdict is Verdict.SAME
-    assert comparison.recorded.blind_spots == []
+    assert not comparison.recorded.blind_spots
     process = open_trace(traces[0]).processes[0]
     assert process.description["device_digests"] == {"cuda": ALGORITHM}
     # The backward runs in a thread of the framework.
@@ -176,7 +176,7 @@ def test_threads_with_streams_of_their_own_are_recorded(tmp_path: Path) -> None:
                 thread.join()
     comparison = determinism.compare(*traces)
     assert comparison.verdict is Verdict.SAME
-    assert comparison.recorded.blind_spots == []
+    assert not comparison.recorded.blind_spots
 
 
 def test_recording_takes_bounded_memory_on_the_gpu(tmp_path: Path) -> None:

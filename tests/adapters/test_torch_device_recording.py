@@ -56,7 +56,7 @@ def test_a_training_run_is_the_same_as_itself_and_as_without_recording(use: Use,
     device = use()
     comparison = check_deterministic(training, tmp_path)
     assert comparison.verdict is Verdict.SAME
-    assert comparison.recorded.blind_spots == []
+    assert not comparison.recorded.blind_spots
     # All results of one op are digested by one launch: those of a foreach op here.
     assert max(device.launches) >= 6
 
@@ -129,7 +129,7 @@ def test_other_threads_and_steps_of_every_level_are_recorded(use: Use, tmp_path:
         comparison = determinism.compare(*traces)
         assert comparison.verdict is Verdict.SAME
         assert comparison.recorded.steps == 3
-        assert comparison.recorded.blind_spots == []
+        assert not comparison.recorded.blind_spots
 
 
 def test_a_step_is_in_the_trace_soon_after_it_ended(use: Use, tmp_path: Path) -> None:

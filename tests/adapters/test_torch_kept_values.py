@@ -133,7 +133,7 @@ def test_another_number_of_threads_is_named_and_sized(level: str, tmp_path: Path
 
 def test_the_same_stack_twice_is_the_same(tmp_path: Path) -> None:
     comparison = compared(tmp_path, with_threads(2, train), with_threads(2, train))
-    assert (comparison.verdict, comparison.environment, comparison.values) == ("same", [], None)
+    assert (comparison.verdict, comparison.environment, comparison.values) == ("same", (), None)
 
 
 def test_another_seed_is_no_rounding(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def unplanted(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, Pat
 def compare_planted(first: Path, folder: Path, dtype: torch.dtype, plant: planted.Plant | None) -> Comparison:
     comparison = determinism.compare(first, record(folder / "planted", dtype, plant))
     VALIDATOR.validate(document(comparison))
-    assert comparison.recorded.blind_spots == []
+    assert not comparison.recorded.blind_spots
     return comparison
 
 

@@ -110,7 +110,7 @@ def test_stock_op(place: Place, tmp_path: Path) -> None:
     for step in (0, 1, LAST):
         comparison = determinism.compare(unplanted, record(tmp_path / str(step), place, step))
         VALIDATOR.validate(document(comparison))
-        assert comparison.recorded.blind_spots == []
+        assert not comparison.recorded.blind_spots
         assert (comparison.verdict, comparison.dead_differences) == (Verdict.DIFFERENT, 0)
         first = comparison.first_divergence
         assert first is not None
