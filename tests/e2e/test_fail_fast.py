@@ -25,7 +25,8 @@ def test_run_that_differs_ends_early(how: str, tmp_path: Path) -> None:
     assert (first_divergence["kind"], first_divergence["step"]) == (how, 3)
     assert finished.report["trouble"] == []
     assert "run 2: ended by --fail-fast" in finished.text
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-1", "run-2", "run-2.log"]
+    kept = {path.name for path in (tmp_path / "out").iterdir()}
+    assert kept == {"run-1", "run-2", "run-2.log", "report.html", "report.json"}
 
 
 @pytest.mark.parametrize("how", ["same", "dead"])

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 import determinism
-from determinism.frameworks.registry import ReplacedOps
 from determinism.session import enable
+from determinism.types import ReplacedOps
 
 FRAMEWORK, PATCHER = "a_framework_for_patching", "a_patcher_of_it"
 

@@ -114,7 +114,7 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
 
 
 def keep_report(comparison: Comparison, folder: Path) -> str | None:
-    """Write the report beside the traces: page, document, and the diffs of verified fixes.
+    """Write the report beside the traces, for their owner only: page, document, and the diffs of verified fixes.
 
     Args:
         comparison: What was found.
@@ -131,7 +131,7 @@ def keep_report(comparison: Comparison, folder: Path) -> str | None:
     try:
         for name, text in texts.items():
             if text:
-                write_report(folder / name, text, name)
+                write_report(folder / name, text, name, mode=0o600)
     except DeterminismError:
         return None
     return path_text(str(folder / "report.html"))

@@ -1,9 +1,9 @@
-"""Which frameworks there are adapters for, which modules they are, and what these answer. Imports none of them."""
+"""Which frameworks there are adapters for, which modules they are, and what these answer. Imports none of them.
+
+Every Python process of a recorded program loads this at its start, so it imports nothing at all.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 RECORDERS = {
     "torch": "determinism.frameworks.torch.session",
@@ -72,24 +72,3 @@ FACTORS = {
     "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
 """Per framework the module with `start(request)`, which fixes factors of an experiment or perturbs them."""
-
-
-def _nothing() -> None:
-    """There is nothing to put back."""
-
-
-@dataclass(frozen=True)
-class ReplacedOps:
-    """The answer of a framework's `apply()`.
-
-    Attributes:
-        ops: What was replaced, in the words of the user.
-        absent: What there is a replacement for, and what the installed version lacks.
-        reason: Why nothing was replaced; None if something was, or was before.
-        restore: Puts the stock ops back.
-    """
-
-    ops: list[str] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-    reason: str | None = None
-    restore: Callable[[], None] = _nothing

@@ -43,13 +43,14 @@ from determinism.trace.names import Frame
 # Writes a report to the file that an option names.
 
 
-def write_report(path: Path, text: str, option: str) -> None:
+def write_report(path: Path, text: str, option: str, *, mode: int = 0o666) -> None:
     """Write a report; what stood in the file before is replaced, as a whole or not at all.
 
     Args:
         path: The file. A link, a device or a pipe is written to and stays what it is.
         text: What to write.
         option: The option that named the file, such as `--json`.
+        mode: Permissions of a new file, before the umask.
 
     Raises:
         UsageError: The file cannot be written; what stood there before is unharmed.
@@ -59,7 +60,7 @@ def write_report(path: Path, text: str, option: str) -> None:
             # Replacing a link, a device or a pipe would destroy it: `--json /dev/null` as root.
             path.write_text(text, encoding="utf-8")
         else:
-            _replace(path, text)
+            _replace(path, text, mode)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
@@ -69,10 +70,11 @@ def write_report(path: Path, text: str, option: str) -> None:
         ) from None
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, mode: int) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with open(temporary, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(text)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

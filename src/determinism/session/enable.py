@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 
 from determinism.errors import StateError
-from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS, ReplacedOps
+from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS
 from determinism.import_hook import after_import
 from determinism.knowledge import settings
 from determinism.knowledge.settings import (
@@ -31,6 +31,7 @@ from determinism.knowledge.settings import (
 )
 from determinism.seeds import numpy_random
 from determinism.session import seeding
+from determinism.types import ReplacedOps
 
 TYPE_CHECKING = False
 

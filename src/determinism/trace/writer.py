@@ -380,6 +380,12 @@ class ProcessFiles:
         room = None if self.max_bytes is None else self.max_bytes - self._bytes_written
         return self.records.open_spool(record_capacity, child_capacity, room)
 
+    def close(self) -> None:
+        """End the files, those on a full disk as they are."""
+        for file in (self.records, self.names, self.numbers, self.values):
+            with suppress(OSError):
+                file.close()
+
     def discard_pending(self) -> None:
         """Remove what held rows that are in the files by now."""
         self.records.discard_spool()
@@ -439,8 +445,13 @@ class ProcessWriter:
         """Puts rows into the spool besides."""
         self._waiting: WaitingRows | None = None
         """Holds records back whose digests are still being made; None as long as no such record came."""
-        self._open_first_spool()
-        self._write_description(ended=False)
+        try:
+            self._open_first_spool()
+            self._write_description(ended=False)
+        except OSError:
+            # `_store` refers to this writer, so the files would stay open until the garbage collector comes.
+            self._files.close()
+            raise
 
     def _open_first_spool(self) -> None:
         """Make the largest spool that there is room for."""

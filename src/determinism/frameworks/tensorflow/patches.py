@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from determinism.frameworks.registry import ReplacedOps
+from determinism.types import ReplacedOps
 
 # `ParallelDynamicStitch`, whose kernel for the CPU copies rows with several threads: of equal indices the last thread
 # wins.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from determinism.frameworks.registry import ReplacedOps
 from determinism.frameworks.torch.patches import (
     average_pooling,
     counting,
@@ -30,6 +29,7 @@ from determinism.frameworks.torch.patches import (
 from determinism.frameworks.torch.patches.alerts import silence
 from determinism.frameworks.torch.patches.binding import bind, can_bind, overloads_in_version
 from determinism.frameworks.torch.patches.patch import alerts_on_cpu
+from determinism.types import ReplacedOps
 
 PATCHES = (
     *average_pooling.PATCHES,
