@@ -82,6 +82,48 @@ def test_an_op_that_does_not_vary(tmp_path: Path) -> None:
     assert found["outputs"] == [{"position": 0, "distinct": 1, "distinct_alignments": 1}]
 
 
+def test_an_op_whose_input_another_thread_writes_meanwhile_does_not_vary_by_itself(tmp_path: Path) -> None:
+    values, ended = torch.zeros(50_000), threading.Event()
+    array = values.numpy()
+
+    def write() -> None:
+        while not ended.is_set():
+            array[:] += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = capture(lambda: values.sin(), "aten::sin", tmp_path, repeats=50)
+    finally:
+        ended.set()
+        writer.join()
+    assert found["repeats"] >= 2
+    assert found["outputs"][0]["distinct"] == 1
+    # What is kept is what the op was repeated on.
+    kept = [read_tensors(tmp_path / "kept" / f"{name}.safetensors") for name in ("inputs", "outputs")]
+    inputs = torch.frombuffer(bytearray(kept[0]["self"].elements), dtype=torch.float32)
+    assert bytes(kept[1]["output_0"].elements) == bytes(stored(inputs.sin()).elements)
+
+
+def test_an_op_that_draws_is_repeated_only_if_no_other_thread_may_draw_meanwhile(tmp_path: Path) -> None:
+    def drawn(folder: Path, generator: torch.Generator | None) -> dict[str, Any]:
+        if generator is None:
+            return capture(lambda: torch.rand(9), "aten::rand", folder)
+        return capture(lambda: torch.rand(9, generator=generator), "aten::rand.generator", folder)
+
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    try:
+        refused, own = drawn(tmp_path / "shared", None), drawn(tmp_path / "own", torch.Generator())
+    finally:
+        ended.set()
+        other.join()
+    assert (refused["repeats"], "other threads" in refused["saved"]["reason"]) == (0, True)
+    assert [output["distinct"] for output in own["outputs"]] == [1]
+    assert [output["distinct"] for output in drawn(tmp_path / "alone", None)["outputs"]] == [1]
+
+
 def test_memory_that_was_changed_behind_the_framework(tmp_path: Path) -> None:
     def program() -> None:
         values = torch.ones(3) * 2

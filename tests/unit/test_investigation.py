@@ -347,6 +347,39 @@ def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -
     assert found(op) == [("nondeterministic-op", "likely")]
 
 
+def test_an_op_is_confirmed_to_vary_only_if_it_did_when_it_was_repeated_by_itself() -> None:
+    for distinct, status in ((7, "confirmed"), (1, "likely"), (None, "likely")):
+        program = Pretended([(divergence(kind=Kind.OP, distinct=distinct), ["deterministic-algorithms"])])
+        assert found(investigated(program)) == [("nondeterministic-op", status)]
+
+
+@pytest.mark.parametrize("beside", [{"stream": "0.threads", "thread": "judge"}, {"kind": Kind.MUTATION}])
+def test_what_a_race_may_hide_from_is_not_tried(beside: dict[str, Any]) -> None:
+    racing = replace(divergence(kind=Kind.OP), **beside)
+    comparison = investigated(Pretended([(racing, ["threads"])]))
+    assert ("nondeterministic-op", "confirmed") not in found(comparison)
+    tried = [made.factor for made in comparison.experiments]
+    assert tried[0] == "thread-schedule"
+    assert not {"threads", "deterministic-algorithms", "patches"} & set(tried)
+    varying = replace(divergence(kind=Kind.OP, distinct=7), stream="0.threads", thread="judge")
+    assert found(investigated(Pretended([(varying, ["threads"])]))) == [("nondeterministic-op", "confirmed")]
+
+
+def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_point_to() -> None:
+    @dataclass
+    class AtTimes(Pretended):
+        """A program whose runs happen to be equal under one factor, and when it is looked at."""
+
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            if not intervention.factors:
+                return Trial(intervention, runs, Verdict.SAME, None)
+            return super().compare(intervention, runs=runs)
+
+    beside = replace(divergence(kind=Kind.DATA), stream="0.threads", thread="judge")
+    assert found(investigated(AtTimes([(beside, ["hash-seed"])]))) == [("hash-order", "likely")]
+    assert found(investigated(AtTimes([(beside, ["thread-schedule"])]))) == [("thread-race", "confirmed")]
+
+
 def test_an_op_that_deterministic_algorithms_do_not_calm_is_replaced_if_there_is_a_patch_for_it() -> None:
     def tried(op: str) -> Comparison:
         varying = replace(divergence(kind=Kind.OP, distinct=7), op=op)

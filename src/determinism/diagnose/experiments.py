@@ -313,7 +313,11 @@ class Rate:
         self._different += different
 
     def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
-        """How many equal runs show that a cure is none by chance.
+        """How many equal runs are made to show that a cure is none by chance; see `runs_wanted`."""
+        return min(self.runs_wanted(is_race=is_race, tried=tried), _MOST_RUNS)
+
+    def runs_wanted(self, *, is_race: bool, tried: int = 0) -> int:
+        """How many equal runs show that a cure is none by chance, however long they take.
 
         With the rule of succession for the rate: after d of t pairs that differed it is taken as (d + 1) / (t + 2).
 
@@ -323,7 +327,7 @@ class Rate:
         """
         doubt = (_DOUBT_OF_RACES if is_race else _DOUBT) / (1 + tried)
         rate = (self._different + 1) / (self._pairs + 2)
-        return min(1 + math.ceil(math.log(doubt) / math.log(1 - rate)), _MOST_RUNS)
+        return 1 + math.ceil(math.log(doubt) / math.log(1 - rate))
 
 
 def is_later(one: Divergence, other: Divergence) -> bool:

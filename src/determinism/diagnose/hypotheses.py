@@ -269,12 +269,13 @@ def hypotheses(
     found = [
         *_leftover(divergence, leftovers),
         *_by_arrival(divergence),
+        *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
         *_by_schedules(divergence, sources),
         *_by_factors(divergence),
     ]
-    found = [one for one in found if _takes_part(one, frameworks)]
+    found = [one for one in found if _takes_part(one, frameworks) and not _is_hidden_race(one, divergence)]
     unique: dict[Intervention, Hypothesis] = {}
     for one in found:
         unique.setdefault(one.intervention, one)
@@ -287,6 +288,21 @@ def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
         not FACTORS[name].frameworks or not set(FACTORS[name].frameworks).isdisjoint(frameworks)
         for name, _ in hypothesis.intervention.factors
     )
+
+
+VARYING_OPS = frozenset({"nondeterministic-op", "varying-op-tensorflow"})
+"""Causes that say of an op that it gives other results on equal inputs, with nothing else running."""
+
+
+def varies_alone(divergence: Divergence) -> bool:
+    """Whether the op of a divergence was seen to vary when it was repeated on copies of its inputs."""
+    return any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
+
+
+def _is_hidden_race(one: Hypothesis, divergence: Divergence) -> bool:
+    """Whether fixing an op may only seem to help: other algorithms and fewer threads also change when threads meet."""
+    is_beside = divergence.kind is Kind.MUTATION or divergence.thread is not None or divergence.stream is not None
+    return one.cause in VARYING_OPS and is_beside and not varies_alone(divergence)
 
 
 def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> bool:
@@ -309,11 +325,10 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
     evidence = _evidence(divergence)
     if divergence.received_at is not None:
         return [Hypothesis("arrival-order", Intervention(), _arrival_sites(divergence), evidence)]
-    varies = any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
     cause = {
         Kind.MUTATION: "changed-behind",
         Kind.UNINITIALIZED: "uninitialized-memory",
-        Kind.OP: _varying(divergence) if varies else None,
+        Kind.OP: _varying(divergence) if varies_alone(divergence) else None,
     }.get(divergence.kind or Kind.DATA)
     return [] if cause is None else [Hypothesis(cause, Intervention(), sites_of(divergence), evidence)]
 
@@ -359,6 +374,12 @@ def _by_arrival(divergence: Divergence) -> Iterator[Hypothesis]:
     """That it was received from whichever process sent first, which the runs themselves show."""
     if divergence.received_at is not None:
         yield Hypothesis("arrival-order", Intervention.fix("arrivals"), _arrival_sites(divergence))
+
+
+def _by_threads(divergence: Divergence) -> Iterator[Hypothesis]:
+    """An op of a thread whose inputs looked alike, and which did not vary by itself: most often another thread writes what it reads."""
+    if divergence.kind is Kind.OP and divergence.stream is not None and not varies_alone(divergence):
+        yield _by_factor("thread-schedule", divergence)
 
 
 def _arrival_sites(divergence: Divergence) -> tuple[Frame, ...]:

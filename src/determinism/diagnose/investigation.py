@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
 from determinism.diagnose.code_diffs import started_program
@@ -23,12 +24,14 @@ from determinism.diagnose.experiments import (
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.hypotheses import (
     CLOCK,
+    VARYING_OPS,
     deciding_looks,
     entropy_named,
     hypotheses,
     is_open,
     told_by_kind,
     unseen_text,
+    varies_alone,
 )
 from determinism.diagnose.sources import Source
 from determinism.errors import LaunchError
@@ -39,6 +42,20 @@ _MOST_CAUSES = 5
 _SHIFTED_RUNS = 3
 _FEW = 2
 """So many hypotheses are tried one by one; of more, all together first."""
+
+
+_SCHEDULES = frozenset(
+    {"thread-race", "torn-checkpoint", "arrival-order", "worker-order", "pipeline-order", "pipeline-race"}
+)
+"""Causes that say that timing decides: where runs differ only at times, just these are to be expected."""
+
+
+class _Found(NamedTuple):
+    """A cause whose removal made a divergence go."""
+
+    hypothesis: Hypothesis
+    experiments: list[Experiment]
+    status: Status
 
 
 @dataclass
@@ -65,8 +82,10 @@ class Investigation:
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
-        self._found: list[tuple[Hypothesis, list[Experiment]]] = []
+        self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
+        self._too_few: set[Intervention] = set()
+        """Those of which more runs would be needed than are made, to rule out that they were equal by chance."""
         self._alternatives: list[tuple[str, Trial]] = []
         """Trials of what can be set from outside instead of changing a line, with the cause that it removes."""
         self._probed: Trial | None = None
@@ -127,9 +146,23 @@ class Investigation:
             return None
         trial = self._trial(found)
         named = [self._told_apart(one, found, divergence) for one in found]
-        self._found += [(name, self._experiments_with(one, found)) for name, one in zip(named, found, strict=True)]
+        self._found += [
+            _Found(name, self._experiments_with(one, found), self._status(one, trial, divergence))
+            for name, one in zip(named, found, strict=True)
+        ]
         self._held = trial.intervention
         return None if trial.is_equal else trial.divergence
+
+    def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence) -> Status:
+        """How sure a cause is whose removal made a divergence go.
+
+        That an op varies by itself is confirmed only if it did when it was repeated by itself. Of runs that differ only at
+        times, some are equal whatever is fixed: few of them confirm only what the divergence points to by itself.
+        """
+        if one.cause in VARYING_OPS:
+            return Status.CONFIRMED if varies_alone(divergence) else Status.LIKELY
+        is_pointed_to = one.source is not None or one.cause in _SCHEDULES
+        return Status.LIKELY if trial.intervention in self._too_few and not is_pointed_to else Status.CONFIRMED
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""
@@ -215,7 +248,10 @@ class Investigation:
         for one in together:
             intervention = intervention.also(one.intervention)
         if intervention not in self._trials:
-            runs = self._rate.runs_needed(is_race=self._is_race, tried=len(self._trials))
+            tried = len(self._trials)
+            runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
+            if runs < self._rate.runs_wanted(is_race=self._is_race, tried=tried):
+                self._too_few.add(intervention)
             trial = self.laboratory.compare(intervention, runs=runs)
             self._trials[intervention] = trial
             if self.comparison.first_divergence is not None:
@@ -268,16 +304,16 @@ class Investigation:
     def _change_lines(self) -> None:
         """Run the program with the changed lines themselves, where they are what removes a cause."""
         last = self._trials.get(self._held)
-        fixed = with_fixes([one for one, _ in self._found], self.plain)
+        fixed = with_fixes([one.hypothesis for one in self._found], self.plain)
         first = self.comparison.first_divergence
         if not (self.can_try_fixes and fixed.changes and last is not None and last.is_equal) or first is None:
             return
         self._changed = self.laboratory.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
         made = self._changed.experiment(first, fixed.without(self.plain))
         self._experiments.append(made)
-        for one, experiments in self._found:
-            if code_change(one) is not None:
-                experiments.append(made)
+        for one in self._found:
+            if code_change(one.hypothesis) is not None:
+                one.experiments.append(made)
 
     def _experiments_with(self, one: Hypothesis, found: Sequence[Hypothesis]) -> list[Experiment]:
         """The experiments that a cause rests on: all causes removed, and all but this one."""
@@ -305,15 +341,17 @@ class Investigation:
 
     def _conclude(self) -> None:
         named: dict[tuple[str, object], Cause] = {}
-        for hypothesis, made in self._found:
-            cause = _cause(hypothesis, Status.CONFIRMED, made)
+        for one in self._found:
+            cause = _cause(one.hypothesis, one.status, one.experiments)
             key = (cause.identifier, cause.sites[:1])
             known = named.get(key)
-            named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *made))
+            named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *one.experiments))
         self._causes = [*named.values(), *self._causes]
         last = self._trials.get(self._held)
         self._fixes = [
-            *fixes_for([one for one, _ in self._found], last, self._changed, self.step_seconds, self._started()),
+            *fixes_for(
+                [one.hypothesis for one in self._found], last, self._changed, self.step_seconds, self._started()
+            ),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -340,11 +341,37 @@ class Output:
             self.worst[name] = found[name] if known is None else max(known, found[name] or 0)
 
 
+def private_copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a call as nobody else can change them: tensors with memory of their own, and generators of their own.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The others.
+    """
+    own_args, own_kwargs = copied([args, kwargs])
+    return [_own_generator(value) for value in own_args], {name: _own_generator(v) for name, v in own_kwargs.items()}
+
+
+def _own_generator(value: Any) -> Any:
+    if not isinstance(value, torch.Generator):
+        return value
+    own = torch.Generator(device=value.device)
+    own.set_state(value.get_state())
+    return own
+
+
 class OpRepeats:
     """One op with its inputs, to be run again and again."""
 
     def __init__(self, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
-        """Take a call; it is not made yet."""
+        """Take a call; it is not made yet.
+
+        Args:
+            traits: Of the op.
+            func: The op.
+            args: Its arguments, which nothing else may change meanwhile: see `private_copies`.
+            kwargs: Likewise.
+        """
         self._traits = traits
         self._func = func
         self._args = args
@@ -488,15 +515,21 @@ class Capture:
     ) -> dict[str, Any]:
         if has_changed and self._request["repeats"]:
             return {}
-        call = CapturedCall(traits, args, kwargs)
         if traits.is_uninitialized or traits.is_asynchronous:
             what = "leaves memory as it was" if traits.is_uninitialized else "returns before its outputs are there"
             return {"saved": _saved(f"the op {what}")}
         if not self._request["repeats"]:
+            call = CapturedCall(traits, args, kwargs)
             return {"inputs": call.paths, "saved": self._values(recorder, traits, func, args, kwargs, call)}
         if _size(tensors_in((args, kwargs))) > _MAX_BYTES:
             return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
-        return self._repeat(traits, func, args, kwargs, call)
+        if traits.draws and not _has_own_generator(args, kwargs) and threading.active_count() > 1:
+            return {
+                "saved": _saved("it draws from a generator that other threads of the program may draw from meanwhile")
+            }
+        # Another thread may write the program's tensors while the op is repeated: a result that varies with that says nothing of the op.
+        args, kwargs = private_copies(args, kwargs)
+        return self._repeat(traits, func, args, kwargs, CapturedCall(traits, args, kwargs))
 
     def _values(
         self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any, call: CapturedCall
@@ -543,6 +576,10 @@ class Capture:
             kept = {name: tensor.detach().contiguous() for name, tensor in kept.items()}
         save(self._folder / file, kept, about=f"{what} of {self._request['op']}")
         return None
+
+
+def _has_own_generator(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
 
 
 def _saved(*left_out: str | None) -> dict[str, Any]:
