@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes golden golden-traces demo facts docs site clean
+.PHONY: help install lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -79,6 +79,9 @@ fuzz: $(INSTALLED)  ## Damage traces a hundred thousand times, and read each (ab
 
 causes: $(INSTALLED)  ## Look for the causes of programs that have known ones, and print a table of what was found.
 	$(BIN)/python -m tests.e2e.many_causes
+
+planted-bugs: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ## Plant twenty bugs at random places, one at a time, and see which test fails (hours).
+	$(BIN)/python -m tools.planted_bugs --count 20
 
 golden: $(INSTALLED)  ## Compare the stored traces anew and write the reports on them; look at the difference with git.
 	$(BIN)/python -m tests.golden.make reports

@@ -1,0 +1,204 @@
+"""Plants bugs at random places of the package, one at a time, and runs the tests: each should fail one.
+
+    python -m tools.planted_bugs --seed 1 --count 20
+
+A bug is a small change of one line: a comparison turned round, `and` for `or`, a condition denied, a number one higher, plus for minus. The
+places are chosen by the seed, spread over the folders of the package. A change that no test notices is printed with its line; whether it is
+a bug at all, or only another way to write the same, has to be judged by who reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path("src/determinism")
+STAGES = (("tests/unit", "tests/architecture"), ("tests/adapters", "tests/e2e"))
+"""Tests in the order in which they are run, the fast ones first; the first failure ends them."""
+FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of one file: what stands between two offsets is replaced."""
+
+    file: Path
+    line: int
+    begin: int
+    end: int
+    replacement: str
+
+    def planted_in(self, text: str) -> str:
+        """The text of the file with the bug."""
+        return text[: self.begin] + self.replacement + text[self.end :]
+
+
+def bugs_of(file: Path, text: str) -> list[Bug]:
+    """Every bug that can be planted in a file.
+
+    Args:
+        file: Its path, for the bugs.
+        text: What is in it.
+    """
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def offset(line: int, column: int) -> int:
+        # Columns of the syntax tree count bytes.
+        start = starts[line - 1]
+        return start + len(text[start : starts[line]].encode()[:column].decode())
+
+    def span(node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+
+    def between(left: ast.expr, right: ast.expr, word: str, other: str) -> Iterator[Bug]:
+        begin, end = span(left)[1], span(right)[0]
+        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)" if word.isalpha() else re.escape(word), text[begin:end])
+        if found is not None:
+            yield Bug(file, left.lineno, begin + found.start(), begin + found.end(), other)
+
+    bugs: list[Bug] = []
+    for node in _running_code(ast.parse(text)):
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                bugs += between(left, right, *_COMPARISONS[type(operator)])
+            case ast.BoolOp(op=operator, values=[left, right, *_]):
+                words = ("and", "or") if isinstance(operator, ast.And) else ("or", "and")
+                bugs += between(left, right, *words)
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
+                words = ("+", "-") if isinstance(operator, ast.Add) else ("-", "+")
+                bugs += between(left, right, *words)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                begin, end = span(node)
+                bugs.append(Bug(file, node.lineno, begin, end, f"({text[slice(*span(operand))]})"))
+            case ast.If(test=condition) | ast.IfExp(test=condition) | ast.While(test=condition):
+                begin, end = span(condition)
+                bugs.append(Bug(file, condition.lineno, begin, end, f"not ({text[begin:end]})"))
+            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+                bugs.append(Bug(file, node.lineno, *span(node), str(value + 1)))
+            case ast.Constant(value=bool() as value):
+                bugs.append(Bug(file, node.lineno, *span(node), str(not value)))
+    return bugs
+
+
+def _running_code(tree: ast.Module) -> Iterator[ast.AST]:
+    """Nodes of what runs: no annotations, nothing that is imported for type checking only, no messages of errors, no f-strings."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                is_checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+                if isinstance(child, ast.AST) and not is_checking and not isinstance(child, ast.Raise | ast.JoinedStr):
+                    waiting.append(child)
+
+
+def chosen(seed: int, count: int) -> list[Bug]:
+    """Bugs at random places: a folder of the package first, then a file, then a place in it.
+
+    Args:
+        seed: Another one chooses others.
+        count: How many.
+    """
+    chance = random.Random(seed)
+    by_folder: dict[Path, list[Path]] = {}
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        relative = file.relative_to(ROOT)
+        if "tools" not in relative.parts and bugs_of(relative, file.read_text(encoding="utf-8")):
+            by_folder.setdefault(relative.parent, []).append(relative)
+    found: list[Bug] = []
+    while len(found) < count:
+        folder = chance.choice(sorted(by_folder))
+        file = chance.choice(by_folder[folder])
+        bug = chance.choice(bugs_of(file, (ROOT / file).read_text(encoding="utf-8")))
+        if bug.file not in [other.file for other in found]:
+            found.append(bug)
+    return found
+
+
+def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
+    """Run the tests of a copy of the repository that has the bug.
+
+    The environments are those that `make test` makes.
+
+    Returns:
+        The test that failed, or what else happened, and the seconds that it took; None if all passed.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="determinism-bug-") as name:
+        copy = Path(name) / "copy"
+        subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, copy], check=True)
+        file = copy / bug.file
+        shutil.copyfile(ROOT / bug.file, file)
+        file.write_text(bug.planted_in(file.read_text(encoding="utf-8")), encoding="utf-8")
+        framework = next((name for name in FRAMEWORKS if name in bug.file.parts or bug.file.stem == name), "torch")
+        folder = ".venv" if framework == "torch" else f".venv-{framework}"
+        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "DETERMINISM_TEST_FRAMEWORKS": framework}
+        for stage in STAGES:
+            python = ROOT / (folder if "tests/e2e" in stage else ".venv") / "bin" / "python"
+            command = [python, "-m", "pytest", "-x", "-q", "-n", str(workers), "--dist", "worksteal", *stage]
+            ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                what = lines[0].split(" - ")[0] if lines else (ran.stdout + ran.stderr).strip().splitlines()[-1]
+                return what, time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def main() -> None:
+    """Plant the bugs and print what noticed each; exit status 1 if nothing noticed one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="another one chooses other places")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--list", action="store_true", help="print the bugs and run nothing")
+    asked = parser.parse_args()
+    unnoticed = 0
+    for number, bug in enumerate(chosen(asked.seed, asked.count), start=1):
+        text = (ROOT / bug.file).read_text(encoding="utf-8")
+        line = bug.planted_in(text).splitlines()[bug.line - 1].strip()
+        print(
+            f"{number}. {bug.file}:{bug.line}\n   was {text.splitlines()[bug.line - 1].strip()}\n   is  {line}",
+            flush=True,
+        )
+        if asked.list:
+            continue
+        failed, seconds = first_failure(bug, asked.workers)
+        unnoticed += failed is None
+        print(f"   {failed or 'NOT NOTICED'}, after {seconds:.0f} s", flush=True)
+    sys.exit(1 if unnoticed else 0)
+
+
+if __name__ == "__main__":
+    main()
