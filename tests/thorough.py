@@ -12,10 +12,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 VARIABLE = "DETERMINISM_TEST_THOROUGH"
 """The variable that names the parts to run, with commas between them."""
@@ -78,6 +80,23 @@ def commit() -> str:
 def is_turn(number: int, turns: int) -> bool:
     """Whether the tests of this number are always run at this commit, of so many that take turns from commit to commit."""
     return number % turns == int(commit()[:8], 16) % turns
+
+
+def in_turns(values: Iterable[Any], turns: int, part: str, name: Callable[[Any], str] | None = None) -> list[Any]:
+    """Parameters of a test: one in so many is always run, others at other commits; a part of the thorough tests runs the rest.
+
+    Args:
+        values: What the test is called with, one by one; `pytest.param`, too.
+        turns: How many take turns.
+        part: The thorough tests that the others belong to.
+        name: Gives the id of a value.
+    """
+    parameters = []
+    for number, value in enumerate(values):
+        given = value if hasattr(value, "marks") else pytest.param(value, id=name and name(value))
+        marks = [] if is_turn(number, turns) else [pytest.mark.thorough(part)]
+        parameters.append(pytest.param(*given.values, id=given.id, marks=[*given.marks, *marks]))
+    return parameters
 
 
 def chosen_parts(words: Sequence[str]) -> list[str]:

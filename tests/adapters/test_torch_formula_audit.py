@@ -119,6 +119,7 @@ def test_audit_is_written_in_the_place_of_an_earlier_one(tmp_path: Path) -> None
     assert formulas_of("2.9.1", path).nodes == {"OtherBackward0"}
 
 
+@pytest.mark.thorough("samples")
 def test_audit_runs_as_a_command() -> None:
     command = [
         sys.executable,

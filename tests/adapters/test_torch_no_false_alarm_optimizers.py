@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from determinism.types import Verdict
+from tests.thorough import in_turns
 from tests.torch_runs import check_deterministic
 from tests.torch_training import batches, mlp, train
 
@@ -208,7 +209,7 @@ def hooks() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("function", in_turns(PROGRAMS, 5, "programs"))
 def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence

@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from determinism.types import Verdict
+from tests.thorough import in_turns
 from tests.torch_runs import check_deterministic
 from tests.torch_training import batches, mlp, train
 
@@ -189,7 +190,7 @@ def parametrizations() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("function", in_turns(PROGRAMS, 2, "programs"))
 def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence

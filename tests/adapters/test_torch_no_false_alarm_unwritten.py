@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from determinism.types import Verdict
+from tests.thorough import in_turns
 from tests.torch_runs import check_deterministic
 
 PROGRAMS: list[Callable[[], Any]] = []
@@ -21,7 +22,7 @@ def program(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
-@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", in_turns(PROGRAMS, 2, "programs", lambda function: function.__name__))
 def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from determinism.types import Verdict
+from tests.thorough import in_turns
 from tests.torch_runs import check_deterministic
 
 PROGRAMS: list[Callable[[], Any]] = []
@@ -25,7 +26,7 @@ def program(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", in_turns(PROGRAMS, 2, "programs", lambda function: function.__name__))
 def test_same(function: Callable[[], Any], tmp_path: Path) -> None:
     comparison = check_deterministic(function, tmp_path)
     assert comparison.verdict is Verdict.SAME, comparison.first_divergence

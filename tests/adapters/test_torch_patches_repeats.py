@@ -11,6 +11,7 @@ import torch
 
 import determinism
 from benchmarks.patched_ops import CASES, OpCase
+from tests.thorough import in_turns
 from tests.torch_patched import patched_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -28,7 +29,7 @@ def distinct(call: Callable[[], tuple[torch.Tensor, ...]], repeats: int = REPEAT
     return len(digests)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+@pytest.mark.parametrize("case", in_turns(CASES, 6, "samples", lambda case: case.title))
 def test_two_hundred_repeats_of_a_replaced_op_have_the_same_bits(case: OpCase) -> None:
     with patched_cpu() as ran:
         call = case.call(case.small, torch.float32, torch.device("cpu"))

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from determinism.audit.torch import database
-from tests.thorough import is_turn
+from tests.thorough import in_turns
 from tests.torch_patched import close, patched_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,14 +24,6 @@ SAMPLES = re.compile(
     "|kthvalue|^cumsum|^gather|__getitem__"
 )
 INFOS = [info for info in database() if SAMPLES.search(info.formatted_name) and "gaussian" not in info.formatted_name]
-
-
-def some(infos: list[Any]) -> list[Any]:
-    """Ops as parameters; every twelfth is looked at, other ones at each commit."""
-    return [
-        pytest.param(info, id=info.formatted_name, marks=() if is_turn(at, 12) else pytest.mark.thorough("samples"))
-        for at, info in enumerate(infos)
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +69,7 @@ def _given(gradients: Any) -> list[torch.Tensor]:
     return [one for one in gradients if one is not None]
 
 
-@pytest.mark.parametrize("info", some(INFOS))
+@pytest.mark.parametrize("info", in_turns(INFOS, 12, "samples", lambda info: info.formatted_name))
 def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
     for dtype in (torch.float64, torch.float32, torch.complex64):
         if dtype not in info.dtypes:
@@ -95,7 +87,9 @@ def test_pytorchs_own_samples_end_as_in_stock(info: Any) -> None:
             assert all(close(one, two) for one, two in zip(stock, result, strict=True)), (dtype, sample)
 
 
-@pytest.mark.parametrize("info", some([one for one in INFOS if one.error_inputs_func]))
+@pytest.mark.parametrize(
+    "info", in_turns([one for one in INFOS if one.error_inputs_func], 12, "samples", lambda info: info.formatted_name)
+)
 def test_wrong_input_ends_in_the_error_of_stock(info: Any) -> None:
     def message(sample: Any) -> str:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import torch
 from determinism.audit.torch import database
 from determinism.tools.formula_audit import empty_mode, recorder
 from determinism.tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
-from tests.thorough import is_turn
+from tests.thorough import in_turns
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """They hold what was in memory before."""
@@ -25,14 +24,6 @@ FORMULAS = {
 SLICES = 12
 
 
-def some(slices: int) -> list[Any]:
-    """Slices of the samples as parameters; one is always looked at, another one at each commit."""
-    return [
-        pytest.param(part, marks=() if is_turn(part, slices) else pytest.mark.thorough("samples"))
-        for part in range(slices)
-    ]
-
-
 @pytest.fixture(autouse=True)
 def every_warning() -> Iterator[None]:
     """Warnings that come once in a process would come only in the plain run."""
@@ -42,7 +33,7 @@ def every_warning() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", some(SLICES))
+@pytest.mark.parametrize("part", in_turns(range(SLICES), SLICES, "samples"))
 def test_recording_does_not_disturb_the_samples(part: int) -> None:
     infos = [info for info in database() if info.formatted_name not in VARYING]
     common = (case for info in infos[part::SLICES] for case in cases_of(info, torch.float32, 1, ("backward",)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import thorough
-from tests.thorough import PARTS, chosen_parts, is_turn, main, table
+from tests.thorough import PARTS, chosen_parts, in_turns, is_turn, main, table
 
 
 def test_no_part_takes_longer_than_half_an_hour() -> None:
@@ -35,3 +35,16 @@ def test_a_word_chooses_the_parts_that_begin_with_it(capsys: pytest.CaptureFixtu
     assert len(table(chosen_parts(["causes"]))) == 1 + len(chosen_parts(["causes"]))
     assert main(["nosuch"]) == 2
     assert "No part begins with 'nosuch'" in capsys.readouterr().err
+
+
+def test_values_that_are_not_run_belong_to_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thorough, "commit", lambda: "1" + "0" * 39)
+    given = ["a", pytest.param("b", id="second"), "c", "d"]
+    turns = int("10000000", 16) % 2
+    parameters = in_turns(given, 2, "programs", name=str.upper)
+
+    assert [parameter.values[0] for parameter in parameters] == list("abcd")
+    assert [parameter.id for parameter in parameters] == ["A", "second", "C", "D"]
+    left_out = [parameter.values[0] for parameter in parameters if parameter.marks]
+    assert left_out == ["b", "d"] if turns == 0 else ["a", "c"]
+    assert {mark.args for parameter in parameters for mark in parameter.marks} == {("programs",)}
