@@ -41,6 +41,7 @@ def report_of(finished: Finished) -> dict[str, Any]:
     return finished.report
 
 
+@pytest.mark.thorough("programs")
 def test_other_instructions_are_told_first_and_then_how_far_values_are_apart(tmp_path: Path) -> None:
     record(tmp_path, "a", "--values", "32")
     record(tmp_path, "b", "--values", "32")

@@ -56,6 +56,7 @@ def test_rows_are_matched_by_content_not_by_order(tmp_path: Path) -> None:
     assert batch_of(finished)["rows_matched"] == 24
 
 
+@pytest.mark.thorough("resume-and-batch")
 def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: Path) -> None:
     arguments = ("--model", "products")
     varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
@@ -116,6 +117,7 @@ def test_the_same_models_in_evaluation_mode_are_the_same(tmp_path: Path, model: 
     assert check_batch(tmp_path, "--model", model).status == 0
 
 
+@pytest.mark.thorough("resume-and-batch")
 def test_padding_that_changes_results_is_named(tmp_path: Path) -> None:
     finished = check_batch(tmp_path, "--model", "mean of texts")
 

@@ -146,7 +146,7 @@ def test_bit_that_nothing_reads(unplanted: dict[torch.dtype, Path], tmp_path: Pa
     ("name", "step", "element", "bit"),
     [
         pytest.param("batch", 0, 0, 0, marks=pytest.mark.thorough("kinds")),
-        ("function", 1, 19, 0),
+        pytest.param("function", 1, 19, 0, marks=pytest.mark.thorough("kinds")),
         pytest.param("optimizer", LAST, -1, 31, marks=pytest.mark.thorough("kinds")),
     ],
 )

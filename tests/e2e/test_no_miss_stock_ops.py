@@ -17,6 +17,7 @@ from determinism.report.document import document
 from determinism.types import Kind, Verdict
 from tests.e2e.checking import VALIDATOR, line
 from tests.e2e.programs import ordinary
+from tests.thorough import in_turns
 from tests.torch_runs import tensors_in
 
 LAST = ordinary.STEPS - 1
@@ -102,7 +103,7 @@ def record(folder: Path, place: Place, step: int | None) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@pytest.mark.parametrize("place", in_turns(PLACES, 5, "kinds", lambda place: place.name))
 def test_stock_op(place: Place, tmp_path: Path) -> None:
     unplanted = record(tmp_path / "unplanted", place, None)
     again = determinism.compare(unplanted, record(tmp_path / "again", place, None))

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.checking import PROGRAMS, line, site_of
 from tests.e2e.commands import COMMAND, Finished, run
 
@@ -32,6 +34,7 @@ def compared(folder: Path, *runs: Path) -> tuple[Finished, dict[str, Any]]:
     return finished, json.loads((folder / "report.json").read_text())
 
 
+@pytest.mark.thorough("programs")
 def test_the_rank_that_parted_is_told_from_the_one_on_another_machine_that_received_it(tmp_path: Path) -> None:
     first, same, other = recorded(tmp_path, "first"), recorded(tmp_path, "same"), recorded(tmp_path, "other", "seed")
 

@@ -299,6 +299,7 @@ COMPILED = """
 """
 
 
+@pytest.mark.thorough("probes")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_functions_have_the_graphs_that_they_have_without(tmp_path: Path) -> None:
     ended = same(Stage(tmp_path, COMPILED), PYTHONWARNINGS="ignore")
