@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
+.PHONY: help install environments lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -46,7 +46,11 @@ tests: $(INSTALLED)  ## Run the tests alone.
 thorough: $(INSTALLED)  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.
 	@WORKERS=$(WORKERS) $(BIN)/python -m tests.thorough $(PART)
 
-test: lint types layers tests frameworks tests-legacy site  ## Run every check, every test with each framework, and make the site.
+test:  ## Run every check, every test with each framework, and make the site.
+	@$(MAKE) --no-print-directory -j3 environments
+	@$(MAKE) --no-print-directory lint types layers tests frameworks tests-legacy site
+
+environments: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ## Make the environments of all frameworks.
 
 # TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
 .venv-%/bin/python: $(VENV)/bin/python

@@ -46,8 +46,15 @@ EXPECTED = [
     Expected("numpy_write", "mutation", 1, "forward", "aten::addmm", "2", False),
 ]
 
+ALWAYS = {"unseeded_head", "numpy_batch", "clock_rate", "task_order", "unfilled_batch", "numpy_write"}
+"""One program of each kind; `make test` runs no others."""
+
 DEAD = {"unseeded_head": 2, "unfilled_batch": 2 * 64}
 """Differences that nothing reads: weights that are overwritten before use, and what was in memory before."""
+
+
+def test_of_each_kind_one_program_is_always_checked() -> None:
+    assert {expected.kind for expected in EXPECTED if expected.program in ALWAYS} == {one.kind for one in EXPECTED}
 
 
 def assert_named(report: dict[str, Any], expected: Expected) -> None:
@@ -60,7 +67,17 @@ def assert_named(report: dict[str, Any], expected: Expected) -> None:
     assert report["absorbed"] is False
 
 
-@pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: expected.program)
+@pytest.mark.parametrize(
+    "expected",
+    [
+        pytest.param(
+            expected,
+            id=expected.program,
+            marks=() if expected.program in ALWAYS else pytest.mark.thorough("kinds"),
+        )
+        for expected in EXPECTED
+    ],
+)
 def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
     report = check(tmp_path, expected.program, options=("--no-explain",))
     assert_named(report, expected)
