@@ -37,6 +37,7 @@ def make_full_document() -> dict[str, Any]:
             make_fix(id="code", title="Sort it.", env=None, code="for name in sorted(names):\n    x", verified=False),
         ],
         environment=[{"name": "PYTHONHASHSEED", "first": "not set", "second": "0"}],
+        ran_on={"python": "3.12.1", "package torch": "2.13.0", "processor": "A processor", "gpus": "none"},
     )
     found.update(
         experiments=[*make_cause()["experiments"], make_experiment(factor="listing order")],
@@ -87,8 +88,22 @@ def make_cause(**changes: Any) -> dict[str, Any]:
         "status": "confirmed",
         "evidence": ["100 repeats on equal inputs gave 37 distinct results."],
         "experiments": [
-            {"factor": "threads", "action": "fixed", "runs": 3, "equal": True, "outcome": "the difference went away"},
-            {"factor": "hash seed", "action": "perturbed", "runs": 3, "equal": False, "outcome": "no difference came"},
+            {
+                "factor": "threads",
+                "action": "fixed",
+                "runs": 3,
+                "equal": True,
+                "outcome": "the difference went away",
+                "seconds": 4.5,
+            },
+            {
+                "factor": "hash seed",
+                "action": "perturbed",
+                "runs": 3,
+                "equal": False,
+                "outcome": "no difference came",
+                "seconds": None,
+            },
         ],
         "sites": [make_place(17, "x = self.embedding(tokens)", "forward")],
     }
@@ -103,6 +118,7 @@ def make_experiment(**changes: Any) -> dict[str, Any]:
         "runs": 2,
         "equal": None,
         "outcome": "the difference stayed",
+        "seconds": 3.0,
     }
     return {**fields, **changes}
 
@@ -118,6 +134,7 @@ def make_fix(**changes: Any) -> dict[str, Any]:
         "verified": True,
         "step_time_ratio": 1.31,
         "runs": 3,
+        "steps": None,
     }
     return {**fields, **changes}
 

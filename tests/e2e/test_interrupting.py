@@ -125,6 +125,25 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
 
 
+def test_what_is_killed_during_the_search_has_told_the_verdict(tmp_path: Path) -> None:
+    words = ("check", "--json", "r.json", "--html", "r.html", "--output", "out", "--budget", "60", "--", *UNSEEDED)
+    with (tmp_path / "out.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, *words], cwd=tmp_path, start_new_session=True, stdout=output, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "out/experiment-1-run-1").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the search had ended"
+
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["verdict"], report["causes"]) == ("different", [])
+    assert report["diagnosis"] == "The search for the cause has not ended."
+    assert "Different: random numbers differ" in (tmp_path / "out.txt").read_text()
+    assert report["headline"] in (tmp_path / "r.html").read_text()
+
+
 def test_search_for_what_a_checkpoint_lacks_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
     python, file = script(tmp_path, RESUMED)
     parts = [f"--{mode}={python} {file} c.pt {mode}" for mode in ("full", "first", "resumed")]

@@ -75,6 +75,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "batch": None,
         "values": None,
         "environment": [],
+        "ran_on": {},
         "sources": [],
         "compared_runs": None,
         "divergence_by_step": None,

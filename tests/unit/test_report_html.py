@@ -102,7 +102,7 @@ def test_causes_and_fixes_come_with_what_shows_them() -> None:
     for expected in (
         "confirmed An op whose threads add in any order",
         "100 repeats on equal inputs gave 37 distinct results.",
-        "threads fixed 3 yes the difference went away",
+        "threads fixed 3 4.5 s yes the difference went away",
         "verified Compute with one thread OMP_NUM_THREADS=1",
         "The program ran with it 3 times and was bit-identical.",
         "not verified Sort it. for name in sorted(names): x",
@@ -117,9 +117,14 @@ def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
         "They differ with these factors perturbed on purpose: memory, schedule.",
         "The budget was used up.",
         "Experiments Factor",
-        "listing order fixed 2 not known the difference stayed",
+        "listing order fixed 2 3.0 s not known the difference stayed",
     ):
         assert expected in read.text
+
+
+def test_what_the_first_run_ran_on_is_told_in_short_and_in_full() -> None:
+    read = Page(page(make_full_document()))
+    assert "What run 1 ran on: Python 3.12.1, torch 2.13.0, A processor gpus none" in read.text
 
 
 def test_values_come_with_their_places() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from determinism.launch.check import why_not_searched
-from determinism.launch.runs import CheckRequest
+from determinism.comparison.result import Cause, Comparison, Diagnosis, Fix, Status, Visible
+from determinism.launch.runs import CheckRequest, ShortRuns, short_runs, why_not_searched
 from tests.builders import make_different, make_divergence, make_recorded, make_run
 from tests.rendered import lines_of
 
@@ -25,9 +25,9 @@ def reason(seconds: float = 96.0, step: int = 3, steps: int = 400, **options: An
 
 def test_a_long_run_and_what_a_search_would_take() -> None:
     assert reason() == (
-        "No cause was searched for: a run took 96 s, and from 60 s on that is done only when asked for. To search, for up to 15 minutes: "
-        "determinism check --explain -- python train.py With runs that end after 5 steps, for up to 60 s: "
-        "determinism check --explain --steps 5 -- python train.py"
+        "No cause was searched for: a run took 96 s, and from 60 s on that is done only when asked for. To search:\n"
+        "determinism check --explain --steps 5 -- python train.py  # up to 60 s\n"
+        "determinism check --explain -- python train.py  # up to 15 minutes"
     )
 
 
@@ -39,8 +39,8 @@ def test_a_late_step_needs_whole_runs() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"explain": False}, "because of --no-explain"),
-        ({"budget": 0.0}, "because of --budget 0"),
+        ({"explain": False}, "--no-explain was given"),
+        ({"budget": 0.0}, "--budget 0 was given"),
         ({"fail_fast": True}, "--fail-fast ends runs as soon as they differ"),
     ],
 )
@@ -55,6 +55,50 @@ def test_secrets_of_the_command_are_not_repeated() -> None:
     assert "s3cret" not in text and "--api-key" in text
 
 
-def test_the_report_shows_it() -> None:
-    lines = lines_of(make_different(limit=reason()))
-    assert any(line.startswith("  not searched      No cause was searched for: a run took 96 s") for line in lines)
+def test_the_report_shows_it_and_its_commands_can_be_copied() -> None:
+    lines = lines_of(make_different(limit=reason()), width=60)
+    assert any(line.startswith("  not searched      No cause was searched for") for line in lines)
+    assert "      determinism check --explain --steps 5 -- python train.py  # up to 60 s" in lines
+
+
+# Long programs whose runs differ early are searched with runs that end soon after that.
+
+
+def found(seconds: float = 96.0, step: int = 3, visible: int | None = 3, steps: int = 400) -> Comparison:
+    return make_different(
+        runs=[make_run(1, seconds=seconds), make_run(2, seconds=seconds)],
+        first_divergence=make_divergence(step=step),
+        first_visible=None if visible is None else Visible(visible, "loss"),
+        recorded=make_recorded(steps=steps),
+    )
+
+
+def test_runs_go_as_far_as_the_loss_shows_the_difference() -> None:
+    assert short_runs(found(step=3, visible=9), None) == ShortRuns(11, 96.0 * 11 / 400, 400)
+
+
+def test_what_a_program_does_before_its_steps_counts() -> None:
+    assert short_runs(found(), 0.2) == ShortRuns(5, 96.0 - 0.2 * 395, 400)
+    assert short_runs(found(), 0.01) is None, "nearly all of the time goes by before the first step"
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [found(seconds=59.0), found(visible=None), found(step=390, visible=390), found(steps=0)],
+    ids=["short", "not seen at the end of a step", "late", "without steps"],
+)
+def test_else_runs_are_whole(comparison: Comparison) -> None:
+    assert short_runs(comparison, None) is None
+
+
+def test_what_short_runs_show_is_not_said_of_whole_ones() -> None:
+    fixes = (Fix("a", "Seed it", "seed()", verified=True, runs=3), Fix("b", "Or so", "so()"))
+    noted = ShortRuns(5, 1.0, 400).noted(Diagnosis(fixes=fixes))
+    lines = lines_of(
+        make_different(
+            causes=[Cause("a", "A cause", Status.CONFIRMED, (), (), ())], fixes=list(noted.fixes), limit=noted.limit
+        )
+    )
+    assert any("(verified: 3 runs with it were bit-identical for 5 steps)" in line for line in lines)
+    assert any("check the changed program to its end" in line for line in lines)
+    assert [fix.steps for fix in noted.fixes] == [5, None]

@@ -280,6 +280,8 @@ class Experiment:
     """Whether all of them were bit-identical; None where that could not be told."""
     outcome: str
     """A sentence."""
+    seconds: float | None = None
+    """How long its runs took together."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,8 @@ class Fix:
     """How long a step takes with it, divided by how long it takes without."""
     patch: str | None = None
     """The change of the user's file as a unified diff; None where it is not a change of one file."""
+    steps: int | None = None
+    """After how many steps the runs that showed it ended; None if they went to the end of the program."""
 
 
 @dataclass(frozen=True)
@@ -543,6 +547,8 @@ class Comparison:
     dead_first: Sequence[DeadDifference] = ()
     environment: Sequence[tuple[str, str, str]] = ()
     """Name and both values of what differs between the environments of two runs, what decides most about numbers first."""
+    ran_on: Sequence[tuple[str, str]] = ()
+    """Name and value of each fact known of what the first run ran on: versions, processor, settings."""
     environment_run: int = 2
     """Which run, from 1, is compared with the first one there."""
     level: str = "op"

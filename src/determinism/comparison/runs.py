@@ -702,4 +702,5 @@ def _with_environment(comparison: Comparison, traces: Sequence[Trace]) -> Compar
     is_different = comparison.verdict is Verdict.DIFFERENT and comparison.course is not None
     number = comparison.course.runs[1] if is_different and comparison.course else len(traces)
     differences = environment_differences(traces[0], traces[number - 1])
-    return replace(comparison, environment_run=number, environment=tuple(differences))
+    ran_on = tuple((name, str(value)) for name, value in _facts(traces[0]).items())
+    return replace(comparison, environment_run=number, environment=tuple(differences), ran_on=ran_on)

@@ -225,6 +225,8 @@ class Trial:
     """Of one step; None where too few steps were made to tell."""
     failure: str | None = None
     """Why the runs could not be made or compared."""
+    seconds: float | None = None
+    """How long the runs took together."""
     seedings: Mapping[str, Sequence[tuple[SourceSite, int]]] = field(default_factory=dict)
     """Per library where its generators were seeded, and how many records had been made before; of probing runs."""
     sources: Sequence[Source] = ()
@@ -265,7 +267,7 @@ class Trial:
         else:
             outcome = "The runs still differed."
         equal = None if self.verdict is Verdict.INCONCLUSIVE else self.is_equal
-        return Experiment(added.name, added.action, self.runs, equal, outcome)
+        return Experiment(added.name, added.action, self.runs, equal, outcome, self.seconds)
 
 
 class Laboratory(Protocol):
@@ -393,7 +395,8 @@ class FactorSearch:
                     else f"All {trial.runs} runs were bit-identical." if trial.is_equal
                     else "The runs differed."
                 )  # fmt: skip
-                made = Experiment(name, "perturbed", trial.runs, trial.is_equal if is_known else None, outcome)
+                equal = trial.is_equal if is_known else None
+                made = Experiment(name, "perturbed", trial.runs, equal, outcome, trial.seconds)
                 self.diagnosis = replace(self.diagnosis, experiments=(*self.diagnosis.experiments, made))
                 if trial.verdict is Verdict.DIFFERENT:
                     responsible.append(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,14 +44,19 @@ from determinism.launch.runs import (
     FailFast,
     FreshCopy,
     RunSeries,
+    ShortRuns,
     broken_off,
+    default_budget,
+    duration,
     may_run_further,
     open_stored_run,
+    search_commands,
+    short_runs,
+    why_not_searched,
     with_intervention,
     without_traces,
 )
 from determinism.launch.unrecorded import require_recorded
-from determinism.redaction import redacted
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.names import Frame
@@ -213,6 +218,11 @@ def _seen(first: Divergence, *, moves: bool) -> str:
 
 # Makes the runs of experiments, within a budget of time.
 
+
+class ShortRunsEqual(Exception):
+    """Runs that end soon after the first difference came out equal, so they cannot show its cause."""
+
+
 _NOTES = "notes"
 _PROBING = "looking at what the program takes from outside"
 _PATIENCE = 3.0
@@ -235,6 +245,7 @@ class Laboratory:
         budget: float,
         run_seconds: float,
         exit_statuses: frozenset[int | None],
+        is_shortened: bool = False,
     ) -> None:
         """Take what is run, and for how long.
 
@@ -246,7 +257,9 @@ class Laboratory:
             budget: Seconds that all runs together may take.
             run_seconds: How long a plain run takes.
             exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
+            is_shortened: Whether the runs end at an earlier step than the plain ones.
         """
+        self._is_shortened = is_shortened
         self._exit_statuses = exit_statuses
         self._request = request
         self._output = output
@@ -289,8 +302,13 @@ class Laboratory:
         Raises:
             BudgetSpent: There is no time left for it.
             LaunchError: The user ended it.
+            ShortRunsEqual: The runs end early, and did not show the difference.
         """
-        return self._trial(intervention, 2, probes=True)
+        trial = self._trial(intervention, 2, probes=True)
+        if self._is_shortened and trial.is_equal:
+            # Runs that are equal already show nothing of what would make them equal.
+            raise ShortRunsEqual
+        return trial
 
     def _trial(self, intervention: Intervention, runs: int, *, probes: bool) -> Trial:
         why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
@@ -302,6 +320,7 @@ class Laboratory:
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None
+        began = time.monotonic()
         try:
             for number in range(1, runs + 1):
                 names.append(f"experiment-{self._number}-run-{number}")
@@ -312,7 +331,11 @@ class Laboratory:
                     if comparison.verdict is not Verdict.SAME:
                         break
             assert comparison is not None
-            trial = replace(_result(intervention, traces, comparison), entropy=asked_for_entropy(traces[0].folder))
+            trial = replace(
+                _result(intervention, traces, comparison),
+                entropy=asked_for_entropy(traces[0].folder),
+                seconds=round(time.monotonic() - began, 1),
+            )
             return self._with_sources(trial, names) if probes else trial
         except DeterminismError as error:
             if isinstance(error, Interrupted):
@@ -439,10 +462,6 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
 VARIED_RUNS = 3
 """How many runs are made with factors perturbed: two may come out alike by chance."""
 
-_RUNS = 30
-_LEAST_SECONDS = 60.0
-_MOST_SECONDS = 900.0
-
 
 def explain(
     comparison: Comparison,
@@ -470,9 +489,42 @@ def explain(
     """
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
         return comparison, 0
+    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces)
+    short = short_runs(comparison, least_step_seconds(traces))
+    if short is None:
+        return search()
+    try:
+        return search(short)
+    except ShortRunsEqual:
+        equal = f"Runs of the first {short.extent} came out equal, so they cannot show the cause"
+        if request.explain:
+            warn(f"{equal}; whole runs follow.")
+            return search()
+        limit = f"{equal}. {search_commands(comparison, request)}"
+        return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit)), 0
+
+
+def _search(
+    comparison: Comparison,
+    request: CheckRequest,
+    output: OutputFolder,
+    standard_input: StandardInput,
+    announce: Callable[[str, Path | None], ProgressCallback | None],
+    warn: Callable[[str], None],
+    traces: Sequence[Trace],
+    short: ShortRuns | None = None,
+) -> tuple[Comparison, int]:
     run_seconds = max(run.seconds for run in comparison.runs)
+    exit_statuses = {run.exit_status for run in comparison.runs}
+    which = "further runs"
+    if short is not None:
+        run_seconds = short.seconds
+        request = replace(request, spec=replace(request.spec, steps=short.steps))
+        # A program that is ended after so many steps ends with success.
+        exit_statuses.add(0)
+        which = f"runs of the first {short.extent}"
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(f"Looking for the cause with further runs, for at most {budget:.0f} s (--budget). Ctrl-C keeps what is known.")
+    warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps what is known.")
     search: FactorSearch | Investigation | None = None
     try:
         with Laboratory(
@@ -482,7 +534,8 @@ def explain(
             announce,
             budget=budget,
             run_seconds=run_seconds,
-            exit_statuses=frozenset(run.exit_status for run in comparison.runs),
+            exit_statuses=frozenset(exit_statuses),
+            is_shortened=short is not None,
         ) as laboratory:
             plain = Intervention()
             if comparison.varied:
@@ -500,48 +553,8 @@ def explain(
         known = comparison if search is None else replace(comparison, diagnosis=search.diagnosis)
         comparison, status = broken_off(known, error, warn)
         return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
-    return replace(comparison, diagnosis=search.diagnosis), 0
-
-
-def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
-    """Say why no further runs looked for the cause, and what asks for them.
-
-    Args:
-        comparison: Runs that differ.
-        request: How they were made.
-    """
-    seconds = max(run.seconds for run in comparison.runs)
-    command = shlex.join(redacted(list(request.command)))
-    search = f"determinism check --explain -- {command}"
-    if request.fail_fast:
-        return f"No cause was searched for: --fail-fast ends runs as soon as they differ. To search: {search}"
-    if request.explain is False or request.budget == 0:
-        asked = "--no-explain" if request.explain is False else "--budget 0"
-        return f"No cause was searched for, because of {asked}. To search, for up to {_duration(default_budget(seconds))}: {search}"
-    text = (
-        f"No cause was searched for: a run took {_duration(seconds)}, and from {_duration(LONGEST_UNASKED)} on that is done only when "
-        f"asked for. To search, for up to {_duration(default_budget(seconds))}: {search}"
-    )
-    first, steps = comparison.first_divergence, comparison.recorded.steps
-    if first is None or first.step + 2 >= steps:
-        return text
-    short = first.step + 2
-    budget = default_budget(seconds * short / steps)
-    return f"{text} With runs that end after {short} steps, for up to {_duration(budget)}: {search.replace('--explain', f'--explain --steps {short}')}"
-
-
-def _duration(seconds: float) -> str:
-    """Write a time as people say it."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-
-
-def default_budget(run_seconds: float) -> float:
-    """Seconds for further runs where the user gives none.
-
-    Args:
-        run_seconds: How long a run takes.
-    """
-    return min(max(_RUNS * run_seconds, _LEAST_SECONDS), _MOST_SECONDS)
+    diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
+    return replace(comparison, diagnosis=diagnosis), 0
 
 
 def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
@@ -608,7 +621,7 @@ class Check:
             comparison = self._run_again(self._compare(traces), traces)
             if request.vary and comparison.verdict is Verdict.SAME:
                 comparison = self._vary(comparison)
-            if comparison.first_divergence is not None and may_run_further(request.explain, self.runs):
+            if comparison.first_divergence is not None and self._may_look_closer(comparison, traces):
                 self.on_verdict(comparison)
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
@@ -701,7 +714,7 @@ class Check:
 
     def _explained(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> Comparison:
         is_wanted = (
-            may_run_further(self.request.explain, self.runs) and not self.request.fail_fast and self.request.budget != 0
+            self._may_look_closer(comparison, traces) and not self.request.fail_fast and self.request.budget != 0
         )
         if not is_wanted and comparison.first_divergence is not None:
             limit = why_not_searched(comparison, self.request)
@@ -712,12 +725,18 @@ class Check:
             )
         return comparison
 
+    def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:
+        """Whether further runs may look for what two runs differ in: whole ones, or such as end soon after it."""
+        short = short_runs(comparison, least_step_seconds(traces)) if self.request.explain is None else None
+        is_soon = short is not None and short.seconds < LONGEST_UNASKED
+        return is_soon or may_run_further(self.request.explain, self.runs)
+
     def _confirmed(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
         self.runs = list(comparison.runs)
         # With factors perturbed the further runs would not be like those that differ.
         if (
             comparison.first_divergence is not None
-            and may_run_further(self.request.explain, self.runs)
+            and self._may_look_closer(comparison, traces)
             and not comparison.varied
         ):
             runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)

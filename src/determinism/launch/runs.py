@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -19,7 +20,7 @@ from typing import Any, Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
-from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
+from determinism.comparison.result import Comparison, Diagnosis, FileChange, Leftover, RunSummary
 from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, TraceError, UsageError
@@ -28,7 +29,7 @@ from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
 from determinism.launch.reading import LEFTOVERS_PREFIX
 from determinism.launch.record import RunResult, record_program
-from determinism.redaction import redacted_text
+from determinism.redaction import redacted, redacted_text
 from determinism.run_spec import FactorRequest, ProbeRequest, RunSpec
 from determinism.trace.files import make_private_folder, private
 from determinism.trace.names import Frame
@@ -358,6 +359,109 @@ def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
         runs: Those that were made.
     """
     return explain if explain is not None else max(run.seconds for run in runs) < LONGEST_UNASKED
+
+
+# How long further runs take, and what is said where none are made.
+
+_BUDGET_RUNS = 30
+_LEAST_BUDGET = 60.0
+_MOST_BUDGET = 900.0
+_WORTHWHILE = 0.8
+"""Runs are shortened only if they then take at most this part of the time."""
+
+
+def default_budget(run_seconds: float) -> float:
+    """Seconds for further runs where the user gives none.
+
+    Args:
+        run_seconds: How long a run takes.
+    """
+    return min(max(_BUDGET_RUNS * run_seconds, _LEAST_BUDGET), _MOST_BUDGET)
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+@dataclass(frozen=True)
+class ShortRuns:
+    """Runs of a long program that end soon after the first difference."""
+
+    steps: int
+    seconds: float
+    """About how long one takes."""
+    whole_steps: int
+    """How many a whole run has."""
+
+    @property
+    def extent(self) -> str:
+        """How far they go."""
+        return f"{self.steps:,} of {self.whole_steps:,} steps"
+
+    def noted(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Add to what such runs showed how far they went."""
+        fixes = tuple(replace(fix, steps=self.steps) if fix.verified else fix for fix in diagnosis.fixes)
+        said = f"The search ran the first {self.extent}; check the changed program to its end."
+        limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
+        return replace(diagnosis, fixes=fixes, limit=limit)
+
+
+def short_runs(comparison: Comparison, step_seconds: float | None) -> ShortRuns | None:
+    """Give how far runs must go to show a difference; None where a whole run takes less than a minute, or must be made.
+
+    Args:
+        comparison: Of plain runs that differ.
+        step_seconds: How long a step takes; None if that was not measured.
+    """
+    seconds = max(run.seconds for run in comparison.runs)
+    first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
+    if seconds < LONGEST_UNASKED or first is None or visible is None:
+        return None
+    # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
+    steps = max(first.step, visible.step) + 2
+    needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
+    if steps >= whole or needed > seconds * _WORTHWHILE:
+        return None
+    return ShortRuns(steps, max(needed, 0.0), whole)
+
+
+def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
+    """Say why no further runs looked for the cause, and what asks for them: a sentence, then a command a line.
+
+    Args:
+        comparison: Runs that differ.
+        request: How they were made.
+    """
+    seconds = max(run.seconds for run in comparison.runs)
+    asked = "--no-explain" if request.explain is False else "--budget 0"
+    reason = (
+        "--fail-fast ends runs as soon as they differ" if request.fail_fast
+        else f"{asked} was given" if request.explain is False or request.budget == 0
+        else f"a run took {duration(seconds)}, and from {duration(LONGEST_UNASKED)} on that is done only when asked for"
+    )  # fmt: skip
+    return f"No cause was searched for: {reason}. {search_commands(comparison, request)}"
+
+
+def search_commands(comparison: Comparison, request: CheckRequest) -> str:
+    """The commands that search for the cause, a line each, with how long that may take.
+
+    Args:
+        comparison: Runs that differ.
+        request: How they were made.
+    """
+    seconds = max(run.seconds for run in comparison.runs)
+    first, whole = comparison.first_divergence, comparison.recorded.steps
+    lines = [_search_command(request, default_budget(seconds))]
+    if first is not None and first.step + 2 < whole and seconds >= LONGEST_UNASKED:
+        steps = first.step + 2
+        lines.insert(0, _search_command(request, default_budget(seconds * steps / whole), "--steps", str(steps)))
+    return "\n".join(["To search:", *lines])
+
+
+def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
+    command = shlex.join(["determinism", "check", "--explain", *options, "--", *redacted(list(request.command))])
+    return f"{command}  # up to {duration(budget)}"
 
 
 # What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.

@@ -117,8 +117,11 @@ def answer(content: Document) -> Iterator[Entry]:
     if first is not None:
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
-        label = "not searched" if content["diagnosis"].startswith("No cause was searched for") else "search"
-        yield Entry(prose(content["diagnosis"]), label, Section.SEARCH)
+        said, *commands = content["diagnosis"].split("\n")
+        label = "not searched" if said.startswith("No cause was searched for") else "search"
+        yield Entry(prose(said), label, Section.SEARCH)
+        for command in commands:
+            yield Entry(command, section=Section.SEARCH, is_code=True)
 
 
 # Causes, each with its fixes.
@@ -217,7 +220,8 @@ def proof(fix: Document) -> str:
     """Say what a fix was verified by."""
     if not fix["verified"]:
         return "not verified: no run was made with it"
-    return f"verified: {counted(fix['runs'], 'run')} with it were bit-identical" if fix["runs"] else "verified"
+    extent = f" for {counted(fix['steps'], 'step')}" if fix["steps"] else ""
+    return f"verified: {counted(fix['runs'], 'run')} with it were bit-identical{extent}" if fix["runs"] else "verified"
 
 
 # Where a difference shows first, and what it reached.

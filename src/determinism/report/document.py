@@ -143,6 +143,10 @@ def _faults_of_object(value: dict[str, Any], schema: dict[str, Any], root: dict[
     for key, described in schema.get("properties", {}).items():
         if key in value:
             yield from _faults(value[key], described, root, f"{place}.{key}")
+    others = schema.get("additionalProperties", False)
+    if isinstance(others, dict):
+        for key, item in value.items():
+            yield from _faults(item, others, root, f"{place}.{key[:40]}")
 
 
 def _alternative(value: Any, schemas: list[dict[str, Any]]) -> dict[str, Any]:
@@ -348,6 +352,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             {"name": name, "part": part_of(name), "first": first_value, "second": second_value}
             for name, first_value, second_value in comparison.environment
         ],
+        "ran_on": dict(comparison.ran_on),
         "sources": contexts(_places(comparison)),
         **_course(comparison.course),
         "dataflow": None if comparison.dataflow is None else _dataflow(comparison.dataflow),
@@ -563,7 +568,8 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def _nothing(described: dict[str, Any]) -> Any:
     """What stands for a key that was not known yet when a document was written."""
-    return {"array": [], "string": ""}.get(str(described.get("type")))
+    nothing: dict[str, Any] = {"array": [], "string": "", "object": {}}
+    return nothing.get(str(described.get("type")))
 
 
 def _is_without_sections(story: Any) -> bool:
@@ -586,17 +592,27 @@ def _fill_in(content: dict[str, Any]) -> None:
     if isinstance(recorded, dict):
         recorded.setdefault("steps_by", None)
     batch = content.get("batch")
-    for found, later in (
+    additions: list[tuple[Any, dict[str, Any]]] = [
         (content.get("environment"), {"part": Part.OTHER}),
         (outputs, {"max_relative": None, "elements_sampled": None}),
         (content.get("leftovers"), {"change": FileChange.UNSEEN}),
-        (content.get("fixes"), {"patch": None}),
-        (batch.get("tried") if isinstance(batch, dict) else None, {"patch": None}),
+        (content.get("fixes"), {"patch": None, "steps": None}),
+        (batch.get("tried") if isinstance(batch, dict) else None, {"patch": None, "steps": None}),
+        *((made, {"seconds": None}) for made in _experiment_lists(content)),
         (content.get("story"), {"section": Section.DETAILS, "is_detail": True}),
-    ):
+    ]
+    for found, later in additions:
         for one in found if isinstance(found, list) else ():
             if isinstance(one, dict):
                 one.update({key: value for key, value in later.items() if key not in one})
+
+
+def _experiment_lists(content: dict[str, Any]) -> list[Any]:
+    causes = content.get("causes")
+    return [
+        content.get("experiments"),
+        *(one.get("experiments") for one in (causes if isinstance(causes, list) else ()) if isinstance(one, dict)),
+    ]
 
 
 def _refuse(constant: str) -> Any:

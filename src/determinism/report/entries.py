@@ -39,6 +39,7 @@ def fix_document(fix: Fix) -> dict[str, Any]:
         "env": None if variables is None else [{"name": name, "value": value} for name, value in variables],
         "verified": fix.verified,
         "runs": fix.runs,
+        "steps": fix.steps,
         "step_time_ratio": fix.step_time_ratio,
     }
 

@@ -604,6 +604,7 @@ def _environment() -> Environment:
     environment.globals["style"] = Markup((_FOLDER / "style.css").read_text(encoding="utf-8"))
     environment.filters["counted"] = _counted
     environment.filters["number"] = _number
+    environment.filters["main_versions"] = _main_versions
     environment.filters["split_path"] = posixpath.split
     environment.filters["code_lines"] = _code_lines
     environment.filters["without_verdict"] = _without_verdict
@@ -617,6 +618,17 @@ def _shown(value: Any) -> Any:
     if len(value) <= _LONGEST_TEXT:
         return legible(value)
     return f"{legible(value[:_LONGEST_TEXT])}… ({len(value) - _LONGEST_TEXT:,} more characters)"
+
+
+_MAIN_PACKAGES = ("torch", "tensorflow", "keras", "jax", "numpy", "determinism")
+
+
+def _main_versions(facts: dict[str, str]) -> list[str]:
+    """Those of Python and of the packages that decide most about results, and the processor."""
+    named = {"Python": facts.get("python")}
+    named |= {package: facts.get(f"package {package}") for package in _MAIN_PACKAGES}
+    found = [f"{name} {version}" for name, version in named.items() if version]
+    return [*found, *([facts["processor"]] if facts.get("processor") else [])]
 
 
 def _code_lines(text: str) -> list[str]:

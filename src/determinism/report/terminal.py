@@ -57,7 +57,7 @@ def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text
 
 
 def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
-    if entry["is_code"] and entry["section"] == Section.FIX:
+    if entry["is_code"] and not entry["label"] and entry["section"] in (Section.FIX, Section.SEARCH):
         # Folded, it could not be copied.
         line = _cut(legible(entry["text"][:_LONGEST_CODE], console.encoding), _LONGEST_CODE)
         yield Text(f"{' ' * CODE_MARGIN}{line}".rstrip(), style=_style_of(line))

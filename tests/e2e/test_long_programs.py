@@ -1,0 +1,56 @@
+"""A long program whose runs differ in an early step is searched with runs that end soon after that step."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from determinism.comparison.result import Comparison
+from determinism.launch import runs
+from determinism.launch.check import Check
+from determinism.launch.runs import CheckRequest
+from tests.e2e.commands import TINY
+
+PROGRAM = """
+import os, random, sys, time
+sys.path.append({tiny!r})
+import tinyframe as frame
+weight = frame.full(8, {number})
+for step in range(60):
+    weight = frame.multiply(weight, frame.full(8, 0.5))
+    frame.step(weight=weight)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What is said in a folder of its own, where a run of a second counts as long."""
+    monkeypatch.setattr(runs, "LONGEST_UNASKED", 1.0)
+    monkeypatch.chdir(tmp_path)
+    return []
+
+
+def checked(number: str, messages: list[str]) -> Comparison:
+    Path("train.py").write_text(PROGRAM.format(tiny=str(TINY), number=number))
+    return Check(CheckRequest([sys.executable, "train.py"], budget=60.0), warn=messages.append).run()
+
+
+def test_runs_end_soon_after_the_difference(messages: list[str]) -> None:
+    found = checked("random.random()", messages)
+
+    assert any("runs of the first 2 of 60 steps" in message for message in messages)
+    assert [cause.identifier for cause in found.causes] == ["seed-missing-python"]
+    assert [(fix.verified, fix.steps) for fix in found.fixes] == [(True, 2)]
+    assert found.diagnosis.limit is not None and "first 2 of 60 steps" in found.diagnosis.limit
+
+
+def test_what_shows_only_in_the_second_run_is_not_explained_by_runs_that_are_equal(messages: list[str]) -> None:
+    found = checked("os.path.exists('first') and 2.0 or os.mkdir('first') or 0.5", messages)
+
+    assert found.causes == ()
+    said, *commands = (found.diagnosis.limit or "").split("\n")
+    assert said.startswith("Runs of the first 2 of 60 steps came out equal, so they cannot show the cause.")
+    assert commands[-1].startswith("determinism check --explain -- ")
