@@ -61,7 +61,7 @@ def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "check", "--json", "r.json", "--output", "out", "--", *words, group=group)
 
     assert ended.status == 128 + signal.SIGINT
-    assert "Nothing was concluded. Kept: out/run-1 (up to there)." in ended.stderr
+    assert "into run 1, before there was a verdict; kept in out: run-1 (incomplete)." in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verdict"] == "inconclusive"
     assert [trouble["id"] for trouble in report["trouble"]] == ["interrupted"]

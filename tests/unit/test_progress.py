@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
 
-from determinism.cli.ending import ProgressLine
+from determinism.cli.ending import ProgressLine, _reading_text, say
 from determinism.frameworks import progress
 from determinism.frameworks.progress import Progress
+from determinism.trace.reader import ReadSoFar, recorded_records
 
 
 def step_seconds(monkeypatch: pytest.MonkeyPatch, *moments: float) -> float | None:
@@ -54,3 +56,62 @@ def test_no_message_runs_into_the_progress_line_and_none_wraps(monkeypatch: pyte
     shown = [part.rpartition("\x1b[2K")[2] for part in stream.getvalue().replace("\r", "\n").split("\n")]
     assert all(len(part) < 80 for part in shown)
     assert stream.getvalue().endswith("\r\x1b[2Kdeterminism: A message.\n")
+
+
+def test_the_line_says_about_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", "100")
+    line = ProgressLine()
+    for seconds, is_limit in ((30.0, False), (200.0, True)):
+        show = line.announce("run", Path("run.log"), part="run 2 of 3", seconds=seconds, is_limit=is_limit)
+        assert show is not None
+        show(1234, 5)
+    assert "determinism: run, run 2 of 3, step 5, 0 s, about 30 s left" in stream.getvalue()
+    assert "determinism: run, run 2 of 3, step 5, 0 s, at most 3 min left" in stream.getvalue()
+
+
+def test_without_a_terminal_runs_of_one_experiment_are_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ProgressLine()
+    for title, number in (("experiment 1", 1), ("experiment 1", 2), ("experiment 2", 1)):
+        assert line.announce(title, Path("run.log"), part=f"run {number} of 2") is None
+    assert capsys.readouterr().err == "determinism: experiment 1\ndeterminism: experiment 2\n"
+
+
+def test_how_far_a_comparison_is_and_how_long_it_takes() -> None:
+    assert _reading_text(250, 1000, 3.0) == ", 250 of 1,000 records, 3 s, about 9 s left"
+    assert _reading_text(1500, 1000, 3.0) == ", 1,500 records, 3 s", "some are read again: how many is not known"
+
+
+def test_a_comparison_that_takes_long_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("determinism.cli.ending._QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("determinism.cli.ending._LOOK_SECONDS", 0.01)
+    with ProgressLine() as line:
+        line.expect(10**9)
+        deadline = time.monotonic() + 20
+        while "comparing the runs" not in stream.getvalue() and time.monotonic() < deadline:
+            ReadSoFar.records += 1000
+            time.sleep(0.01)
+        assert "of 1,000,000,000 records" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[2K"), "the line is taken away"
+
+
+def test_the_records_of_a_trace_are_counted_before_it_is_read(tmp_path: Path) -> None:
+    for key, text in (("a", '{"records": 7}'), ("b", '{"records": 5}'), ("c", "broken"), ("d", "[1]")):
+        folder = tmp_path / "processes" / key
+        folder.mkdir(parents=True)
+        (folder / "process.json").write_text(text)
+    assert recorded_records(tmp_path) == 12
+    assert recorded_records(tmp_path / "none") == 0
+
+
+def test_a_message_is_folded_between_its_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", "40")
+    say("Looking for the cause for at most 60 s (--budget).", "a second line stays as it is, however long it is")
+    assert stream.getvalue() == (
+        "determinism: Looking for the cause for\nat most 60 s (--budget).\na second line stays as it is, however long it is\n"
+    )

@@ -14,7 +14,7 @@ from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
+from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.launch.unrecorded import require_recorded
@@ -73,7 +73,7 @@ class BatchCheck:
     """One check of batches as it goes on; after an error it still tells which runs were made."""
 
     request: BatchRequest
-    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    announce: Announce = unannounced
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)

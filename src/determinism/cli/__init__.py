@@ -88,6 +88,7 @@ def _run() -> int:
         _report_usage(error)
         return 2
     except (KeyboardInterrupt, click.Abort):
+        click.echo("determinism: Interrupted.", err=True)
         return 128 + signal.SIGINT
     except ImportError as error:
         from determinism.launch.interpreter import unusable

@@ -43,11 +43,11 @@ def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> 
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import ProgressLine, conclude, reporting, say
+    from determinism.cli.ending import ProgressLine, conclude, reporting
     from determinism.resume.launch import ResumeCheck, ResumeRequest
 
     line = ProgressLine()
-    running = ResumeCheck(ResumeRequest(program=program, **options), line.announce, say)
+    running = ResumeCheck(ResumeRequest(program=program, **options), line.announce, line.say)
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
     conclude(comparison, reports, running.interrupt_status)

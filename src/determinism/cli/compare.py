@@ -17,10 +17,12 @@ def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
-    from determinism.cli.ending import conclude, reporting
+    from determinism.cli.ending import ProgressLine, conclude, reporting
 
-    with reporting(reports):
+    with reporting(reports), ProgressLine() as line:
         from determinism.comparison.runs import compare as compare_traces
+        from determinism.trace.reader import recorded_records
 
+        line.expect(sum(recorded_records(trace) for trace in traces))
         comparison = compare_traces(*traces, strict=strict, allow_failure=allow_failure)
     conclude(comparison, reports)

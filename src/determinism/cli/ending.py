@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -42,24 +45,31 @@ def reporting(reports: Reports = NOTHING, runs: Callable[[], list[RunSummary]] =
     except (click.ClickException, BrokenPipeError):
         raise
     except Interrupted as error:
-        fail(_without_verdict(error.message, runs()), reports, runs(), error.exit_status)
+        stopped = error.program_exit.stopped_by
+        how = "Interrupted" if stopped == "SIGINT" else f"Ended by {stopped}"
+        text = f"{how} {error.program_exit.seconds:.0f} s into run {len(runs())}" if runs() else how
+        fail(_without_verdict(text, runs()), reports, runs(), error.exit_status)
     except DeterminismError as error:
         fail(error, reports, runs())
     except (KeyboardInterrupt, click.Abort):
-        fail(_without_verdict("Ctrl-C came in.", runs()), reports, runs(), INTERRUPTED)
+        fail(_without_verdict("Interrupted", runs()), reports, runs(), INTERRUPTED)
     except Exception as error:
         fail(defect(error, "there is no verdict"), reports, runs())
 
 
-def _without_verdict(message: str, runs: list[RunSummary]) -> LaunchError:
+def _without_verdict(how: str, runs: list[RunSummary]) -> LaunchError:
     """The error for a command that the user ended; names the traces that are left."""
-    kept = [
-        f"{path_text(run.trace)} ({'up to there' if run.stopped_by == 'interrupt' else 'whole'})"
-        for run in runs
-        if run.trace is not None
-    ]
-    left = f" Kept: {', '.join(kept)}." if kept else ""
-    return LaunchError("interrupted", f"{message} Nothing was concluded.{left} Run the command again.")
+    traces = [Path(run.trace) for run in runs if run.trace is not None]
+    folders = {trace.parent for trace in traces}
+    names = [str(trace.name if len(folders) == 1 else path_text(str(trace))) for trace in traces]
+    cut = {run.trace for run in runs if run.stopped_by == "interrupt"}
+    kept = [f"{name} (incomplete)" if str(trace) in cut else name for name, trace in zip(names, traces, strict=True)]
+    place = f" in {path_text(str(folders.pop()))}" if len(folders) == 1 else ""
+    left = f"; kept{place}: {', '.join(kept)}" if kept else ""
+    if sys.stderr is not None and sys.stderr.isatty():
+        # The terminal shows ^C, maybe behind part of a line.
+        click.echo(_ERASE, err=True, nl=False)
+    return LaunchError("interrupted", f"{how}, before there was a verdict{left}.")
 
 
 def conclude(
@@ -104,9 +114,8 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
     from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, render
 
-    line.clear()
     content = document(comparison)
-    with reports.commands_stopped():
+    with line.silent(), reports.commands_stopped():
         render(content, ReportConsole(), hint=False)
         click.echo()
     if reports.is_wanted:
@@ -162,9 +171,16 @@ def say(*message: str) -> None:
     """Print a message of this command, line by line, as far as there is somewhere to print it."""
     try:
         lines = [legible(line, getattr(sys.stderr, "encoding", None) or "utf-8") for line in message]
-        click.echo("\n".join([f"determinism: {lines[0]}", *lines[1:]]), err=True)
+        lines[0] = f"determinism: {lines[0]}"
+        click.echo("\n".join([_folded(lines[0]), *lines[1:]] if sys.stderr.isatty() else lines), err=True)
     except (OSError, ValueError, AttributeError):
         return
+
+
+def _folded(line: str) -> str:
+    """A sentence folded between its words, as wide as the terminal; paths and options stay whole."""
+    width = max(shutil.get_terminal_size().columns, 20)
+    return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)) or line
 
 
 # Says what is going on while a program runs, on the terminal's error stream.
@@ -172,64 +188,135 @@ def say(*message: str) -> None:
 _ERASE = "\r\x1b[2K"
 
 
-def _fitting(text: str) -> str:
-    """A text cut to the width of the terminal: of a line that wraps only the last row could be erased."""
-    width = max(shutil.get_terminal_size().columns, 20)
-    text = legible(text, getattr(sys.stderr, "encoding", None) or "utf-8")
-    return text if len(text) < width else f"{text[: width - 4]}..."
+def _fitting(title: str, state: str) -> str:
+    """A line cut to the width of the terminal, less what ^C takes: of one that wraps only the last row could be erased."""
+    width = max(shutil.get_terminal_size().columns, 20) - 3
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    title, state = legible(title, encoding), legible(state, encoding)
+    if len(title) + len(state) > width:
+        room = max(width - len(state) - 3, 0)
+        title = f"{title[:room].rstrip(' ,')}..." if room else title[:width]
+    return f"{title}{state}"[:width]
+
+
+_QUIET_SECONDS = 1.0
+"""What takes less needs no line."""
+_LOOK_SECONDS = 0.25
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 class ProgressLine:
-    """One line that shows run, step and records.
+    """One line that shows run, step and records, and later how far the comparison is; a context that takes it away.
 
     The line moves only where it cannot fall between the program's own output: on a terminal, in the runs whose output
-    goes to a log. Elsewhere each run is announced once.
+    goes to a log, and between runs. Elsewhere each run is announced once.
     """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._is_shown = False
+        self._said = ""
+        self._expected = 0
+        """How many records a comparison reads."""
+        self._run_seen = time.monotonic()
+        """When a run told its progress last."""
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ProgressLine:
+        if self._is_terminal:
+            # Imported here: a program may be started, and this process forked for that, while the thread would import.
+            import_module("determinism.trace.reader")
+            self._thread = threading.Thread(target=self._show_reading, name="progress", daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
         self.clear()
 
-    def announce(self, title: str, log: Path | None) -> ProgressCallback | None:
-        """A run begins; gives what is told its progress.
-
-        Args:
-            title: What the run is.
-            log: Where the program's output goes; None if it passes through.
-        """
+    def announce(
+        self, title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
+    ) -> ProgressCallback | None:
+        """A run begins; see `determinism.launch.program.Announce`."""
         self.clear()
         if log is None or not self._is_terminal:
-            say(title if log is None else f"{title}, its output goes to {path_text(str(log))}")
+            text = title if log is None or part else f"{title}, its output goes to {path_text(str(log))}"
+            if text != self._said:
+                say(text)
+            self._said = text
             return None
         began = time.monotonic()
 
         def show(records: int, step: int) -> None:
-            at = f", step {step}" if step >= 0 else ""
-            text = f"determinism: {title}{at}, {records:,} records, {time.monotonic() - began:.0f} s"
-            self._print(f"{_ERASE}{_fitting(text)}")
-            self._is_shown = True
+            passed = time.monotonic() - began
+            at = f", step {step:,}" if step >= 0 else f", {records:,} records"
+            left = (
+                ""
+                if seconds is None
+                else f", {'at most' if is_limit else 'about'} {_time_text(max(seconds - passed, 0))} left"
+            )
+            which = f", {part}" if part else ""
+            self._expected = 2 * records
+            self._run_seen = time.monotonic()
+            self._show(f"{which}{at}, {_time_text(passed)}{left}", title)
 
         show(0, -1)
         return show
 
+    def expect(self, records: int) -> None:
+        """Take how many records a comparison reads, for what is shown of how far it is."""
+        self._expected = records
+
     def say(self, *message: str) -> None:
         """Print a message on a line of its own."""
-        self.clear()
-        say(*message)
+        with self._lock:
+            self.clear()
+            say(*message)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Keep the line away while something else is printed."""
+        with self._lock:
+            self.clear()
+            yield
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._is_shown:
-            self._print(_ERASE)
-            self._is_shown = False
+        with self._lock:
+            if self._is_shown:
+                self._print(_ERASE)
+                self._is_shown = False
+
+    def _show_reading(self) -> None:
+        """Show how far a comparison is, while no run tells its progress."""
+        from determinism.trace.reader import ReadSoFar
+
+        read_before, began = ReadSoFar.records, 0.0
+        while not self._ended.wait(_LOOK_SECONDS):
+            now, read = time.monotonic(), ReadSoFar.records
+            if now - self._run_seen < _QUIET_SECONDS or read == read_before:
+                read_before, began = read, 0.0 if read == read_before else began
+                continue
+            if not began:
+                began, first = now, read_before
+            read_before = read
+            if now - began > _QUIET_SECONDS:
+                self._show(_reading_text(read - first, self._expected, now - began), "comparing the runs")
+
+    def _show(self, state: str, title: str) -> None:
+        """Draw the line; of what does not fit the end of the title is cut."""
+        with self._lock:
+            self._print(f"{_ERASE}{_fitting(f'determinism: {title}', state)}")
+            self._is_shown = True
 
     def _print(self, text: str) -> None:
         try:
@@ -237,3 +324,11 @@ class ProgressLine:
         except (OSError, ValueError):
             # A terminal that is gone must not end the run.
             self._is_terminal = False
+
+
+def _reading_text(read: int, expected: int, seconds: float) -> str:
+    """How far a comparison is. It reads every record once, and near a difference some of them again."""
+    if not 0 < read < expected:
+        return f", {read:,} records, {_time_text(seconds)}"
+    left = seconds * (expected - read) / read
+    return f", {read:,} of {expected:,} records, {_time_text(seconds)}, about {_time_text(left)} left"

@@ -60,7 +60,8 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
         return shown
     made: TracebackType | None = None
     for place in reversed(kept):
-        made = TracebackType(made, place.tb_frame, place.tb_lasti, place.tb_lineno)
+        # None where an instruction has no line, as some of a class body; it is made with -1 then.
+        made = TracebackType(made, place.tb_frame, place.tb_lasti, -1 if place.tb_lineno is None else place.tb_lineno)
     return made
 
 

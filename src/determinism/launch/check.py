@@ -36,7 +36,7 @@ from determinism.factors.catalog import Action, obstacle
 from determinism.launch.enabling_child import ENTROPY_PREFIX
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput, is_unread
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never
+from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
 from determinism.launch.record import RunResult, Unfinished
 from determinism.launch.runs import (
     LONGEST_UNASKED,
@@ -80,7 +80,7 @@ class EvidenceRuns:
         self,
         series: RunSeries,
         output: OutputFolder,
-        announce: Callable[[str, Path | None], ProgressCallback | None],
+        announce: Announce,
         warn: Callable[[str], None],
     ) -> None:
         """Nothing is run yet.
@@ -96,7 +96,7 @@ class EvidenceRuns:
         self._announce = announce
         self._warn = warn
         self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
-        self._seconds = 0.0
+        self._seconds = self._plain_seconds = 0.0
         self.interrupt_status = 0
         """Exit status if the user ended a run; then no more are made."""
 
@@ -108,7 +108,8 @@ class EvidenceRuns:
             traces: Of the same runs.
             with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
         """
-        self._seconds = _SECONDS + _TIMES_AS_LONG * max(run.seconds for run in comparison.runs)
+        self._plain_seconds = max(run.seconds for run in comparison.runs)
+        self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
         first = comparison.first_divergence
         if first is not None and needs_confirmation(first):
             comparison = self._confirmed(comparison, first, traces)
@@ -166,7 +167,7 @@ class EvidenceRuns:
         process = next(p for p in traces[first.records_of].processes if p.key == first.process)
         log = self._output.log(name)
         request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
-        on_progress = self._announce(title, log)
+        on_progress = self._announce(title, log, seconds=self._plain_seconds)
         self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
         return read_capture(self._output.trace(name), first.process)
 
@@ -224,7 +225,7 @@ class ShortRunsEqual(Exception):
 
 
 _NOTES = "notes"
-_PROBING = "looking at what the program takes from outside"
+_PROBING = "probing what comes from outside"
 _PATIENCE = 3.0
 _LEAST_PATIENCE = 10.0
 """What is fixed may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
@@ -240,7 +241,7 @@ class Laboratory:
         request: CheckRequest,
         output: OutputFolder,
         standard_input: StandardInput,
-        announce: Callable[[str, Path | None], ProgressCallback | None],
+        announce: Announce,
         *,
         budget: float,
         run_seconds: float,
@@ -324,7 +325,13 @@ class Laboratory:
         try:
             for number in range(1, runs + 1):
                 names.append(f"experiment-{self._number}-run-{number}")
-                on_progress = self._announce(title, None) if number == 1 else None
+                on_progress = self._announce(
+                    title,
+                    self._output.log(names[-1]),
+                    part=f"run {number} of {'' if probes else 'up to '}{runs}",
+                    seconds=self._until - time.monotonic(),
+                    is_limit=True,
+                )
                 traces.append(self._run(intervention, names[-1], title, number, on_progress, probes=probes))
                 if len(traces) > 1:
                     comparison = compare_runs([traces[0], traces[-1]], allow_failure=True)
@@ -468,7 +475,7 @@ def explain(
     request: CheckRequest,
     output: OutputFolder,
     standard_input: StandardInput,
-    announce: Callable[[str, Path | None], ProgressCallback | None],
+    announce: Announce,
     warn: Callable[[str], None],
     *,
     traces: Sequence[Trace],
@@ -509,7 +516,7 @@ def _search(
     request: CheckRequest,
     output: OutputFolder,
     standard_input: StandardInput,
-    announce: Callable[[str, Path | None], ProgressCallback | None],
+    announce: Announce,
     warn: Callable[[str], None],
     traces: Sequence[Trace],
     short: ShortRuns | None = None,
@@ -582,7 +589,7 @@ class Check:
     """One check as it goes on; after an error it still tells which runs were made."""
 
     request: CheckRequest
-    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    announce: Announce = unannounced
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
     on_verdict: Callable[[Comparison], None] = lambda comparison: None
@@ -642,7 +649,12 @@ class Check:
                 why_stop = stack.enter_context(FailFast(traces[0], trace)).why_stop
             try:
                 result = self._series.make(
-                    name, title, self.announce(title, log), log=log, why_stop=why_stop, spec=spec
+                    name,
+                    title,
+                    self.announce(title, log, seconds=max((run.seconds for run in self.runs), default=None)),
+                    log=log,
+                    why_stop=why_stop,
+                    spec=spec,
                 )
             except Interrupted as interrupted:
                 self._add_run(trace, replace(interrupted.program_exit, stopped_by="interrupt"))

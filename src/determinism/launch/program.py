@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
@@ -296,6 +297,31 @@ class Progress:
 
 ProgressCallback = Callable[[int, int], None]
 """Gets the number of records so far and the last step, or -1 before there is one."""
+
+
+class Announce(Protocol):
+    """Called when a run begins; gives what is told its progress."""
+
+    def __call__(
+        self, title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
+    ) -> ProgressCallback | None:
+        """Show what comes next.
+
+        Args:
+            title: What the run is.
+            log: Where its output goes; None if it passes through.
+            part: Which run it is of several with one title, whose logs are not kept.
+            seconds: About how long it takes; None if that is not known.
+            is_limit: Whether that is how long everything that may follow takes at most.
+        """
+
+
+def unannounced(
+    title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
+) -> ProgressCallback | None:
+    """Show nothing of a run."""
+    return None
+
 
 _PROGRESS_SECONDS = 0.1
 

@@ -327,7 +327,9 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     """
     limit = "The search for causes was broken off; what was known until then is shown."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
-    warn(f"The search for causes was broken off. {getattr(error, 'message', 'Ctrl-C came in.')}")
+    is_interrupt = isinstance(error, Interrupted | KeyboardInterrupt)
+    reason = "Interrupted; what is known by now follows." if is_interrupt else getattr(error, "message", str(error))
+    warn(f"The search for causes was broken off. {reason}")
     return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
 
 

@@ -15,7 +15,7 @@ from determinism.comparison.result import Comparison, ResumeFindings, RunSummary
 from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback
+from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
 from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.launch.unrecorded import require_recorded
@@ -134,7 +134,7 @@ class ResumeRuns:
 
     output: OutputFolder
     standard_input: StandardInput
-    announce: Callable[[str, Path | None], ProgressCallback | None]
+    announce: Announce
     allow_failure: bool
     made: list[RunSummary]
     """Summaries of the runs that count."""
@@ -212,7 +212,7 @@ class ResumeCheck:
     """One check of resuming as it goes on; after an error it still tells which runs were made."""
 
     request: ResumeRequest
-    announce: Callable[[str, Path | None], ProgressCallback | None] = lambda title, log: None
+    announce: Announce = unannounced
     """Called with what comes next and the log of its output; gives what is told the progress."""
     warn: Callable[[str], None] = lambda message: None
     runs: list[RunSummary] = field(default_factory=list)

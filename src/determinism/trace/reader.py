@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import stat
@@ -318,6 +319,28 @@ def _decode(first: int, message: Any) -> Chunk | None:
     return chunk_from_batch(first, batch) if is_whole(batch) else None
 
 
+class ReadSoFar:
+    """How far this process has come in reading traces, for whoever shows progress."""
+
+    records: int = 0
+    """Records that were read, those that were read again too."""
+
+
+def recorded_records(trace: Path) -> int:
+    """How many records the processes of a trace say that they wrote; 0 where nothing does.
+
+    Args:
+        trace: The folder of a run; nothing in it needs to be as it should.
+    """
+    count = 0
+    for path in trace.glob(f"**/{schema.PROCESSES_FOLDER}/*/{schema.PROCESS_FILE}"):
+        try:
+            count += int(json.loads(path.read_bytes()).get("records") or 0)
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue
+    return count
+
+
 class ProcessTrace:
     """The records and names of one process of a run."""
 
@@ -443,6 +466,7 @@ class ProcessTrace:
             self._offsets.append(offset)
             offset = placed.end
             first += chunk.rows
+            ReadSoFar.records += chunk.rows
             yield chunk
         self.truncated |= self._stream.is_broken
         tail = self._left_in_spool(first)
