@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +20,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
+from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
+from determinism.run_spec import RECORDER_VARIABLE
 from gpt import Trainer
 
 _LEFT_OUT = 2
@@ -75,14 +79,27 @@ def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextMana
 class Recorded(Contender):
     """This project, streaming to disk."""
 
-    def __init__(self, level: str) -> None:
-        self.title = f"determinism, level {level}"
+    def __init__(self, level: str, recorder: str) -> None:
+        by = f", {recorder} recorder" if level == "op" else ""
+        self.title = f"determinism, level {level}{by}"
         self._level = level
+        self._recorder = recorder
+
+    def missing(self) -> str | None:
+        if self._recorder != "native":
+            return None
+        try:
+            native_library.build(lambda line: print(line, file=sys.stderr))
+        except native_library.NotNative as reason:
+            return f"{self.title} needs the native recorder: {reason}."
+        return None
 
     def block(self, trainer: Trainer, steps: int) -> Block:
+        os.environ[RECORDER_VARIABLE] = self._recorder
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace"
             with determinism.record(trace, level=self._level) as session:
+                assert session.recorder.name == self._recorder or self._level != "op"
                 timed(trainer, _LEFT_OUT)
                 before = session.writer.num_records
                 seconds = timed(trainer, steps)
@@ -193,7 +210,13 @@ class Msprobe(Contender):
         return Block(seconds, records, size)
 
 
-OURS: dict[str, Callable[[], Contender]] = {level: partial(Recorded, level) for level in ("op", "module", "step")}
+OURS: dict[str, Callable[[], Contender]] = {
+    "op": partial(Recorded, "op", "python"),
+    "op-native": partial(Recorded, "op", "native"),
+    "module": partial(Recorded, "module", "python"),
+    "step": partial(Recorded, "step", "python"),
+}
+"""What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
     "debugmode": {

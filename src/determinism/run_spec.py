@@ -24,6 +24,17 @@ EARLIER_RUNS_VARIABLE = "DETERMINISM_EARLIER_RUNS"
 Apart from the rest: every Python process of the program reads it when it starts, and that must not import `json`.
 """
 
+RECORDER_VARIABLE = "DETERMINISM_RECORDER"
+"""Environment variable that chooses what records the ops of PyTorch: `native` or `python`."""
+
+DEFAULT_RECORDER = "python"
+
+
+def is_native_wanted(environ: Mapping[str, str]) -> bool:
+    """Whether a program with this environment is to be recorded below Python."""
+    return (environ.get(RECORDER_VARIABLE) or DEFAULT_RECORDER) == "native"
+
+
 FIRST_RUN = "-"
 """Value of that variable in the first run of a check, which has no earlier ones: only writes are noted."""
 

@@ -17,6 +17,12 @@ from determinism.tools.formula_audit import Findings, examine
 from determinism.tools.formula_cases import Case, Produced, cases_of
 
 
+@pytest.fixture
+def under_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record by a dispatch mode: only under one are there formulas that change."""
+    monkeypatch.setenv("DETERMINISM_RECORDER", "python")
+
+
 def audited(run: Any, **options: Any) -> Findings:
     return examine([Case("op", "a case", run, **options)])[0]
 
@@ -89,6 +95,7 @@ def test_case_that_varies_by_itself_says_nothing() -> None:
     assert found(audited(run)) == {"varying": {"op": {"values"}}}
 
 
+@pytest.mark.usefixtures("under_a_mode")
 def test_disturbance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from determinism.frameworks.torch import formula_nodes
 

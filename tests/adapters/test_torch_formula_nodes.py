@@ -20,6 +20,12 @@ from determinism.types import Phase, Verdict
 from tests.torch_runs import bits, line_of, named, only, plain, record_rows, recorded, rows, tensors_in
 
 
+@pytest.fixture
+def under_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record by a dispatch mode: only under one are there formulas that change."""
+    monkeypatch.setenv("DETERMINISM_RECORDER", "python")
+
+
 def given(*shape: int) -> Tensor:
     """Numbers that are the same in every run."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -122,6 +128,7 @@ def test_a_mode_that_does_nothing_changes_these_programs(program: Callable[[], A
     assert found != expected
 
 
+@pytest.mark.usefixtures("under_a_mode")
 def test_node_is_one_record_with_what_it_may_have_read(tmp_path: Path) -> None:
     def function() -> Any:
         x = given(40, 30)
@@ -155,6 +162,7 @@ def test_what_varies_before_such_a_node_is_found_there(tmp_path: Path) -> None:
     assert first is not None and first.kind == "data"
 
 
+@pytest.mark.usefixtures("under_a_mode")
 def test_hooks_of_the_program_at_such_a_node_are_recorded(tmp_path: Path) -> None:
     def function() -> Any:
         x = given(40, 30)
@@ -169,6 +177,7 @@ def test_hooks_of_the_program_at_such_a_node_are_recorded(tmp_path: Path) -> Non
     assert names == ["cosh", "sinh", "autograd::ProdBackward1", "tanh"]
 
 
+@pytest.mark.usefixtures("under_a_mode")
 def test_node_can_be_repeated_where_it_is_looked_at_closely(tmp_path: Path) -> None:
     repeated: list[Tensor] = []
 
@@ -199,6 +208,7 @@ def test_node_under_a_mode_of_the_program_stays_as_it_is_there(tmp_path: Path) -
     assert blind_spots(tmp_path / "trace") == []
 
 
+@pytest.mark.usefixtures("under_a_mode")
 def test_formula_that_is_not_kept_is_a_blind_spot(tmp_path: Path) -> None:
     def function() -> Any:
         x = given(40, 30)
@@ -209,6 +219,7 @@ def test_formula_that_is_not_kept_is_a_blind_spot(tmp_path: Path) -> None:
     assert (found.identifier, found.what, found.count) == ("formula-changed", "backward of ProdBackward1", 1)
 
 
+@pytest.mark.usefixtures("under_a_mode")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_forward_derivative_is_a_blind_spot(tmp_path: Path) -> None:
     def function() -> Any:

@@ -414,8 +414,9 @@ def test_the_functions_of_the_tracer_are_put_back(tmp_path: Path) -> None:
     with determinism.record(tmp_path / "trace"):
         assert torch._C._create_graph_by_tracing is not before[0][0]
         called = nn.Module.__call__
+        modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         with pytest.raises(ValueError, match="in the traced function"):
             jit_trace_raises()
         assert nn.Module.__call__ is called
-        assert len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()) == 1
+        assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == modes
     assert ([vars(torch._C)[name] for name in names], torch._C.ScriptModule._create_method_from_trace) == before

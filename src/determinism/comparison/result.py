@@ -516,6 +516,8 @@ class Recorded:
     blind_spots: Sequence[BlindSpot] = ()
     frameworks: frozenset[str] = frozenset({"torch"})
     """Those that computed what was recorded."""
+    recorders: Sequence[tuple[str, str]] = ()
+    """What recorded ops where there is a choice, and why it was not the other one; empty for the one that was preferred."""
 
     def share(self, spot: BlindSpot) -> float | None:
         """What part of the program's ops a blind spot is, from 0 to 1; None if that cannot be known."""

@@ -690,7 +690,13 @@ def recorded_by(traces: Sequence[Trace]) -> Recorded:
         processes=sum(stream_of(process) is not Stream.THREADS for process in processes),
         blind_spots=tuple(BlindSpot(*key, count) for key, count in spots.items()),
         frameworks=frozenset(frameworks or {"torch"}),
+        recorders=sorted(_recorders(traces)),
     )
+
+
+def _recorders(traces: Sequence[Trace]) -> set[tuple[str, str]]:
+    described = [process.description for trace in traces for process in trace.processes]
+    return {(str(one["recorder"]), str(one.get("recorder_reason") or "")) for one in described if one.get("recorder")}
 
 
 def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], int]]:

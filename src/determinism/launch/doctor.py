@@ -88,6 +88,8 @@ class Inspection:
     """Frameworks that are installed and cannot be imported, with the reason."""
     settings: list[Setting]
     remaining: list[Remaining]
+    recorders: dict[str, str]
+    """What would record each framework that can be recorded in more than one way, and why so or from where."""
 
     @property
     def missing(self) -> list[Setting]:
@@ -119,7 +121,9 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
         )
     settings = [Setting(**{**one, "effect": Effect(one["effect"])}) for one in found["settings"]]
     remaining = [Remaining(**one) for one in found["remaining"]]
-    return Inspection(interpreter, found["python"], found["frameworks"], found["failures"], settings, remaining)
+    return Inspection(
+        interpreter, found["python"], found["frameworks"], found["failures"], settings, remaining, found["recorders"]
+    )
 
 
 def _interpreter_of(command: Sequence[str]) -> str:

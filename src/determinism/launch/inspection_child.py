@@ -1,4 +1,4 @@
-"""Looks at every setting in the interpreter that runs this file, and writes what it found as JSON.
+"""Looks at every setting in the interpreter that runs this file, and writes what it found as JSON; or builds its native recorder.
 
 Run as a script by any interpreter, so it keeps to Python 3.8 until it knows its version.
 """
@@ -35,7 +35,33 @@ def _found(request: str) -> dict[str, object]:
         "failures": failures,
         "settings": [{**asdict(one), "before": _plain(one.before), "after": _plain(one.after)} for one in settings],
         "remaining": [asdict(one) for one in settings.remaining],
+        "recorders": {"torch": _native_recorder()} if is_installed("torch") and "torch" not in failures else {},
     }
+
+
+def _native_recorder() -> str:
+    """Which recorder would record PyTorch here, and why not the native one."""
+    from importlib import import_module
+
+    from determinism.types import Level
+
+    recorder, reason = import_module("determinism.frameworks.torch.native_recorder").recorder_for(
+        Level.OP, paranoid=False
+    )
+    return f"{recorder.name}: {reason}" if reason else str(recorder.name)
+
+
+def _build() -> int:
+    """Build the native recorder if PyTorch is there; 0 if it is there now."""
+    if sys.version_info < (3, 11):  # noqa: UP036  # this may be another Python than the package's
+        return 0
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        return 0
+    _import_own_package()
+    return int(import_module("determinism.frameworks.torch.native_library").main())
 
 
 def _plain(value: object) -> object:
@@ -61,5 +87,7 @@ def _import_own_package() -> None:
 if __name__ == "__main__":
     # The folder of this file, whose modules must not stand for others of the same name.
     del sys.path[0]
+    if sys.argv[1:] == ["--build"]:
+        sys.exit(_build())
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(_found(sys.argv[2]), file)

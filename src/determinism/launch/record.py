@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +17,15 @@ from typing import Any
 
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
+from determinism.launch.interpreter import find_executable, find_interpreter
 from determinism.launch.io import StandardInput
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
 from determinism.launch.unrecorded import unrecorded_processes
 from determinism.redaction import redacted
-from determinism.run_spec import RunSpec
+from determinism.run_spec import RunSpec, is_native_wanted
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, write_manifest
+from determinism.types import Level
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ def record_program(
         Interrupted: The user ended it; the trace is whole up to there.
     """
     assert spec.trace_folder is not None
+    if spec.level == Level.OP.value:
+        _build_native_recorder(command, os.environ if environment is None else environment)
     folder = spec.trace_folder.absolute()
     create_trace(folder, **(facts := _facts(command, spec)))
     run = partial(
@@ -88,6 +95,29 @@ def record_program(
         log=log, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
     )  # fmt: skip
     return _run_to_its_end(folder, facts, run)
+
+
+_BUILDER = Path(__file__).with_name("inspection_child.py")
+_BUILD_SECONDS = 1800.0
+_built_with: set[str] = set()
+"""Interpreters for which the native recorder was built, or could not be."""
+
+
+def _build_native_recorder(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Build what records PyTorch below Python, if it is wanted and not there yet: here, and not inside the user's program."""
+    if not is_native_wanted(environ):
+        return
+    try:
+        interpreter = find_interpreter(find_executable(command[0], environ), command[1:], environ)
+    except LaunchError:
+        return  # Starting the program says so.
+    if interpreter is None or interpreter.path in _built_with:
+        return
+    _built_with.add(interpreter.path)
+    # A failure is no reason not to run the program: it is recorded in Python then, and the trace says why.
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run([interpreter.path, str(_BUILDER), "--build"], env=dict(environ), stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, timeout=_BUILD_SECONDS, check=False)  # fmt: skip
 
 
 def _facts(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:

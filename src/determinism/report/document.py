@@ -433,6 +433,7 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
         "steps": recorded.steps,
         "steps_by": recorded.steps_by,
         "processes": recorded.processes,
+        "recorders": [{"name": name, "reason": reason} for name, reason in recorded.recorders],
         "blind_spots": [
             {
                 "id": spot.identifier,
@@ -591,6 +592,7 @@ def _fill_in(content: dict[str, Any]) -> None:
     recorded = content.get("recorded")
     if isinstance(recorded, dict):
         recorded.setdefault("steps_by", None)
+        recorded.setdefault("recorders", [])
     batch = content.get("batch")
     additions: list[tuple[Any, dict[str, Any]]] = [
         (content.get("environment"), {"part": Part.OTHER}),

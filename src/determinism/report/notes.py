@@ -171,6 +171,7 @@ def detail_entries(comparison: Comparison) -> Iterator[Entry]:
         yield from _extra_run_entries(comparison)
         yield from _blind_spot_entries(comparison)
     yield from _step_entries(comparison)
+    yield from _recorder_entries(comparison)
     yield from _process_entries(comparison)
     yield from _dead_entries(comparison)
     yield from _environment_entries(comparison)
@@ -235,6 +236,11 @@ def _step_entries(comparison: Comparison) -> Iterator[Entry]:
         yield Entry("steps are batches, because no optimizer stepped", "steps")
     elif not recorded.steps_by and recorded.records and not any(_has_failed(run) for run in comparison.runs):
         yield Entry(_NO_STEPS, "steps")
+
+
+def _recorder_entries(comparison: Comparison) -> Iterator[Entry]:
+    for name, reason in comparison.recorded.recorders:
+        yield Entry(f"the {name} recorder recorded PyTorch" + (f": {reason}" if reason else ""), "recorder")
 
 
 def _level_entries(comparison: Comparison) -> Iterator[Entry]:

@@ -177,6 +177,8 @@ class Inspected(Protocol):
     @property
     def remaining(self) -> Sequence[Remaining]: ...  # noqa: D102
     @property
+    def recorders(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
     def missing(self) -> Sequence[Setting]: ...  # noqa: D102
 
 
@@ -194,6 +196,8 @@ def story(inspection: Inspected) -> str:
     ]
     lines += [f"{name} is installed and cannot be imported: {reason}" for name, reason in inspection.failures.items()]
     lines.append(table(inspection.settings, inspection.remaining))
+    if inspection.recorders:
+        lines += ["", *(f"Recorder of {name}: {which}" for name, which in inspection.recorders.items())]
     if inspection.missing:
         lines += ["", "To make all of them, without a change to the program:"]
         lines += [f"{_GAP}determinism run --seed 1 -- COMMAND"]

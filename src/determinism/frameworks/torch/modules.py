@@ -82,13 +82,15 @@ class ForwardLinks:
 class Call(Waiting):
     """One call of a module that has not returned."""
 
-    __slots__ = ("link", "module")
+    __slots__ = ("link", "module", "token")
 
     def __init__(self, frame: FrameType, module: torch.nn.Module, link: Link) -> None:
         super().__init__(frame)
         self.module = module
         self.link = link
         """What the ops of this call are known by: the number of the module's path."""
+        self.token = object()
+        """Tells this call from every other one; whoever remembers it keeps nothing else alive."""
 
 
 class _Root:

@@ -1,7 +1,8 @@
 """Finds the library that records below Python, or builds it once with the compiler that is there.
 
-It is built against one version of PyTorch and of Python, and lies in the user's cache under the names of both and of the
-sources that it was made from; so one that was built for others is never loaded.
+It is built against one version of PyTorch and of Python, and lies in the package or in the user's cache under the names of both
+and of the sources that it was made from; so one that was built for others is never loaded. Nothing here imports PyTorch before
+the library is loaded. Run as a module, this builds the library; the launcher does so before it starts a program.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -22,9 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from determinism.digest import digest_bytes, digest_many
 
@@ -42,6 +42,14 @@ class NotNative(Exception):
     """Says why this process cannot be recorded below Python."""
 
 
+class _PyTorch(NamedTuple):
+    """The PyTorch that this interpreter would import."""
+
+    root: Path
+    version: str
+    git: str
+
+
 def load() -> Any:
     """The library, loaded into this process.
 
@@ -50,7 +58,10 @@ def load() -> Any:
     """
     path = find()
     if path is None:
-        raise NotNative(f"no library was built for PyTorch {torch.__version__} and Python {platform.python_version()}")
+        raise NotNative(
+            f"it was not built yet for PyTorch {_pytorch().version} and Python {platform.python_version()}; "
+            f"{sys.executable} -m {__name__} builds it"
+        )
     return _loaded(path)
 
 
@@ -73,7 +84,11 @@ def _loaded(path: Path) -> Any:
 
 
 def find() -> Path | None:
-    """The library for this interpreter; None if it is not there yet."""
+    """The library for this interpreter; None if it is not there yet.
+
+    Raises:
+        NotNative: There can be none, since PyTorch is not installed.
+    """
     for path in (_HERE / "built" / f"{_key()}.so", _folder() / f"{_key()}.so"):
         if path.is_file() and _is_trusted(path):
             return path
@@ -103,9 +118,11 @@ def build(say: Callable[[str], None], into: Path | None = None) -> Path:
             if into is None and (known := find()) is not None:
                 # Another process built it meanwhile.
                 return known
-            say(f"Building the recorder for PyTorch {torch.__version__}, once; this takes about half a minute ...")
+            say(
+                f"Building the native recorder for PyTorch {_pytorch().version}, once; this takes about half a minute ..."
+            )
             begun = time.monotonic()
-            made = _compile(Path(scratch))
+            made = _compile(Path(scratch), say)
             target = folder / f"{_key()}.so"
             os.chmod(made, 0o600)
             os.replace(made, target)
@@ -124,11 +141,11 @@ def _check_platform() -> None:
         raise NotNative("it relies on the global interpreter lock, which this Python does without")
 
 
-def _compile(folder: Path) -> Path:
+def _compile(folder: Path, say: Callable[[str], None]) -> Path:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         raise NotNative("no C++ compiler was found (g++, c++ or clang++; the variable CXX names another)")
-    root = Path(torch.__file__).parent
+    root = _pytorch().root
     python = sysconfig.get_path("include")
     if not (Path(python) / "Python.h").is_file():
         raise NotNative(f"the headers of Python are missing in {python}; install the package python3-dev")
@@ -144,8 +161,9 @@ def _compile(folder: Path) -> Path:
              str(_HERE / "digest.c"), "-o", objects[-1])  # fmt: skip
     built_for = _built_for()
     includes = [f"-I{root / 'include'}", f"-I{python}"]
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     objects.append(str(folder / "observer.o"))
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={_string_abi(root)}"
+    say(f"Compiled its digests ({len(objects) - 1} of {len(objects)} files); now what sees the ops ...")
     _run(compiler, *_FLAGS, abi, f'-DBUILT_FOR="{built_for}"', *includes, "-c",
          str(_HERE / "observer.cpp"), "-o", objects[-1])  # fmt: skip
     made = folder / "made.so"
@@ -208,9 +226,44 @@ def _is_trusted(path: Path) -> bool:
 def _key() -> str:
     parts = [(_HERE / name).read_bytes() for name in _SOURCES]
     sources = digest_many([digest_bytes(part) for part in parts]).hex()[:12]
-    return f"torch-{torch.__version__}-{sysconfig.get_config_var('SOABI')}-{sources}"
+    return f"torch-{_pytorch().version}-{sysconfig.get_config_var('SOABI')}-{sources}"
 
 
 def _built_for() -> str:
-    git = getattr(torch.version, "git_version", None) or "unknown"
-    return f"PyTorch {torch.__version__} ({git[:10]}), {sysconfig.get_config_var('SOABI')}"
+    return f"PyTorch {_pytorch().version} ({_pytorch().git[:10]}), {sysconfig.get_config_var('SOABI')}"
+
+
+@cache
+def _pytorch() -> _PyTorch:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise NotNative("PyTorch is not installed")
+    root = Path(spec.origin).parent
+    try:
+        text = (root / "version.py").read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotNative(f"the version of PyTorch cannot be read: {error}") from error
+    found = dict(re.findall(r"^(\w+)(?:: [^=\n]+)? = '([^'\n]*)'$", text, re.MULTILINE))
+    if "__version__" not in found:
+        raise NotNative(f"{root / 'version.py'} does not say which version of PyTorch it is")
+    return _PyTorch(root, found["__version__"], found.get("git_version", "unknown"))
+
+
+def _string_abi(root: Path) -> int:
+    """Which of the two kinds of strings of the C++ library PyTorch was built with; newer versions have only one."""
+    # Importing PyTorch would tell; but the name of a constructor that takes a string does so too.
+    return int(b"SourceLocationENSt7__cxx11" in (root / "lib" / "libc10.so").read_bytes())
+
+
+def main() -> int:
+    """Build the library for the interpreter that runs this, unless it is there; the exit status is 3 where it cannot be."""
+    try:
+        build(lambda line: print(f"determinism: {line}", file=sys.stderr, flush=True))
+    except NotNative as reason:
+        print(f"determinism: The native recorder cannot be built: {reason}.", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

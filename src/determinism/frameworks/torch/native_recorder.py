@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,12 +19,13 @@ import torch
 from determinism.digest import digest_text
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
-from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, StorageTable, Stream
+from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, Looked, StorageTable, Stream
 from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
 from determinism.frameworks.torch.recorder import ModeRecorder, Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
-from determinism.frameworks.wrapping import Undo
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.run_spec import DEFAULT_RECORDER, RECORDER_VARIABLE, is_native_wanted
 from determinism.trace.schema import Meaning
 from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
 from determinism.trace.writer import ProcessWriter
@@ -100,6 +102,8 @@ class NativeStream(Stream):
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests, library: Any) -> None:
         """Take what writes the records, the devices on which tensors are digested, and the loaded library."""
         super().__init__(writer, devices)
+        self.asks_devices = devices.kind == "cpu"
+        """Whether what digests tensors on a device digests those of the CPU."""
         self.native = library.Stream(self)
         self.storages = NativeStorages(self.layouts, self.native)
         writer.share(self)
@@ -152,6 +156,7 @@ class NativeRecorder(Recorder):
         self._wake: Callable[[Any], None] | None = None
         self._capture: Any = None
         self._kept_values: Any = None
+        self.native_stream: NativeStream | None = None
         super().__init__(tracks_ops=tracks_ops, paranoid=paranoid)
 
     # What decides whether and how the observer records lies with it.
@@ -204,7 +209,8 @@ class NativeRecorder(Recorder):
         self._note_lookers()
 
     def _note_lookers(self) -> None:
-        self.native.asks_python = self._capture is not None or self._kept_values is not None
+        is_looked_at = self._capture is not None or self._kept_values is not None
+        self.native.asks_python = is_looked_at or (self.native_stream is not None and self.native_stream.asks_devices)
 
     def another(self) -> NativeRecorder:
         """One of the same sort, for another thread."""
@@ -221,6 +227,8 @@ class NativeRecorder(Recorder):
         """Record into a stream from now on; see `RecordMaker.begin`."""
         super().begin(stream, **keywords)
         assert isinstance(stream, NativeStream)
+        self.native_stream = stream
+        self._note_lookers()
         main = getattr(self.edges, "main", None)
         self.native.begin(
             stream.native,
@@ -236,7 +244,14 @@ class NativeRecorder(Recorder):
     def install(self, threads: Threads) -> Undo:
         """Let the observer be told of every op from now on; returns what ends that."""
         self._library.install(threads)
-        return partial(self._library.uninstall)
+        undos = [wrap(module, _HIDING, partial(_hidden, self._library)) for module in _modules_with(_HIDING)]
+
+        def uninstall() -> None:
+            for undo in undos:
+                undo()
+            self._library.uninstall()
+
+        return uninstall
 
     def enter_thread(self) -> None:
         """See the ops of the thread that calls this, from now on."""
@@ -250,6 +265,22 @@ class NativeRecorder(Recorder):
         """Recording ended for good."""
         super().end()
         self.native.close()
+
+    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: Looked) -> None:
+        if self.native.asks_python:
+            super()._look_at_each(tensors, looked)
+            return
+        if not isinstance(tensors, list):
+            tensors = list(tensors)
+        at = 0
+        while at < len(tensors):
+            at, edges, digests = self.native.look_at_each(tensors, at, len(looked.edges) // 4)
+            looked.edges += edges
+            looked.digests += digests
+            if at < len(tensors):
+                # One that is not ordinary.
+                self.edges.look_at(tensors[at], looked)
+                at += 1
 
     # What the observer asks.
 
@@ -330,11 +361,28 @@ class NativeRecorder(Recorder):
             self.failed(traits.name, error)
 
 
-# Chooses what records the ops of this process: the observer below Python, or a dispatch mode.
+# PyTorch prints tensors and compiles in a block in which no dispatch mode is active: its ops are not the program's.
 
-VARIABLE = "DETERMINISM_RECORDER"
-"""Environment variable that chooses."""
-DEFAULT = "python"
+_HIDING = "_disable_current_modes"
+
+
+def _modules_with(name: str) -> list[Any]:
+    """Where the function is called from; what is imported later takes it from the first of these."""
+    found = (sys.modules.get(module) for module in ("torch.utils._python_dispatch", "torch._dynamo.convert_frame"))
+    return [module for module in found if hasattr(module, name)]
+
+
+@contextmanager
+def _hidden(library: Any, original: Callable[[], Any]) -> Iterator[Any]:
+    with original() as modes:
+        library.hide()
+        try:
+            yield modes
+        finally:
+            library.show()
+
+
+# Chooses what records the ops of this process: the observer below Python, or a dispatch mode.
 
 
 def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
@@ -347,22 +395,16 @@ def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
     facts = {"tracks_ops": level is Level.OP, "paranoid": paranoid}
     try:
         _check_wanted(level)
-        if native_library.find() is None:
-            native_library.build(_say)
         return NativeRecorder(native_library.load(), **facts), ""
     except NotNative as reason:
         return ModeRecorder(**facts), str(reason)
 
 
 def _check_wanted(level: Level) -> None:
-    chosen = os.environ.get(VARIABLE) or DEFAULT
+    chosen = os.environ.get(RECORDER_VARIABLE) or DEFAULT_RECORDER
     if chosen not in ("native", "python"):
-        raise NotNative(f"{VARIABLE}={chosen} is neither native nor python")
-    if chosen == "python":
-        raise NotNative(f"{VARIABLE}=native would choose the native one")
+        raise NotNative(f"{RECORDER_VARIABLE} is {chosen}, which is neither native nor python")
+    if not is_native_wanted(os.environ):
+        raise NotNative(f"{RECORDER_VARIABLE}=native chooses the native one")
     if level is not Level.OP:
         raise NotNative(f"at level {level} no ops are recorded")
-
-
-def _say(line: str) -> None:
-    print(f"determinism: {line}", file=sys.stderr)

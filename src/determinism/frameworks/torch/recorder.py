@@ -271,8 +271,8 @@ class RecordMaker(RecordingGuard):
         tensors = [part for tensor in tensors for part in plain_parts(tensor)]
         for part in (part for tensor in given for part in plain_parts(tensor)):
             self.edges.look_at_value(part, looked)
-        for tensor in tensors if self.tracks_ops else ():
-            self.edges.look_at(tensor, looked)
+        if self.tracks_ops:
+            self._look_at_each(tensors, looked)
         outputs: list[Any] = []
         for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
             outputs += (self.layouts.number_without_storage(tensor), digest)
@@ -290,9 +290,12 @@ class RecordMaker(RecordingGuard):
     def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
         """What some tensors hold, before something that is no op reads or writes them."""
         looked = Looked()
+        self._look_at_each(tensors, looked)
+        return looked
+
+    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: Looked) -> None:
         for tensor in tensors:
             self.edges.look_at(tensor, looked)
-        return looked
 
     def made(
         self,

@@ -81,6 +81,7 @@ struct Names {
   PyObject* link = PyUnicode_InternFromString("link");
   PyObject* module = PyUnicode_InternFromString("module");
   PyObject* frame = PyUnicode_InternFromString("frame");
+  PyObject* token = PyUnicode_InternFromString("token");
   PyObject* outermost = PyUnicode_InternFromString("outermost");
 };
 Names& names() {
@@ -108,6 +109,11 @@ Digest from_bytes(const py::handle& value) {
   Digest digest;
   std::memcpy(digest.data(), data, sizeof digest);
   return digest;
+}
+
+const at::Tensor& unpacked(const py::handle& tensor) {
+  if (!THPVariable_Check(tensor.ptr())) throw py::type_error("expected a tensor");
+  return THPVariable_Unpack(tensor.ptr());
 }
 
 // A key of numbers that is quick to make.
@@ -241,9 +247,10 @@ class Stream {
 };
 
 // A call of a module that the thread is in, as it was last seen in Python's list of them.
+// It is known by its token: whoever holds the call itself would keep alive the module, and what its caller's frame holds.
 struct Call {
-  py::object object;
-  py::object frame;
+  py::object token;
+  PyObject* frame;  // Borrowed: it waits as long as the call is in the list.
   int32_t module;
   int64_t outside = -1;
 };
@@ -323,12 +330,12 @@ void Recorder::see_calls() {
   const size_t count = PyList_GET_SIZE(calls_.ptr());
   if (seen_calls_.size() > count) seen_calls_.resize(count);
   size_t same = seen_calls_.size();
-  while (same > 0 && seen_calls_[same - 1].object.ptr() != PyList_GET_ITEM(calls_.ptr(), same - 1)) --same;
+  while (same > 0 && !seen_calls_[same - 1].token.is(attribute(PyList_GET_ITEM(calls_.ptr(), same - 1), names().token))) --same;
   seen_calls_.resize(same);
   for (size_t at = same; at < count; ++at) {
     PyObject* call = PyList_GET_ITEM(calls_.ptr(), at);
     const py::object link = attribute(call, names().link);
-    seen_calls_.push_back({py::reinterpret_borrow<py::object>(call), attribute(call, names().frame),
+    seen_calls_.push_back({attribute(call, names().token), attribute(call, names().frame).ptr(),
                            static_cast<int32_t>(integer(link.ptr(), names().module))});
   }
 }
@@ -336,7 +343,7 @@ void Recorder::see_calls() {
 // The code and instruction of each frame that is not foreign, out to a call that waits, whose number then follows.
 Digest Recorder::instructions(py::object frame, size_t waiting) {
   Words words;
-  const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame.ptr() : nullptr;
+  const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame : nullptr;
   const py::object outermost = attribute(sites_.ptr(), names().outermost);
   int left = MOST_FRAMES;
   while (frame.ptr() != nullptr) {
@@ -366,7 +373,7 @@ Digest Recorder::instructions(py::object frame, size_t waiting) {
 
 int64_t Recorder::outside(size_t call) {
   if (seen_calls_[call].outside < 0) {
-    const Digest key = instructions(seen_calls_[call].frame, call);
+    const Digest key = instructions(py::reinterpret_borrow<py::object>(seen_calls_[call].frame), call);
     seen_calls_[call].outside = stream->outsides.emplace(key, static_cast<int64_t>(stream->outsides.size())).first->second;
   }
   return seen_calls_[call].outside;
@@ -586,6 +593,32 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
       state.parameter.emplace(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()));
   }
   return layout.fills_storage;
+}
+
+// The tensors of a list from a place on, up to one that is not ordinary: that place, and the inputs that the others are.
+py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from, size_t known_inputs) {
+  struct {
+    c10::SmallVector<InputEdge, 64> edges;
+    c10::SmallVector<InputDigest, 8> digests;
+    c10::SmallVector<std::pair<size_t, at::Tensor>, 8> read;
+  } looked;
+  const Plain plain;
+  for (; from < tensors.size(); ++from) {
+    const at::Tensor& tensor = unpacked(tensors[from]);
+    if (!is_simple(tensor)) break;
+    recorder.look_at(looked, tensor, 0);
+  }
+  for (const auto& [at, tensor] : looked.read) looked.digests[at].digest = digest_tensor(tensor);
+  py::list edges(4 * looked.edges.size());
+  size_t cell = 0;
+  for (const InputEdge& edge : looked.edges)
+    for (const int64_t number : {edge.record, int64_t{edge.output}, int64_t{edge.access}, int64_t{edge.layout}}) edges[cell++] = number;
+  py::list digests;
+  for (const InputDigest& digest : looked.digests) {
+    digests.append(known_inputs + digest.position);
+    digests.append(as_bytes(digest.digest));
+  }
+  return py::make_tuple(from, edges, py::tuple(digests));
 }
 
 struct ThreadState {
@@ -1119,11 +1152,6 @@ py::object bytes_of(const StorageState& state) {
   return Stream::tensor_object(tensor);
 }
 
-const at::Tensor& unpacked(const py::handle& tensor) {
-  if (!THPVariable_Check(tensor.ptr())) throw py::type_error("expected a tensor");
-  return THPVariable_Unpack(tensor.ptr());
-}
-
 }  // namespace
 }  // namespace determinism
 
@@ -1135,6 +1163,8 @@ PYBIND11_MODULE(_determinism_observer, module) {
   module.def("uninstall", &uninstall);
   module.def("attach_thread", &attach_thread);
   module.def("detach_thread", &detach_thread);
+  module.def("hide", [] { ++inside; });
+  module.def("show", [] { --inside; });
   module.def("digest", [](const py::bytes& data) {
     const std::string_view view = data;
     return as_bytes(digest_of(view.data(), view.size()));
@@ -1196,5 +1226,6 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def_readwrite("asks_python", &Recorder::asks_python)
       .def_property_readonly("links", [](Recorder& recorder) -> ForwardLinks& { return recorder.links; }, py::return_value_policy::reference_internal)
       .def("begin", &Recorder::begin)
+      .def("look_at_each", &look_at_each)
       .def("close", &Recorder::close);
 }
