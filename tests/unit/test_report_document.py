@@ -54,7 +54,14 @@ def test_the_document_of_two_equal_runs() -> None:
             }
             for number in (1, 2)
         ],
-        "recorded": {"records": 1234, "steps": 10, "steps_by": "optimizer", "processes": 1, "recorders": [], "blind_spots": []},
+        "recorded": {
+            "records": 1234,
+            "steps": 10,
+            "steps_by": "optimizer",
+            "processes": 1,
+            "recorders": [],
+            "blind_spots": [],
+        },
         "first_divergence": None,
         "divergences": [],
         "first_visible": None,
