@@ -364,3 +364,34 @@ def test_more_dead_differences_than_can_be_followed(tmp_path: Path, monkeypatch:
         Verdict.INCONCLUSIVE,
         ["too-many-differences"],
     )
+
+
+@pytest.mark.parametrize(
+    ("overlapped", "kind"),
+    [
+        (None, Kind.MUTATION),  # where it was not looked for, that the tensors look the same has to do
+        ([], Kind.OP),
+        ([0], Kind.MUTATION),
+        ([3], Kind.MUTATION),  # of two ops on one tensor only the one that ended later is sure to be noted
+        ([2], Kind.OP),
+    ],
+)
+def test_tensors_that_look_alike_are_one_only_if_two_threads_were_seen_to_write_at_once(
+    overlapped: list[int] | None, kind: Kind, tmp_path: Path
+) -> None:
+    """Each of two threads adds into what was zeros, and the op of one of them gives another result."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        facts = {} if overlapped is None or not run else {"overlapped": overlapped}
+        noted = {} if overlapped is None else {"overlapped": [], **facts}
+        own = b.beside("main.threads", stream="threads", part_of="main", threads=["one", "two"], **noted)
+        for thread in (1, 2):
+            result = f"sum {thread} {run if thread == 1 else ''}"
+            given = [Ref(-1, digest="zeros"), Ref(-1, digest=f"values {thread}")]
+            made = own.add("aten::index_put_", given, [result], thread=thread)
+            own.add("determinism::tolist", [made], [result], role=Role.ESCAPE, thread=thread)
+            if thread == 1:
+                own.add("aten::exp", [Ref(-1, digest="other")], ["exp"], thread=thread)
+
+    found = compared(tmp_path, write)
+    assert (first_of(found).kind, first_of(found).op) == (kind, "aten::index_put_")

@@ -100,7 +100,8 @@ def test_a_run_that_did_not_come_to_the_record() -> None:
     [
         ({"op": "aten::mm"}, True),
         ({"op": "aten::mm", "kind": Kind.DATA}, False),
-        ({"op": "aten::mm", "stream": "main.threads"}, False),
+        ({"op": "aten::mm", "stream": "main.threads", "thread": "loader"}, True),
+        ({"op": "aten::mm", "stream": "main.pool-0"}, False),
         ({"op": "inductor::graph"}, False),
     ],
 )

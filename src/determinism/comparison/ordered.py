@@ -12,6 +12,7 @@ from determinism.comparison.flow import NOTHING, Flow, Pair, Received, Root, rec
 from determinism.comparison.kind import detail_of, differing_inputs, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep, StepCounts
 from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.racing import as_race
 from determinism.comparison.result import (
     Dataflow,
     DeadDifference,
@@ -202,7 +203,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     if flow.shared is not None and not received_by(flow.shared).by_shared_memory:
         result.shared = describe(flow.shared, first, second, level)
     if flow.live is not None:
-        result.divergence = describe(flow.origin or flow.live, first, second, level)
+        result.divergence = _seen_racing(describe(flow.origin or flow.live, first, second, level), (first, second))
         result.received = received_by(flow.live)
         result.loaded = frozenset(flow.loaded)
         result.first_visible = visible.earliest()
@@ -212,6 +213,12 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         result.counts = lockstep.counts
         result.dataflow = dataflow(flow.live, (first, second), lockstep.num_equal)
     return result
+
+
+def _seen_racing(divergence: Divergence, processes: tuple[ProcessTrace, ProcessTrace]) -> Divergence:
+    """The same divergence, said to come from threads if one wrote what its op used while that ran."""
+    is_noted = divergence.record in processes[divergence.records_of].description.get("overlapped", ())
+    return as_race(divergence) if divergence.kind is Kind.OP and is_noted else divergence
 
 
 def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:

@@ -11,12 +11,13 @@ import numpy as np
 
 from determinism.comparison.flow import Received, Root
 from determinism.comparison.kind import kind_of
-from determinism.comparison.origins import Entry, only_moves
+from determinism.comparison.origins import Entry, entry_of, only_moves
 from determinism.comparison.partners import DigestSearch, is_in_place
 from determinism.comparison.result import Divergence
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import Table
+from determinism.trace.schema import MOST_OVERLAPS, Table
 from determinism.trace.stream import Chunk
+from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level
 
 _DETAIL = (
@@ -85,6 +86,17 @@ def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequenc
     tensor twice, that it looks the same has to do. If anything else that the op got differs, that is reason enough.
     """
     group, first, second = root.group, root.first, root.second
+    if divergence.kind is Kind.OP and first is not None and second is not None:
+        # What an op got was equal, as it was digested before the op ran. Whether it held still is known of each run.
+        seen = [overlaps(process, one) for process, one in zip(processes, (first, second), strict=True)]
+        if any(seen):
+            return as_race(divergence)
+        # Of what an op only writes into there is no digest: what lay there may have differed.
+        is_known = all(
+            value.producer >= 0 or value.digest is not None for one in (first, second) for value in one.inputs
+        )
+        if is_known and None not in seen:
+            return divergence
     if first is None or second is None or not all(_changes_its_first(one) for one in (first, second)):
         return divergence
     sides = zip(processes, (group.first, group.second), (group.pairing.first, group.pairing.second), strict=True)
@@ -99,6 +111,28 @@ def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequenc
     # Of values that came from outside more than once the op's own variation is the simpler reason.
     may_be_shared = not any(one.goes_on for one in uses) and any(one.is_taken_elsewhere for one in uses)
     return as_race(divergence) if may_be_shared and divergence.kind in (Kind.OP, Kind.DATA) else divergence
+
+
+def overlaps(process: ProcessTrace, record: Entry) -> bool | None:
+    """Whether another thread wrote what the op of a record used while it ran, or may have; None if the trace does not say.
+
+    Of two ops that change one tensor at the same time only the one that ended later is sure to be noted: so it counts also for
+    another one of a thread that changes a tensor that looks the same.
+    """
+    index, number = process.place(record.number) if isinstance(process, JoinedStreams) else (0, record.number)
+    stream = process.streams[index] if isinstance(process, JoinedStreams) else process
+    noted = stream.description.get("overlapped")
+    if noted is None:
+        return None
+    if number in noted:
+        return True
+    if len(noted) >= MOST_OVERLAPS and number > noted[-1]:
+        return None
+    if not _changes_its_first(record):
+        return False
+    layout, shift, count = record.inputs[0].layout, record.number - number, stream.extent[0]
+    others = (entry_of(process, *process.record(shift + other)) for other in noted if other < count)
+    return any(_changes_its_first(other) and other.inputs[0].layout == layout for other in others)
 
 
 def _changes_its_first(one: Entry) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from determinism.comparison.origins import entry_of
 from determinism.comparison.result import (
     Comparison,
     Divergence,
@@ -48,9 +49,9 @@ MOST_BYTES = 256 << 20
 def needs_confirmation(divergence: Divergence | None) -> bool:
     """Whether a repetition can tell more about a divergence.
 
-    Records without an order of their own cannot be found again by counting.
+    Of records without an order of their own, those of threads are found again by their line and what they get.
     """
-    if divergence is None or divergence.stream is not None:
+    if divergence is None or (divergence.stream is not None and divergence.thread is None):
         return False
     return divergence.kind is Kind.OP and is_repeatable(divergence.op)
 
@@ -66,16 +67,29 @@ def capture_request(process: ProcessTrace, divergence: Divergence, *, repeats: i
     """
     chunk, row = process.record(divergence.record)
     columns = {name: int(chunk.columns[name][row]) for name in ("step", "phase", "op", "module")}
+    alike = None if divergence.stream is None else _likeness(process, divergence)
     return {
         "process": process.key,
         "step": columns["step"],
         "phase": Phase(columns["phase"]).label,
         "op": process.names.text(Table.OP, columns["op"]),
         "module": process.names.text(Table.MODULE, columns["module"]) if columns["module"] != NONE else None,
-        "occurrence": _occurrence(process, divergence.record, columns),
+        "occurrence": _occurrence(process, divergence.record, columns) if alike is None else 0,
+        "alike": alike,
         "repeats": repeats,
         "seconds": SECONDS,
         "most_bytes": most_bytes,
+    }
+
+
+def _likeness(process: ProcessTrace, divergence: Divergence) -> dict[str, Any]:
+    """How a record of a thread is recognised, whichever thread comes to it, and in whatever step of the others."""
+    one = entry_of(process, *process.record(divergence.record))
+    shapes = {(made.layout.dtype, made.layout.shape) for made in one.inputs if made.layout is not None}
+    site = divergence.site
+    return {
+        "site": None if site is None else [site.file, site.line],
+        "inputs": [[dtype, list(shape)] for dtype, shape in sorted(shapes)],
     }
 
 
@@ -144,8 +158,8 @@ def _detail(outputs: tuple[OutputDifference, ...]) -> str:
         if varies("distinct_alignments"):
             return "The op varies with the alignment of its inputs in memory: on equal inputs at the same place it gave one result only."
         return (
-            f"{held}, and repeating it gave one result only. It may vary rarely, or under conditions that the repetition "
-            "did not meet."
+            f"{held}, and repeating it gave one result only. It may vary rarely, or under conditions that the "
+            "repetition did not meet."
         )
     text = "The op itself varies: on equal inputs it gave different results within one run"
     if varies("distinct_one_thread"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -211,7 +212,9 @@ class AdapterSession:
     def finish_program(self, reason: str) -> None:
         """End the trace and the program with it."""
         self.writer.describe(finished=reason)
-        self.close()
+        if threading.current_thread() is threading.main_thread():
+            # In another thread, what is on this thread's stacks is not to be undone here; what was recorded is on the disk.
+            self.close()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

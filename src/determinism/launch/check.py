@@ -124,7 +124,7 @@ class EvidenceRuns:
             found = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
             comparison = confirmed(comparison, found)
             if found is not None and comparison.first_divergence is not None and not found["changed_inputs"]:
-                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER)
+                kept = self._keep(name, first.stream or first.process, self._output.path / EVIDENCE_FOLDER)
                 evidence = self._evidence(found.get("saved"), comparison.first_divergence, kept)
                 comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
@@ -164,12 +164,12 @@ class EvidenceRuns:
     def _capture(
         self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
     ) -> dict[str, Any] | None:
-        process = next(p for p in traces[first.records_of].processes if p.key == first.process)
+        process = next(p for p in traces[first.records_of].processes if p.key == (first.stream or first.process))
         log = self._output.log(name)
         request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
         on_progress = self._announce(title, log, seconds=self._plain_seconds)
         self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
-        return read_capture(self._output.trace(name), first.process)
+        return read_capture(self._output.trace(name), process.key)
 
     def _keep(self, name: str, process: str, folder: Path) -> Path | None:
         """Take the tensors out of a trace that will be removed; gives their folder if there are any."""

@@ -215,6 +215,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "open_settings": _is_facts,
     "device_digests": _is_facts,
     "racy": _is_text_list,
+    "overlapped": lambda value: value is None or (type(value) is list and all(map(_is_count, value))),
     "blind_spots": _is_spots,
 }
 

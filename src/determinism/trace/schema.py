@@ -75,6 +75,10 @@ class Table(IntEnum):
     `SHARED` if processes share the memory."""
 
 
+MOST_OVERLAPS = 4096
+"""Records of a stream of which it is noted that another thread wrote what they used while their op ran."""
+
+
 class Meaning(IntEnum):
     """What a number in `numbers.bin` is."""
 

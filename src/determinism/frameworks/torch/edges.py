@@ -14,7 +14,7 @@ from determinism.frameworks.torch.device_digests import DeviceDigests, Digest, R
 from determinism.frameworks.torch.ops import ArgumentTable, OpTraits, is_root
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided, memory_of
 from determinism.sites import SiteTable
-from determinism.trace.schema import SHARED, Table
+from determinism.trace.schema import MOST_OVERLAPS, SHARED, Table
 from determinism.trace.spool import settled
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST, Access
@@ -154,6 +154,10 @@ class StorageTable:
         self._states: dict[int, StorageState] = {}
         self._sweep_at = _NEW_BETWEEN_SWEEPS
         self._lock = threading.Lock()
+        self.of_threads: set[int] = set()
+        """Keys of storages that another thread wrote, so that it may write them while the main thread reads them."""
+        self.writes: dict[int, int] = {}
+        """How often threads other than the main one wrote a storage, by its key; kept only in their own table."""
 
     def look(self, tensor: torch.Tensor) -> tuple[StorageState, Layout]:
         """The state of a tensor's storage, and how the tensor looks at it; a storage met for the first time is external.
@@ -203,6 +207,7 @@ class StorageTable:
         if state is not None:
             state.record = EXTERNAL
             state.is_foreign = True
+            self.of_threads.add(key)
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
         """What every living storage holds that a record wrote, before something runs that nobody records.
@@ -242,6 +247,8 @@ class StorageTable:
         gone = [key for key, state in self._states.items() if _expired(state.reference)]
         for key in gone:
             _free_weak_reference(self._states.pop(key).reference)
+            self.of_threads.discard(key)
+            self.writes.pop(key, None)
         self._sweep_at = len(self._states) + max(_NEW_BETWEEN_SWEEPS, len(self._states) // 2)
 
 
@@ -265,6 +272,25 @@ class Stream:
         self.storages = StorageTable(self.layouts)
         self._ops: dict[str, int] = {}
         self._modules: dict[str, int] = {}
+        self._overlapped: list[int] | None = []
+        """Records whose inputs another thread wrote meanwhile; None if that is not looked for."""
+
+    def note_overlap(self, record: int) -> None:
+        """Another thread wrote what a record used while its op ran."""
+        noted = self._overlapped
+        if noted is not None and len(noted) < MOST_OVERLAPS:
+            noted.append(record)
+            if not len(noted) & (len(noted) - 1):
+                self.describe_overlaps()
+
+    def describe_overlaps(self, *, always: bool = False) -> None:
+        """Write down which records overlapped with what another thread wrote.
+
+        Args:
+            always: Also if none did, so that those that are not named are known to have run undisturbed.
+        """
+        if self._overlapped or (always and self._overlapped is not None):
+            self.writer.describe(overlapped=list(self._overlapped))
 
     def op_number(self, name: str) -> int:
         """The number of an op's name."""
@@ -290,13 +316,17 @@ _Tensor = torch.Tensor
 class Looked:
     """The inputs of one record, as the writer takes them."""
 
-    __slots__ = ("digests", "edges")
+    __slots__ = ("digests", "edges", "used", "watched")
 
     def __init__(self) -> None:
         self.edges: list[int] = []
         """Flat fours: record, output, access, layout."""
         self.digests: tuple[Any, ...] = ()
         """Flat twos: position among the inputs, and the digest of what that input held."""
+        self.watched: list[tuple[torch.Tensor, Layout, Digest]] | None = None
+        """What another thread may write while the op runs, with its digest."""
+        self.used: list[tuple[int, int, StorageState | None, int]] | None = None
+        """Of a thread's record: keys of the storages, how often threads had written them, and which record of the main one had."""
 
     def extend(self, other: Looked) -> None:
         """Add the inputs of another record."""
@@ -332,6 +362,24 @@ class Edges:
         self._handles = stream.digests.handles
         self._leaf_read = leaf_read
         self._paranoid = paranoid
+        self._watches = False
+        """Whether the input that is looked at may be written by another thread while the op runs."""
+
+    def has_overlapped(self, looked: Looked, written: list[torch.Tensor]) -> bool:
+        """Whether another thread wrote what an op that has just run had read, as far as bytes show it.
+
+        Args:
+            looked: Its inputs.
+            written: What the op itself wrote.
+        """
+        if looked.watched is None:
+            return False
+        own = {_storage_of(tensor)._cdata for tensor in written if is_strided(tensor)}
+        return any(
+            settled(digest) != settled(_digest(tensor, layout))
+            for tensor, layout, digest in looked.watched
+            if tensor.is_cpu and _storage_of(tensor)._cdata not in own
+        )
 
     def look_at_arguments(self, traits: OpTraits, args: Any, kwargs: Any) -> Looked:
         """Every tensor among the arguments of an op that is about to run."""
@@ -394,6 +442,9 @@ class Edges:
         if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == READ:
             digest = _digest(tensor, layout)
             looked.digests += (len(looked.edges) // 4, digest)
+            if self._watches or state.key in self.storages.of_threads:
+                looked.watched = looked.watched or []
+                looked.watched.append((tensor, layout, digest))
             if state.lifted is not None and state.lifted[0] == layout.number and _differ(state.lifted[1], digest):
                 # The owner filled its buffer anew: what is read now never came through the op that took it over.
                 record = EXTERNAL

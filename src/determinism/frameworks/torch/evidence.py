@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import threading
 import time
@@ -19,6 +20,7 @@ from determinism.frameworks.torch.ops import OpTraits, generator_of, run_with_se
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.settings import computing_settings
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
+from determinism.sites import frame_text, innermost_user_frame
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.spool import settled
@@ -473,7 +475,7 @@ class Capture:
 
     def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
         """An op is about to run."""
-        if not self._is_wanted(recorder, traits.name):
+        if not self._is_wanted(recorder, traits.name, (args, tuple(kwargs.values()))):
             return
         recorder.capture = None
         result: dict[str, Any] = {"changed_inputs": changed_inputs(recorder, args, kwargs), "repeats": 0, "outputs": []}
@@ -489,7 +491,7 @@ class Capture:
 
     def event(self, recorder: RecordMaker, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Something that is no op is about to be recorded."""
-        if self._is_wanted(recorder, name):
+        if self._is_wanted(recorder, name, tensors):
             recorder.capture = None
             named = {f"output_{position}": tensor.detach() for position, tensor in enumerate(tensors)}
             saved = _saved(self._keep(CAPTURED_OUTPUTS_FILE, "tensors", named))
@@ -499,9 +501,13 @@ class Capture:
         write_json(self._folder / CAPTURE_FILE, result)
         self._finish("captured")
 
-    def _is_wanted(self, recorder: RecordMaker, op: str) -> bool:
+    def _is_wanted(self, recorder: RecordMaker, op: str, given: Any) -> bool:
         wanted = self._request
-        if op != wanted["op"] or recorder.writer.folder != self._folder or recorder.progress.step != wanted["step"]:
+        if op != wanted["op"] or recorder.writer.folder != self._folder:
+            return False
+        if wanted.get("alike") is not None:
+            return _is_alike(wanted["alike"], given)
+        if recorder.progress.step != wanted["step"]:
             return False
         phase, link = recorder.place()
         number = -1 if wanted["module"] is None else recorder.modules.number(wanted["module"])
@@ -580,6 +586,16 @@ class Capture:
 
 def _has_own_generator(args: Any, kwargs: Any) -> bool:
     return any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+
+
+def _is_alike(wanted: dict[str, Any], given: Any) -> bool:
+    """Whether the program stands at the line that is wanted, and an op gets tensors like those of the record that is."""
+    got = {(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors_in(given)}
+    if not {(dtype, tuple(shape)) for dtype, shape in wanted["inputs"]} <= got:
+        return False
+    # Where no code of the program runs, the line is that which made the thread.
+    frame = frame_text(innermost_user_frame())
+    return not frame or wanted["site"] is None or json.loads(frame)[:2] == wanted["site"]
 
 
 def _saved(*left_out: str | None) -> dict[str, Any]:

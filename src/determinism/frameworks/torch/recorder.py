@@ -425,6 +425,7 @@ class Recorder(RecordMaker):
         self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
     ) -> None:
         written = written_tensors(traits, args, kwargs, result)
+        has_overlapped = self.edges.has_overlapped(looked, written)
         role = _OP
         states: list[Any] = []
         if written:
@@ -437,6 +438,8 @@ class Recorder(RecordMaker):
         drawn = (generator[1],) if generator is not None and state_digest(generator[0]) != generator[1] else ()
         arguments = self.arguments.number(op, traits, args, kwargs)
         record = self.append(role, op, arguments, looked, outputs, drawn)
+        if has_overlapped:
+            self.stream.note_overlap(record)
         if traits.returns_target and args[0]._is_view():
             self._links.wrote_view = self._links.newest
         self.edges.wrote(states, record)
@@ -583,6 +586,16 @@ class ThreadEdges(Edges):
         self.main = main
         self._always = paranoid
 
+    def has_overlapped(self, looked: Looked, written: list[torch.Tensor]) -> bool:
+        """Whether another thread wrote what an op that has just run used, by its own records or by bytes.
+
+        Of two ops that write one storage at the same time, the one that ends later sees the record of the other.
+        """
+        for key, writes, known, record in looked.used or ():
+            if self.storages.writes.get(key, 0) != writes or (known is not None and known.record != record):
+                return True
+        return super().has_overlapped(looked, written)
+
     def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
         """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
         if is_strided(tensor):
@@ -591,6 +604,10 @@ class ThreadEdges(Edges):
             if state.writer is not self or (known is not None and known.record != EXTERNAL):
                 state.record = EXTERNAL
             self._paranoid = self._always or state.writer is not self
+            self._watches = state.writer is not self
+            writes = self.storages.writes.get(state.key, 0)
+            looked.used = looked.used or []
+            looked.used.append((state.key, writes, known, EXTERNAL if known is None else known.record))
         return super().look_at(tensor, looked, access)
 
     def wrote(self, states: list[StorageState | None], record: int) -> None:
@@ -599,6 +616,7 @@ class ThreadEdges(Edges):
         for state in states:
             if state is not None:
                 state.writer = self
+                self.storages.writes[state.key] = self.storages.writes.get(state.key, 0) + 1
                 self.main.written_elsewhere(state.key)
 
 
@@ -736,7 +754,9 @@ class Threads:
             recorder.end()
         if self._stream is not None:
             writer = self._stream.writer
+            self._stream.describe_overlaps(always=True)
             writer.describe(records=writer.num_records, steps=0)
             writer.close()
         if began:
+            self.main.stream.describe_overlaps()
             self.main.writer.close()

@@ -236,7 +236,7 @@ class Session(AdapterSession):
         recorder.kept_values = None if kept is None else KeptValues(kept)
         request = self._spec.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
-            recorder.capture = Capture(request, folder, self.finish_program)
+            recorder.capture = Capture(request, folder.with_name(request["process"]), self.finish_program)
         if self._part.stream == "process":
             self._besides.begin(recorder, folder)
 
@@ -250,6 +250,7 @@ class Session(AdapterSession):
             self.writer.blind_spot("thread", "ops of threads", f"their trace cannot be written: {error}")
             return None
         stream.sites.outermost = self._outermost
+        stream.describe_overlaps(always=True)
         self.note_racy("threads")
         return stream
 
