@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
-from determinism.diagnose.experiments import BudgetSpent, Intervention, Rate, Trial
+from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
@@ -463,3 +463,46 @@ def test_what_is_diagnosed_is_kept_beside_a_comparison_that_nobody_changes() -> 
     assert investigation.diagnosis.causes and not comparison.causes
     with pytest.raises(FrozenInstanceError):
         comparison.verdict = Verdict.SAME  # type: ignore[misc]
+
+
+def missing_seed() -> Hypothesis:
+    return Hypothesis("seed-missing-torch", Intervention.fix("torch-seed"), (Frame("/p/train.py", 20, "main", "x"),))
+
+
+def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:
+    program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], [used(CLOCK)])
+    assert found(investigated(program, likely=[missing_seed()])) == [("seed-missing-torch", "confirmed")]
+    assert program.made == [Intervention.fix("torch-seed")]
+
+
+def test_what_is_likely_and_does_not_hold_is_dropped() -> None:
+    program = Pretended([(divergence(kind=Kind.RNG), [LISTING])], [used(LISTING)])
+    assert found(investigated(program, likely=[missing_seed()])) == [("listing-order", "confirmed")]
+    never = Pretended([(divergence(kind=Kind.RNG), ["nothing that can be fixed"])])
+    assert found(investigated(never, likely=[missing_seed()])) == []
+
+
+def test_of_many_sources_the_likely_line_is_tried_first() -> None:
+    many = [FixedSource("/p/train.py", line, "unseeded-generator") for line in range(1, 9)]
+    likely = Hypothesis("generator-unseeded", Intervention(sources=frozenset({many[5]})))
+    program = Pretended([(divergence(), [many[5]])], [used(one) for one in many])
+    comparison = investigated(program, likely=[likely], can_try_fixes=False)
+    assert found(comparison) == [("generator-unseeded", "confirmed")]
+    tried = [made for made in program.made if made.sources]
+    assert many[5] in tried[0].sources
+
+
+def test_what_is_likely_is_not_named_again_as_possible() -> None:
+    site = used(LISTING).site.frame
+    likely = Hypothesis("listing-order", Intervention(sources=frozenset({LISTING})), (site,))
+    program = Pretended([(divergence(), [LISTING])], [used(LISTING)], runs_left=2)
+    assert found(investigated(program, likely=[likely])) == [("listing-order", "likely")]
+
+
+def test_without_time_the_likely_answer_stays_and_what_was_not_tried_is_listed() -> None:
+    program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], runs_left=1)
+    comparison = investigated(program, likely=[missing_seed()], command="determinism check --budget 120 -- python x.py")
+    assert found(comparison) == [("seed-missing-torch", "likely")]
+    limit = comparison.diagnosis.limit
+    assert limit is not None and "Not tried: torch-seed" in limit
+    assert limit.endswith("To go on: determinism check --budget 120 -- python x.py")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from determinism.comparison.flow import Root
 from determinism.comparison.lockstep import Group
 from determinism.comparison.origins import Entry
-from determinism.comparison.result import InputDifference
+from determinism.comparison.result import Divergence, InputDifference
 from determinism.trace.names import Layout
 from determinism.trace.stream import Array, Chunk, pick
 from determinism.types import Kind, Level, Phase, Role
@@ -221,3 +223,14 @@ def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
         )
     owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.children["inputs"].starts))
     return {read for read, is_chosen in zip(group.reads(side), alike[owner].tolist(), strict=True) if is_chosen}
+
+
+_RACE = (
+    "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
+    "differs from run to run, and an update can be lost."
+)
+
+
+def as_race(divergence: Divergence) -> Divergence:
+    """The same divergence, said to come from threads that race."""
+    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_RACE)

@@ -9,10 +9,9 @@ import numpy as np
 
 from determinism.comparison.columns import Canonical
 from determinism.comparison.flow import NOTHING, Flow, Pair, Received, Root, received_by
-from determinism.comparison.kind import detail_of, differing_inputs, inputs_equal, kind_of
+from determinism.comparison.kind import as_race, detail_of, differing_inputs, inputs_equal, kind_of
 from determinism.comparison.lockstep import Lockstep, StepCounts
 from determinism.comparison.origins import Entry, entry_of
-from determinism.comparison.racing import as_race
 from determinism.comparison.result import (
     Dataflow,
     DeadDifference,

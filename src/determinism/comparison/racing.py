@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.flow import Received, Root
-from determinism.comparison.kind import kind_of
+from determinism.comparison.kind import as_race, kind_of
 from determinism.comparison.origins import Entry, entry_of, only_moves
 from determinism.comparison.partners import DigestSearch, is_in_place
 from determinism.comparison.result import Divergence
@@ -20,10 +20,6 @@ from determinism.trace.stream import Chunk
 from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level
 
-_DETAIL = (
-    "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
-    "differs from run to run, and an update can be lost."
-)
 _TURNS = (
     "Threads change the same tensor, one after the other. Which comes first differs from run to run, and sums of floats depend "
     "on it."
@@ -37,11 +33,6 @@ _HANDED_OVER = (
     "threads came in another order."
 )
 _BATCHES = "Both runs loaded the same batches, in another order."
-
-
-def as_race(divergence: Divergence) -> Divergence:
-    """The same divergence, said to come from threads that race."""
-    return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_DETAIL)
 
 
 def as_race_of_processes(divergence: Divergence) -> Divergence:

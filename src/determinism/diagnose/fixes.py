@@ -11,8 +11,15 @@ from pathlib import Path, PurePath
 from determinism.comparison.result import Fix
 from determinism.diagnose.code_diffs import lines_at_start, unified_diff
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
-from determinism.diagnose.library_seeds import seeded_calls
-from determinism.diagnose.program_text import Change, Edit, ProgramText, Unfixable, keyword_of, last_name
+from determinism.diagnose.program_text import (
+    Change,
+    Edit,
+    ProgramText,
+    Unfixable,
+    keyword_of,
+    last_name,
+    seeded_calls,
+)
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.factors.catalog import FACTORS
 from determinism.probes.runtime import Elements

@@ -9,8 +9,7 @@ from pathlib import PurePath
 from determinism.comparison.result import Divergence, FileChange, Leftover
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.fixes import code_fix
-from determinism.diagnose.library_seeds import CAUSE as LIBRARY_SEED
-from determinism.diagnose.library_seeds import library_evidence, library_sites
+from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at

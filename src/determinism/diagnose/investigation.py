@@ -40,6 +40,7 @@ from determinism.types import Kind
 
 _MOST_CAUSES = 5
 _SHIFTED_RUNS = 3
+_MOST_UNTRIED = 4
 _FEW = 2
 """So many hypotheses are tried one by one; of more, all together first."""
 
@@ -72,6 +73,10 @@ class Investigation:
     """Whether a whole program may be run with fixes beyond those that an experiment needs."""
     frameworks: Collection[str] = ("torch",)
     """Those that the program was recorded with."""
+    likely: Sequence[Hypothesis] = ()
+    """What most likely made the runs differ, by what was known before any experiment."""
+    command: str = ""
+    """What goes on with the search for longer."""
 
     def __post_init__(self) -> None:
         self._held = self.plain
@@ -84,6 +89,8 @@ class Investigation:
                 self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
+        self._untried: list[Hypothesis] = []
+        """What is to be tried of the divergence that is looked at."""
         self._too_few: set[Intervention] = set()
         """Those of which more runs would be needed than are made, to rule out that they were equal by chance."""
         self._alternatives: list[tuple[str, Trial]] = []
@@ -122,7 +129,8 @@ class Investigation:
             self._change_lines()
         except BudgetSpent:
             unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
-            self._limit = f"The time for further runs was used up; --budget SECONDS gives more.{unseen}"
+            left = self._left_text(divergence)
+            self._limit = f"The time for further runs was used up; --budget SECONDS gives more.{left}{unseen}"
             self._suppose_what_was_probed(divergence)
         except LaunchError:
             self._suppose_what_was_probed(divergence)
@@ -132,6 +140,8 @@ class Investigation:
 
     def _explain(self, divergence: Divergence) -> Divergence | None:
         """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
+        if not self._found and (cheapest := self._confirmed_at_once(divergence)):
+            return cheapest.divergence
         probed = self._probe(divergence)
         leftovers = self.comparison.leftovers if not self._found else []
         if probed.is_equal and self.comparison.environment and not self._found:
@@ -139,19 +149,48 @@ class Investigation:
             return None
         candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
         candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
+        if not self._found:
+            candidates.sort(key=lambda one: not any(_is_same(one, other) for other in self.likely))
+        self._untried = candidates
         found = self._needed(candidates, divergence)
         if not found:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
         trial = self._trial(found)
-        named = [self._told_apart(one, found, divergence) for one in found]
+        self._take(found, [self._told_apart(one, found, divergence) for one in found], divergence)
+        return None if trial.is_equal else trial.divergence
+
+    def _take(self, found: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
+        """Keep causes whose removal together made a divergence go."""
+        trial = self._trial(found)
         self._found += [
             _Found(name, self._experiments_with(one, found), self._status(one, trial, divergence))
             for name, one in zip(named, found, strict=True)
         ]
         self._held = trial.intervention
-        return None if trial.is_equal else trial.divergence
+        self._untried = []
+
+    def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
+        """The trial without a seed that is likely missing, if the divergence goes with it: no other experiment costs so little."""
+        for one in self.likely:
+            if one.cause in SEEDED_LIBRARIES.values() and self._removes([one], divergence):
+                self._take([one], [one], divergence)
+                return self._trials[self._held]
+        return None
+
+    def _left_text(self, divergence: Divergence | None) -> str:
+        """What was not tried, and the command that tries it; begins with a space."""
+        if divergence is None:
+            return ""
+        untried = self._untried or hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
+        interventions = [one.intervention for one in untried if self._held.also(one.intervention) not in self._trials]
+        names = list(dict.fromkeys(one.title for one in interventions))
+        if not names:
+            return ""
+        more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
+        told = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
+        return f"{told} To go on: {self.command}" if self.command else told
 
     def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence) -> Status:
         """How sure a cause is whose removal made a divergence go.
@@ -347,6 +386,10 @@ class Investigation:
             known = named.get(key)
             named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *one.experiments))
         self._causes = [*named.values(), *self._causes]
+        if not any(cause.status is not Status.POSSIBLE for cause in self._causes):
+            likely = likely_causes_left(self.likely, self._trials)
+            said = {(cause.identifier, cause.sites[:1]) for cause in likely}
+            self._causes = [*likely, *(c for c in self._causes if (c.identifier, c.sites[:1]) not in said)]
         last = self._trials.get(self._held)
         self._fixes = [
             *fixes_for(
@@ -354,6 +397,24 @@ class Investigation:
             ),
             *(outside_fix(cause, trial, self.step_seconds) for cause, trial in self._alternatives),
         ]
+
+
+def likely_causes_left(likely: Sequence[Hypothesis], tried: Collection[Intervention] = ()) -> list[Cause]:
+    """What is likely by what was recorded, as causes, without what an experiment has refuted.
+
+    Args:
+        likely: The hypotheses.
+        tried: What was fixed, and the runs still differed.
+    """
+    return [_cause(one, Status.LIKELY, []) for one in likely if one.intervention not in tried]
+
+
+def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
+    """Whether two hypotheses are about the same thing, which one has by its line and the other perhaps as a whole."""
+    if one.intervention == other.intervention:
+        return True
+    places = {(held.file, held.line) for held in one.intervention.sources}
+    return bool(places & {(site.file, site.line) for site in other.sites[:1]})
 
 
 def _are_of_one_stretch(one: Hypothesis, other: Hypothesis) -> bool:

@@ -26,8 +26,16 @@ from determinism.diagnose.confirm import (
     read_capture,
     with_further_values,
 )
-from determinism.diagnose.experiments import SEEDED_LIBRARIES, BudgetSpent, FactorSearch, Intervention, Trial
-from determinism.diagnose.investigation import Investigation
+from determinism.diagnose.experiments import (
+    SEEDED_LIBRARIES,
+    BudgetSpent,
+    FactorSearch,
+    Hypothesis,
+    Intervention,
+    Trial,
+)
+from determinism.diagnose.investigation import Investigation, likely_causes_left
+from determinism.diagnose.likely import likely_hypotheses
 from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
 from determinism.errors import DeterminismError, LaunchError, UsageError
@@ -48,6 +56,7 @@ from determinism.launch.runs import (
     broken_off,
     default_budget,
     duration,
+    longer_search,
     may_run_further,
     open_stored_run,
     search_commands,
@@ -479,6 +488,7 @@ def explain(
     warn: Callable[[str], None],
     *,
     traces: Sequence[Trace],
+    likely: Sequence[Hypothesis] = (),
 ) -> tuple[Comparison, int]:
     """Make further runs to find what makes the runs differ.
 
@@ -490,13 +500,14 @@ def explain(
         announce: Called with what comes next and the log of its output.
         warn: Gets what the user has to know.
         traces: Of the plain runs.
+        likely: What most likely made them differ.
 
     Returns:
         The comparison with causes, experiments and fixes, and the exit status if the user ended the search, else 0.
     """
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
         return comparison, 0
-    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces)
+    search = partial(_search, comparison, request, output, standard_input, announce, warn, traces, likely)
     short = short_runs(comparison, least_step_seconds(traces))
     if short is None:
         return search()
@@ -519,6 +530,7 @@ def _search(
     announce: Announce,
     warn: Callable[[str], None],
     traces: Sequence[Trace],
+    likely: Sequence[Hypothesis],
     short: ShortRuns | None = None,
 ) -> tuple[Comparison, int]:
     run_seconds = max(run.seconds for run in comparison.runs)
@@ -550,10 +562,15 @@ def _search(
                 search.run()
                 comparison = replace(comparison, diagnosis=search.diagnosis)
                 plain = Intervention.perturb(*comparison.varied)
-            frameworks = {str(p.description.get("framework")) for trace in traces for p in trace.processes}
-            seconds = least_step_seconds(traces)
             search = Investigation(
-                comparison, laboratory, plain, seconds, can_try_fixes=request.fix, frameworks=frameworks
+                comparison,
+                laboratory,
+                plain,
+                least_step_seconds(traces),
+                can_try_fixes=request.fix,
+                frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
+                likely=likely,
+                command=longer_search(request, 2 * budget),
             )
             search.run()
     except (DeterminismError, KeyboardInterrupt) as error:
@@ -615,6 +632,7 @@ class Check:
         if warning is not None:
             self.warn(warning)
         self._output = output = OutputFolder(request.output)
+        self._likely: list[Hypothesis] = []
         first_number = len(traces) + 1
         with ExitStack() as stack:
             standard_input = stack.enter_context(StandardInput())
@@ -628,8 +646,12 @@ class Check:
             comparison = self._run_again(self._compare(traces), traces)
             if request.vary and comparison.verdict is Verdict.SAME:
                 comparison = self._vary(comparison)
-            if comparison.first_divergence is not None and self._may_look_closer(comparison, traces):
-                self.on_verdict(comparison)
+            if comparison.first_divergence is not None:
+                self._likely = likely_hypotheses(comparison, traces)
+                causes = tuple(likely_causes_left(self._likely))
+                comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, causes=causes))
+                if self._may_look_closer(comparison, traces):
+                    self.on_verdict(comparison)
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
         return self._tidied(comparison)
@@ -732,8 +754,9 @@ class Check:
             limit = why_not_searched(comparison, self.request)
             return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
         if is_wanted and not self.interrupt_status:
+            means = (self._output, standard_input, self.announce, self.warn)
             comparison, self.interrupt_status = explain(
-                comparison, self.request, self._output, standard_input, self.announce, self.warn, traces=traces
+                comparison, self.request, *means, traces=traces, likely=self._likely
             )
         return comparison
 

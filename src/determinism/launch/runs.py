@@ -461,6 +461,12 @@ def search_commands(comparison: Comparison, request: CheckRequest) -> str:
     return "\n".join(["To search:", *lines])
 
 
+def longer_search(request: CheckRequest, budget: float) -> str:
+    """The command that searches for the cause for so many seconds."""
+    options = ["--explain", "--budget", f"{budget:.0f}"]
+    return shlex.join(["determinism", "check", *options, "--", *redacted(list(request.command))])
+
+
 def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
     command = shlex.join(["determinism", "check", "--explain", *options, "--", *redacted(list(request.command))])
     return f"{command}  # up to {duration(budget)}"

@@ -1,0 +1,217 @@
+"""What is named at once, before any experiment: the line where what differs came from, by the records and the text of the program."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determinism.comparison.result import Divergence
+from determinism.diagnose.experiments import Hypothesis
+from determinism.diagnose.likely import likely_hypotheses
+from determinism.trace.names import Frame
+from determinism.trace.opening import open_trace
+from determinism.types import Kind
+from tests.builders import make_different, make_divergence
+from tests.traces import TraceBuilder
+
+USED = "# used"
+ORIGIN = "# origin"
+
+
+def likely(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tuple[list[Hypothesis], str]:
+    """What is likely of a program that parts at the line marked as used, and that program's text."""
+    text = textwrap.dedent(text).lstrip("\n")
+    file = folder / "train.py"
+    file.write_text(text, encoding="utf-8")
+    frames = tuple(
+        Frame(str(file), number, "f", line.strip()) for number, line in enumerate(text.splitlines(), 1) if USED in line
+    )
+    divergence: Divergence = replace(
+        make_divergence(kind=kind, site=frames[0], op="aten::lift_fresh", outputs=()),
+        stack=frames,
+        module=None,
+        **changes,
+    )
+    trace = folder / f"trace-{len(list(folder.iterdir()))}"
+    builder = TraceBuilder(trace)
+    builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), frames[0].line))
+    return likely_hypotheses(make_different(first_divergence=divergence), [open_trace(builder.close())]), text
+
+
+def named(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tuple[str | None, bool]:
+    """The cause that is likely, and whether its first line is the one that is marked as the origin."""
+    found, text = likely(folder, text, kind, **changes)
+    if not found:
+        return None, False
+    (one,) = found
+    line = text.splitlines()[one.sites[0].line - 1]
+    return one.cause, ORIGIN in line
+
+
+ORIGINS = {
+    "numpy-global": (
+        """
+        import numpy as np
+        noise = np.random.normal(size=3)  # origin
+        x = torch.from_numpy(noise)  # used
+        """,
+        "seed-missing-numpy",
+        ("import numpy as np", "import numpy as np\nnp.random.seed(1)"),
+    ),
+    "python-through-a-function": (
+        """
+        import random
+        def drop(values):
+            return [v for v in values if random.random() < 0.5]  # origin
+        kept = drop([1, 2, 3])
+        x = torch.tensor(kept)  # used
+        """,
+        "seed-missing-python",
+        ("import random", "import random\nrandom.seed(1)"),
+    ),
+    "generator-of-a-data-set": (
+        """
+        from numpy.random import default_rng
+        class Noisy:
+            def __init__(self):
+                self.rng = default_rng()  # origin
+            def __getitem__(self, index):
+                return self.rng.normal() + index
+        loader = DataLoader(Noisy())
+        for batch in loader:
+            x = model(batch)  # used
+        """,
+        "generator-unseeded",
+        ("default_rng()", "default_rng(3)"),
+    ),
+    "set-of-words": (
+        """
+        def vocabulary(texts):
+            words = set()
+            for text in texts:
+                words.update(text.split())
+            return {word: number for number, word in enumerate(words)}  # origin
+        known = vocabulary(["a b", "c"])
+        x = torch.tensor([known[word] for word in "a b".split()])  # used
+        """,
+        "hash-order",
+        ("enumerate(words)", "enumerate(sorted(words))"),
+    ),
+    "set-of-objects": (
+        """
+        class Node:
+            pass
+        nodes = {Node() for _ in range(9)}
+        x = torch.tensor([node.value for node in nodes])  # used # origin
+        """,
+        "address-order",
+        ("{Node() for _ in range(9)}", "[Node() for _ in range(9)]"),
+    ),
+    "listing-of-a-parameter": (
+        """
+        import os
+        def load(names):
+            return torch.tensor([size(name) for name in names])  # used
+        load(os.listdir("data"))  # origin
+        """,
+        "listing-order",
+        ('os.listdir("data")', 'sorted(os.listdir("data"))'),
+    ),
+    "shuffled-in-place": (
+        """
+        import random
+        order = list(range(9))
+        random.shuffle(order)  # origin
+        x = torch.tensor(order)  # used
+        """,
+        "seed-missing-python",
+        ("import random", "import random\nrandom.seed(0)"),
+    ),
+    "seed-by-the-clock": (
+        """
+        import random, time
+        random.seed(int(time.time()))  # origin
+        x = torch.tensor(random.random())  # used
+        """,
+        "seed-varies",
+        ("int(time.time())", "7"),
+    ),
+    "hash-of-text": (
+        """
+        fold = [name for name in names if hash(name) % 2]  # origin
+        x = torch.tensor([len(name) for name in fold])  # used
+        """,
+        "hash-value",
+        ("hash(name)", "crc32(name)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_the_line_upstream_is_named_and_none_where_it_has_a_seed_or_an_order(name: str, tmp_path: Path) -> None:
+    text, cause, (before, after) = ORIGINS[name]
+    assert named(tmp_path, text) == (cause, True)
+    assert before in text
+    (tmp_path / "twin").mkdir()
+    mended = textwrap.dedent(text).replace(before, after)
+    assert named(tmp_path / "twin", mended) == (None, False)
+
+
+def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path) -> None:
+    text = """
+    import torch
+    layer = torch.nn.Linear(2, 2)  # used # origin
+    """
+    draws = {"op": "aten::uniform_"}
+    assert named(tmp_path, text, Kind.RNG, **draws) == ("seed-missing-torch", True)
+    seeded = text.replace("import torch\n", "import torch\n    torch.manual_seed(0)\n")
+    assert named(tmp_path, seeded, Kind.RNG, **draws) == (None, False)
+    varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")
+    assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
+
+
+def test_hashes_that_are_fixed_from_outside_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ORIGINS["set-of-words"][0]
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert named(tmp_path, text) == (None, False)
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert named(tmp_path, text) == ("hash-order", True)
+
+
+def test_a_condition_matters_where_the_runs_took_other_ways(tmp_path: Path) -> None:
+    text = """
+    import random
+    if random.random() < 0.5:  # origin
+        x = torch.ones(3)  # used
+    """
+    assert named(tmp_path, text, Kind.STRUCTURE) == ("seed-missing-python", True)
+    assert named(tmp_path, text, Kind.DATA) == (None, False)
+
+
+def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
+    text = "x = torch.empty(3)  # used # origin\n"
+    place = Frame(str(tmp_path / "train.py"), 1, "f", "x = torch.empty(3)")
+    found = named(tmp_path, text, Kind.UNINITIALIZED, allocated_at=place)
+    assert found == ("uninitialized-memory", True)
+    assert named(tmp_path, text, Kind.MUTATION, thread="saver") == ("thread-race", True)
+    assert named(tmp_path, text, Kind.MUTATION) == ("changed-behind", True)
+    assert named(tmp_path, text, Kind.OP) == (None, False)
+
+
+@pytest.mark.parametrize("text", ["x = torch.tensor(y)  # used\ndef broken(:\n", "x = torch.tensor(y)  # used\n"])
+def test_a_text_that_cannot_be_read_or_says_nothing_names_nothing(text: str, tmp_path: Path) -> None:
+    assert named(tmp_path, text) == (None, False)
+
+
+def test_runs_that_had_other_surroundings_or_files_say_nothing_of_the_program(tmp_path: Path) -> None:
+    text, _, _ = ORIGINS["numpy-global"]
+    found, _ = likely(tmp_path, text)
+    assert found
+    comparison = make_different(
+        first_divergence=make_divergence(kind=Kind.DATA), environment=[("package numpy", "1.0", "2.0")]
+    )
+    assert likely_hypotheses(comparison, [open_trace(next(tmp_path.glob("trace-*")))]) == []
