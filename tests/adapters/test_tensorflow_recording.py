@@ -100,6 +100,22 @@ def test_batches_say_through_which_stages_they_came(tmp_path: Path) -> None:
     assert "ParallelMap(deterministic=default" in batches[0].arguments
 
 
+@pytest.mark.parametrize(("deterministic", "racy"), [(False, ["unordered data pipeline"]), (True, None), (None, None)])
+def test_options_by_which_elements_may_come_in_any_order_are_noted(
+    deterministic: bool | None, racy: list[str] | None, tmp_path: Path
+) -> None:
+    """Else two runs that happen to agree would be taken for equal, and no further run would be made."""
+
+    def run() -> None:
+        options = tf.data.Options()
+        if deterministic is not None:
+            options.deterministic = deterministic
+        for value in tf.data.Dataset.range(3).map(lambda x: x + 1, num_parallel_calls=2).with_options(options):
+            value.numpy()
+
+    assert recorded(tmp_path, run).trace.processes[0].description.get("racy") == racy
+
+
 def test_what_xla_compiles_is_one_record_and_a_blind_spot(tmp_path: Path) -> None:
     @tf.function(jit_compile=True)
     def compute(x: tf.Tensor) -> tf.Tensor:

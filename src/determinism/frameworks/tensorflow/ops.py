@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, dtypes
 
@@ -230,8 +232,11 @@ class Pipelines:
         """
         stages = [stage for tensor in inputs for stage in self._stages.get(tensor._id, ())]
         name = _VERSION.sub("", kind)
+        given = dict(zip(attributes[::2], attributes[1::2], strict=False))
         if name not in _UNTOLD:
-            stages.append(self._told(name, dict(zip(attributes[::2], attributes[1::2], strict=False))))
+            stages.append(self._told(name, given))
+        elif name == "Options" and _lets_order_vary(given.get("serialized_options")):
+            self._note_racy("unordered data pipeline")
         for tensor in outputs:
             self._know(tensor, tuple(stages[-_MOST_STAGES:]))
 
@@ -263,6 +268,17 @@ class Pipelines:
     def stages_of(self, key: int) -> str:
         """The stages before an iterator, first ones first, by the number of its handle; empty if they are not known."""
         return " > ".join(self._stages.get(key, ()))
+
+
+def _lets_order_vary(options: Any) -> bool:
+    """Whether options of a data set say that parallel stages may give elements in any order."""
+    if not isinstance(options, bytes):
+        return False
+    try:
+        given = dataset_options_pb2.Options.FromString(options)
+    except DecodeError:
+        return False
+    return given.WhichOneof("optional_deterministic") is not None and not given.deterministic
 
 
 def _draws(function: Any) -> bool:
