@@ -20,7 +20,8 @@ from determinism.comparison.result import (
     ValueExample,
     Visible,
 )
-from determinism.trace.names import Frame
+from determinism.op_semantics import Op, semantics_of
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
 WEIRD = "\x1b[31mred\x1b[0m [bold]x[/bold] \udce9 a\nb\r\x07\u202e :smile: \x9b2J"
@@ -88,7 +89,9 @@ def make_divergence(**changes: Any) -> Divergence:
         "outputs": (make_output(),),
         "detail": "Output 0 has digest 5a8a768a in run 1 and 472eedad in run 2.",
     }
-    return Divergence(**{**fields, **changes})
+    fields |= changes
+    fields["op"] = Op(fields["op"], semantics_of(fields["op"]))
+    return Divergence(**fields)
 
 
 def make_run(number: int = 1, **changes: Any) -> RunSummary:

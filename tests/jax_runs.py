@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import determinism
-from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.records import Entry, entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.opening import open_trace

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from determinism.resume.compare import ResumedProcess, compare_resumed
+from determinism.resume.compare import compare_resumed
+from determinism.resume.observed import ResumedProcess
 from determinism.resume.unsaved import unsaved
 from determinism.run_spec import RunSpec
 from determinism.session.record import recording

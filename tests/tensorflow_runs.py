@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import keras
 
 import determinism
-from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.records import Entry, entry_of
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_runs
 from determinism.trace.opening import open_trace

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from determinism.trace.chunks import join
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
-from determinism.trace.stream import join
 from determinism.types import NO_DIGEST
 from tests.torch_runs import Row, recorded
 

@@ -14,11 +14,10 @@ import torch
 
 import determinism
 from determinism.comparison.result import Comparison
-from determinism.trace.names import Frame
+from determinism.trace.chunks import join
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import Table
-from determinism.trace.stream import join
+from determinism.trace.schema import Frame, Table
 from determinism.types import Phase, Role
 
 Program = Callable[[], Any]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from determinism.comparison.columns import Canonical
-from determinism.trace.names import Layout
+from determinism.op_semantics import semantics_of
+from determinism.trace.chunks import Chunk, join
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Meaning, Table
-from determinism.trace.stream import Chunk, join
+from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Layout, Meaning, Table
 from determinism.trace.writer import ProcessWriter, create_trace, write_manifest
 from determinism.types import NO_DIGEST, Access, Phase, Role
 
@@ -94,6 +94,12 @@ class TraceBuilder:
             self._names[key] = self._writer.name(table, text)
         return self._names[key]
 
+    def _op(self, name: str) -> int:
+        key = (Table.OP, name)
+        if key not in self._names:
+            self._names[key] = self._writer.op(name, semantics_of(name))
+        return self._names[key]
+
     def _layout(self, view: Layout | None) -> int:
         return self._name(
             Table.LAYOUT,
@@ -148,7 +154,7 @@ class TraceBuilder:
         for text, view in zip(outputs, views, strict=True):
             made += (self._layout(view), NO_DIGEST if text is None else digest_of(text))
         cells = (
-            self.thread if thread is None else thread, self._step, phase, role, self._name(Table.OP, op), self._name(Table.MODULE, module),
+            self.thread if thread is None else thread, self._step, phase, role, self._op(op), self._name(Table.MODULE, module),
             self._stack(site), -1, -1, self._name(Table.ARGUMENTS, arguments),
         )  # fmt: skip
         return self._writer.append(cells, edges, digests, made, [digest_of(state) for state in generators])

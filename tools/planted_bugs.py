@@ -166,7 +166,7 @@ def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
         folder = ".venv" if framework == "torch" else f".venv-{framework}"
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "DETERMINISM_TEST_FRAMEWORKS": framework}
         for stage in STAGES:
-            python = ROOT / (folder if "tests/e2e" in stage else ".venv") / "bin" / "python"
+            python = str(ROOT / (folder if "tests/e2e" in stage else ".venv") / "bin" / "python")
             command = [python, "-m", "pytest", "-x", "-q", "-n", str(workers), "--dist", "worksteal", *stage]
             ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
             if ran.returncode:

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from determinism.session.record import step as step
     from determinism.session.seeding import Seeds as Seeds
     from determinism.session.seeding import seed as seed
-    from determinism.trace.names import Frame as Frame
+    from determinism.trace.schema import Frame as Frame
     from determinism.types import Kind as Kind
     from determinism.types import Level as Level
     from determinism.types import Verdict as Verdict
@@ -177,7 +177,7 @@ _MODULES = {
         "Seeds",
         "seed",
     ),
-    "determinism.trace.names": ("Frame",),
+    "determinism.trace.schema": ("Frame",),
     "determinism.types": (
         "Kind",
         "Level",

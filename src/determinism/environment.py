@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -123,3 +124,103 @@ def describe() -> dict[str, str]:
         if name in _VARIABLES:
             facts[f"variable {name}"] = redacted_text(value)
     return facts
+
+
+# Which part of that decides what numbers come out.
+
+
+EnvironmentDifference = tuple[str, str, str]
+"""Name and both values."""
+
+
+class Part(StrEnum):
+    """A part of what a run ran on, in the order of how much it decides."""
+
+    HARDWARE = "hardware"
+    THREADS = "threads"
+    LIBRARIES = "libraries"
+    SETTINGS = "settings"
+    SYSTEM = "system"
+    OTHER = "other"
+    """What does not decide how numbers are computed, as far as is known."""
+
+
+_PARTS = list(Part)
+
+
+_PART_BY_NAME = {
+    "processor": Part.HARDWARE,
+    "instruction sets": Part.HARDWARE,
+    "machine": Part.HARDWARE,
+    "variable CUDA_VISIBLE_DEVICES": Part.HARDWARE,
+    "driver of gpus": Part.LIBRARIES,
+    "processors": Part.THREADS,
+    "python": Part.SYSTEM,
+    "platform": Part.SYSTEM,
+    "variable LD_PRELOAD": Part.SYSTEM,
+    "variable GLIBC_TUNABLES": Part.SYSTEM,
+    "package determinism": Part.OTHER,
+}
+
+
+_PART_BY_START = (
+    ("gpu", Part.HARDWARE),
+    ("package ", Part.LIBRARIES),
+    ("library ", Part.LIBRARIES),
+    ("variable PYTHON", Part.OTHER),
+    ("variable TF_CLI_", Part.OTHER),
+    ("variable TF_CPP_", Part.OTHER),
+    ("variable MALLOC_", Part.OTHER),
+    ("variable ", Part.SETTINGS),
+    ("torch.", Part.SETTINGS),
+    ("tf.", Part.SETTINGS),
+)
+
+
+_OF_THREADS = (
+    "NUM_THREADS",
+    "num_threads",
+    "num_interop_threads",
+    "parallelism_threads",
+    "variable OMP_",
+    "variable KMP_",
+)
+
+
+def part_of(name: str) -> Part:
+    """The part of the environment that a recorded fact belongs to.
+
+    Args:
+        name: Of the fact, as `determinism.environment` and the frameworks' settings name it.
+    """
+    if name in _PART_BY_NAME:
+        return _PART_BY_NAME[name]
+    if any(word in name for word in _OF_THREADS):
+        return Part.THREADS
+    return next((part for start, part in _PART_BY_START if name.startswith(start)), Part.OTHER)
+
+
+def stack_differences(differences: Sequence[EnvironmentDifference]) -> list[EnvironmentDifference]:
+    """Those of the differences that may change numbers."""
+    return [difference for difference in differences if part_of(difference[0]) is not Part.OTHER]
+
+
+_TELLING = (
+    "processor",
+    "package torch",
+    "package tensorflow",
+    "package jax",
+    "package numpy",
+    "library CUDA",
+    "library cuDNN",
+)
+"""How those names begin that say most of their part."""
+
+
+def weight_of(name: str) -> tuple[int, bool, str]:
+    """What facts of the environment are sorted by, so that what decides most about numbers comes first.
+
+    Args:
+        name: Of the fact.
+    """
+    return _PARTS.index(part_of(name)), not name.startswith(_TELLING), name

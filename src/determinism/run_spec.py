@@ -15,6 +15,10 @@ from typing import Any, Self
 
 from determinism.types import PrecisionName
 
+NOTES_SUFFIX = ".jsonl"
+"""What the names of files end with in which probes note what the program took from outside."""
+PROCESS_VARIABLE = "DETERMINISM_PROCESS"
+"""Environment variable through which a recorded process tells its children its key."""
 RUN_VARIABLE = "DETERMINISM_RUN"
 """Environment variable with the specification, as JSON. `launch/notes.py` has the name too, for interpreters that cannot load this."""
 

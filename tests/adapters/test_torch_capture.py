@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.comparison.values import difference as difference_of_stored
+from determinism.comparison.tensors import difference as difference_of_stored
 from determinism.frameworks.torch.evidence import ALIGNMENT, alignment_of, copied, difference, stored
 from determinism.trace.tensor_file import read_tensors
 from tests.torch_captures import capture

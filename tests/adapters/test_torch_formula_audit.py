@@ -12,9 +12,9 @@ import torch
 
 from determinism.audit.torch import database
 from determinism.frameworks.torch.ops import formulas_of
-from determinism.tools import formula_audit
-from determinism.tools.formula_audit import Findings, examine
-from determinism.tools.formula_cases import Case, Produced, cases_of
+from tools import formula_audit
+from tools.formula_audit import Findings, examine
+from tools.formula_cases import Case, Produced, cases_of
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_case_that_varies_by_itself_says_nothing() -> None:
 
 @pytest.mark.usefixtures("under_a_mode")
 def test_disturbance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from determinism.frameworks.torch import formula_nodes
+    from determinism.frameworks.torch import mode_recorder
 
-    monkeypatch.setattr(formula_nodes.FormulaNodes, "_depends_on_modes", lambda self, node: False)
+    monkeypatch.setattr(mode_recorder.FormulaNodes, "_depends_on_modes", lambda self, node: False)
 
     assert audited(prod).disturbed == {"a case": {"values"}}
 
@@ -131,7 +131,7 @@ def test_audit_runs_as_a_command() -> None:
     command = [
         sys.executable,
         "-m",
-        "determinism.tools.formula_audit",
+        "tools.formula_audit",
         "sin",
         "--samples",
         "1",

@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import determinism
 from determinism.comparison.columns import producers
-from determinism.comparison.origins import entry_of
-from determinism.resume.compare import ResumedProcess, compare_resumed, conclude_resumed
+from determinism.comparison.records import entry_of
+from determinism.resume.compare import compare_resumed, conclude_resumed
+from determinism.resume.observed import ResumedProcess
 from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
-from determinism.trace.views import Remainder
+from determinism.trace.views import TraceSuffix
 from determinism.types import Kind, Verdict
 
 STEPS, SAVED_AT, BATCH, SAMPLES = 9, 5, 4, 12
@@ -179,7 +180,7 @@ def test_a_remainder_knows_nothing_of_what_went_before(tmp_path: Path) -> None:
     (process,) = full.processes
     whole = [chunk.rows for chunk in process.chunks()]
     start = sum(int((chunk.columns["step"] < SAVED_AT).sum()) for chunk in process.chunks())
-    rest = Remainder(process, start, steps_before=10)
+    rest = TraceSuffix(process, start, steps_before=10)
     chunks = list(rest.chunks())
 
     assert sum(chunk.rows for chunk in chunks) == sum(whole) - start

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from determinism.audit.torch import database
-from determinism.tools.formula_audit import empty_mode, recorder
-from determinism.tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 from tests.thorough import in_turns
+from tools.formula_audit import empty_mode, recorder
+from tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 
 VARYING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """They hold what was in memory before."""

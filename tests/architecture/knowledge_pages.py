@@ -9,7 +9,7 @@ from pathlib import Path
 
 from determinism.knowledge.entries import DATA, Op, Source, Status, op_files, ops_of
 from determinism.knowledge.query import Framework, framework_named
-from determinism.tools.documented_facts import history, myths, settings
+from tools.documented_facts import history, myths, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 MADE = "<!-- Made by `make facts` from src/determinism/knowledge/data. Edit the data, not this page. -->\n"

@@ -19,9 +19,8 @@ SLICES = ("audit", "batch", "resume")
 MAY_IMPORT_A_FRAMEWORK = (
     *(f"determinism.frameworks.{name}" for name in FRAMEWORKS),
     *(f"determinism.{part}.{name}" for part in SLICES for name in FRAMEWORKS),
-    "determinism.tools",
 )
-"""The adapters, what the slices run in the process of the program, and developers' tools."""
+"""The adapters, and what the slices run in the process of the program."""
 
 
 def contract(name: str) -> dict[str, Any]:
@@ -57,8 +56,8 @@ def test_every_adapter_is_kept_from_the_others() -> None:
 def test_only_the_trace_is_left_free_to_import_its_format() -> None:
     named = contract("Only the trace knows its format")["source_modules"]
     rooms = {f"determinism.{module.split('.')[1]}" for module in MODULES if "." in module}
-    # `__main__` and the tools import what they call, and the trace is what the contract is about.
-    assert rooms - set(named) == {"determinism.__main__", "determinism.trace", "determinism.tools"}
+    # `__main__` imports what it calls, and the trace is what the contract is about.
+    assert rooms - set(named) == {"determinism.__main__", "determinism.trace"}
 
 
 def test_slices_lie_above_what_does_not_know_them() -> None:
@@ -75,6 +74,6 @@ def test_imports_for_type_checking_count_too() -> None:
 def test_developers_tools_are_not_in_the_wheel_and_annotations_are() -> None:
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["packages"] == ["src/determinism"]
-    assert "src/determinism/tools" in wheel["exclude"]
-    assert not (ROOT / "src" / "tools").exists()
+    assert {path.stem for path in (ROOT / "tools").glob("*.py")} >= {"formula_audit", "house"}
+    assert not any((ROOT / "src").rglob("tools"))
     assert (ROOT / "src/determinism/py.typed").exists()

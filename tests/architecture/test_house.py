@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.house import FEWEST_LINES, LONGEST_CHAIN, House, read_house, report
+from tools.house import FEWEST_LINES, LONGEST_CHAIN, LONGEST_LOADED_CHAIN, House, read_house, report
 
 LONG = "\n".join(f"line_{number} = {number}" for number in range(FEWEST_LINES))
 
@@ -57,9 +57,10 @@ def test_modules_that_only_lead_downwards_are_no_cycle(tmp_path: Path) -> None:
     assert found.longest_chain() == ["lodge.second", "lodge.first", "lodge.third"]
 
 
-def test_what_is_imported_within_a_function_is_not_loaded(tmp_path: Path) -> None:
+def test_what_is_imported_within_a_function_counts_and_is_not_loaded(tmp_path: Path) -> None:
     found = house(tmp_path, first="def later():\n    import lodge.second", second="import os")
-    assert len(found.longest_chain()) == 1
+    assert found.longest_chain() == ["lodge.first", "lodge.second"]
+    assert len(found.longest_chain(loaded=True)) == 1
     assert found.loaded_by(["lodge.first"]) == {"lodge.first"}
 
 
@@ -67,16 +68,23 @@ def test_what_is_imported_within_a_class_or_a_try_is_loaded(tmp_path: Path) -> N
     found = house(
         tmp_path, first="try:\n    class One:\n        import lodge.second\nexcept ImportError:\n    pass", second=""
     )
-    assert found.longest_chain() == ["lodge.first", "lodge.second"]
+    assert found.longest_chain(loaded=True) == ["lodge.first", "lodge.second"]
 
 
-def test_a_long_chain_is_refused(tmp_path: Path) -> None:
-    modules = {f"m{number}": f"import lodge.m{number + 1}" for number in range(LONGEST_CHAIN)}
+@pytest.mark.parametrize("text", ["import lodge.m{}", "def later():\n    import lodge.m{}"])
+def test_a_long_chain_is_refused(text: str, tmp_path: Path) -> None:
+    modules = {f"m{number}": text.format(number + 1) for number in range(LONGEST_CHAIN)}
     modules[f"m{LONGEST_CHAIN}"] = ""
     longest = house(tmp_path / "longest", **{**modules, f"m{LONGEST_CHAIN - 1}": ""})
-    assert not any("chain" in limit for limit in longest.broken_limits())
+    assert not any(f"at most {LONGEST_CHAIN} are" in limit for limit in longest.broken_limits())
     too_long = house(tmp_path / "too long", **modules)
-    assert any(f"chain of {LONGEST_CHAIN + 1}" in limit for limit in too_long.broken_limits())
+    assert any(f"chain of {LONGEST_CHAIN + 1} imports" in limit for limit in too_long.broken_limits())
+
+
+def test_a_long_chain_of_loaded_modules_is_refused(tmp_path: Path) -> None:
+    modules = {f"m{number}": f"import lodge.m{number + 1}" for number in range(LONGEST_LOADED_CHAIN)}
+    found = house(tmp_path, **{**modules, f"m{LONGEST_LOADED_CHAIN}": ""})
+    assert any(f"chain of {LONGEST_LOADED_CHAIN + 1} loaded" in limit for limit in found.broken_limits())
 
 
 def test_a_short_module_needs_a_reason_that_stays_true(tmp_path: Path) -> None:

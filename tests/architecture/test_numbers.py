@@ -62,7 +62,9 @@ def limits() -> list[tuple[str, str]]:
     decoded, ratio = constant("trace/schema.py", "MOST_BATCH_BYTES"), constant("trace/stream.py", "_MOST_RATIO")
     least, most = constant("launch/runs.py", "_LEAST_BUDGET"), constant("launch/runs.py", "_MOST_BUDGET")
     spool = constant("trace/spool.py", "_MOST_BYTES")
-    assert spool == constant("trace/names.py", "_MOST_PENDING_BYTES") == constant("trace/kept_values.py", "_MOST_BYTES")
+    assert (
+        spool == constant("trace/stream.py", "_MOST_PENDING_BYTES") == constant("trace/kept_values.py", "_MOST_BYTES")
+    )
     return [
         ("batch-invariance.md", f"take more than {size(constant('batch/torch.py', '_MOST_BYTES'))}"),
         ("causes.md", f"({constant('launch/runs.py', '_BUDGET_RUNS')} runs by"),

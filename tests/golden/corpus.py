@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,13 @@ def folder_of(case: Case) -> Path:
     return FOLDER / case.name
 
 
-def reports_of(case: Case, folder: Path) -> dict[str, str]:
+def reports_of(case: Case, folder: Path, change: Callable[[Path], object] = lambda folder: None) -> dict[str, str]:
     """Compare the stored traces of a case, and render the outcome in every form.
 
     Args:
         case: Which.
         folder: Where the traces are unpacked.
+        change: What is done with them before they are compared.
 
     Returns:
         The texts by the names of the files that they are kept in.
@@ -54,6 +55,7 @@ def reports_of(case: Case, folder: Path) -> dict[str, str]:
         return _pages(read_document(folder_of(case) / DOCUMENT))
     with tarfile.open(folder_of(case) / ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
+    change(folder)
     with _within(folder):
         comparison, error = _compared(case, _runs(case))
         content = document(comparison)

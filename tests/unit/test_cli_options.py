@@ -91,7 +91,7 @@ def test_a_program_that_fails_because_nobody_reads_it_is_not_said_to_vary(tmp_pa
 @pytest.mark.parametrize("command", [["check", "--json", "--", "python", "a.py"], ["doctor", "--json", "-"]])
 def test_what_looks_like_an_option_is_no_file(command: list[str], tmp_path: Path) -> None:
     ended = subprocess.run([*COMMAND, *command], capture_output=True, check=False, text=True, cwd=tmp_path)
-    assert ended.returncode == 2 and "a file is needed" in ended.stderr
+    assert ended.returncode == 2 and "expected a file path, got" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 

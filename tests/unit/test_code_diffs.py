@@ -9,7 +9,7 @@ import pytest
 
 from determinism.diagnose.code_diffs import lines_at_start, started_program, unified_diff
 from determinism.run_spec import ChangedLines, CodeChange
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 
 PROGRAM = '''"""A program."""
 from __future__ import annotations

@@ -17,7 +17,7 @@ from determinism.comparison.columns import (
     same_structure,
 )
 from determinism.comparison.lockstep import Lockstep, Translation
-from determinism.trace.stream import Children
+from determinism.trace.chunks import Children
 from determinism.types import Access, Phase, Role
 from tests.traces import Ref, TraceBuilder, layout, opened, process_of
 

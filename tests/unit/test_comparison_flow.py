@@ -9,7 +9,7 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
-from determinism.trace.names import Layout
+from determinism.trace.schema import Layout
 from determinism.types import Access, Kind, Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout
 

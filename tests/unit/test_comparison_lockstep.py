@@ -16,7 +16,6 @@ from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
 from determinism.report.document import document
 from determinism.trace.reader import Decoder
-from determinism.trace.schema import Table
 from determinism.trace.stream import BatchStream
 from determinism.types import Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout, process_of
@@ -49,7 +48,7 @@ def write(
     """
     builder = TraceBuilder(folder)
     for name in names:
-        builder._name(Table.OP, name)
+        builder._op(name)
     made = [-1]
     for number in range(RECORDS):
         earlier = made[max(0, number - PER_STEP)]

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from determinism.comparison.origins import covers_storage, element_bytes, leaves_uncovered, overlap
-from determinism.trace.names import Layout
+from determinism.trace.schema import Layout
 from tests.traces import layout
 
 WHOLE = layout(4, 6)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from determinism.comparison import lockstep
-from determinism.comparison.lockstep import StepCounts
+from determinism.comparison.records import StepCounts
 from determinism.comparison.result import MOST_ENTRIES, Comparison, StepSpan
 from determinism.comparison.runs import compare
-from determinism.trace.stream import Chunk
+from determinism.trace.chunks import Chunk
 from determinism.types import Role, Verdict
 from tests.traces import TraceBuilder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison import fingerprints
+from determinism.comparison import fingerprints, partners
 from determinism.comparison.runs import compare
 from determinism.types import Access, Kind, Role, Verdict
 from tests.streams import compared, first_of, pool, threads, worker
@@ -309,7 +309,7 @@ def shuffled(tasks: Sequence[int], run: int) -> list[int]:
 
 @pytest.mark.parametrize("fault", [None, 3])
 def test_long_streams_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int | None) -> None:
-    monkeypatch.setattr(fingerprints, "_MOST_HELD", 64)
+    monkeypatch.setattr(partners, "_MOST_HELD", 64)
     monkeypatch.setattr(fingerprints, "_HELD_ROWS", 16)
 
     def write(b: TraceBuilder, run: int) -> None:
@@ -328,7 +328,7 @@ def test_long_streams_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_more_differences_than_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "_MOST_RECORDS", 20)
+    monkeypatch.setattr(partners, "_MOST_RECORDS", 20)
 
     def write(b: TraceBuilder, run: int) -> None:
         for index in range(2):
@@ -350,7 +350,7 @@ def test_thread_is_in_the_step_of_its_process(tmp_path: Path) -> None:
 
 
 def test_more_dead_differences_than_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "_MOST_RECORDS", 20)
+    monkeypatch.setattr(partners, "_MOST_RECORDS", 20)
 
     def write(b: TraceBuilder, run: int, most: int) -> None:
         own = threads(b)

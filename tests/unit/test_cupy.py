@@ -64,7 +64,7 @@ cuda = SimpleNamespace(Device=Device, runtime=SimpleNamespace(getDeviceCount=lam
 random = SimpleNamespace(seed=_seed, RandomState=RandomState, _generator=SimpleNamespace(_random_states=states))
 __version__ = "13.4.0"
 """
-ADAPTERS = ("determinism.frameworks.cupy.seeding", "determinism.frameworks.cupy.saved_state")
+ADAPTER = "determinism.frameworks.cupy.adapter"
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
     monkeypatch.delenv("CUPY_SEED", raising=False)
     put_back = seeding.capture_states()
     yield importlib.import_module("cupy")
-    for name in ("cupy", *ADAPTERS):
+    for name in ("cupy", ADAPTER):
         sys.modules.pop(name, None)
     put_back()
 

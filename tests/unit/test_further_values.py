@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from determinism.comparison.result import Comparison, Divergence, InputDifference, ValueExample
-from determinism.comparison.values import ValueDifference, difference
+from determinism.comparison.tensors import ValueDifference, difference
 from determinism.diagnose.confirm import needs_values, with_further_values
 from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors

@@ -9,14 +9,17 @@ import pytest
 from determinism.comparison.result import Divergence, OutputDifference
 from determinism.diagnose.experiments import Intervention
 from determinism.diagnose.hypotheses import hypotheses, told_by_kind
-from determinism.trace.names import Frame
+from determinism.op_semantics import Op, semantics_of
+from determinism.trace.schema import Frame
 from determinism.types import Kind
 
 
 def divergence(op: str, kind: Kind, distinct: int | None = None) -> Divergence:
     site = Frame("/p/train.py", 3, "main", "code()")
     output = OutputDifference("float32", (4,), "CPU:0", 4, repeats=None if distinct is None else 100, distinct=distinct)
-    return Divergence(kind, "0", 1, 0, 0, "forward", op, None, site, None, (site,), None, (output,), "")
+    return Divergence(
+        kind, "0", 1, 0, 0, "forward", Op(op, semantics_of(op)), None, site, None, (site,), None, (output,), ""
+    )
 
 
 def causes(found: Divergence, framework: str) -> list[str]:

@@ -16,7 +16,7 @@ from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action
 from determinism.run_spec import FixedSource
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
 SET = FixedSource("/p/train.py", 7, "set-order")

@@ -9,7 +9,7 @@ import pytest
 
 from determinism.knowledge.entries import op_files, ops_of
 from determinism.knowledge.query import framework_named, status
-from determinism.tools.documented_facts import history, myths, settings
+from tools.documented_facts import history, myths, settings
 
 VARIABLE = re.compile(
     r"\b(?:TF|NCCL|CUBLAS|HOROVOD|NVTE|MKL|TORCHINDUCTOR|VLLM|TRITON|PRIMUS|CAUSAL|MAMBA)_[A-Z][A-Z0-9_]+\b"

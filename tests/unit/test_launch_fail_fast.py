@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.runs import FAIL_FAST
+from determinism.comparison.recorded import FAIL_FAST
 from determinism.launch import runs
 from determinism.launch.runs import FailFast
 from determinism.trace.opening import open_trace

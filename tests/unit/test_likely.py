@@ -12,8 +12,8 @@ import pytest
 from determinism.comparison.result import Divergence
 from determinism.diagnose.experiments import Hypothesis
 from determinism.diagnose.likely import likely_hypotheses
-from determinism.trace.names import Frame
 from determinism.trace.opening import open_trace
+from determinism.trace.schema import Frame
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence
 from tests.traces import TraceBuilder

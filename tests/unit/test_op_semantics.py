@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
-from determinism.trace.names import OpSemantics, framework_of, semantics_of
+from determinism.comparison.records import entry_of
+from determinism.errors import TraceError
+from determinism.op_semantics import OpSemantics, framework_of, semantics_from, semantics_of, text_of
+from determinism.trace.batches import NAMES_SCHEMA, WRITE_OPTIONS, batch_from_names
+from determinism.trace.names import Names
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import NAMES_FILE, PROCESS_FILE, Table
+from determinism.trace.stream import read_table
+from determinism.trace.writer import ProcessWriter
+from tests.golden.cases import CASES
+from tests.golden.corpus import reports_of
 
 
 @pytest.mark.parametrize(
@@ -46,3 +60,96 @@ def test_the_framework_of_an_op() -> None:
     assert [framework_of(op) for op in ("tf::MatMul", "jax::step", "aten::mm", "mine::op")] == [
         "tensorflow", "jax", "torch", "torch",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("semantics", [OpSemantics.NONE, OpSemantics.COPIES | OpSemantics.IN_PLACE, ~OpSemantics.NONE])
+def test_what_an_op_does_comes_back_from_its_words(semantics: OpSemantics) -> None:
+    assert semantics_from(text_of(semantics)) == semantics
+
+
+def test_words_that_nobody_writes_are_refused() -> None:
+    with pytest.raises(ValueError, match="turns"):
+        semantics_from("copies turns")
+
+
+# What the trace says counts, whatever the op is called.
+
+
+def process_with(folder: Path, name: str, semantics: OpSemantics) -> ProcessTrace:
+    folder.mkdir()
+    writer = ProcessWriter(folder, description={"level": "op"})
+    writer.append((0, 0, 2, 0, writer.op(name, semantics), -1, -1, -1, -1, -1))
+    writer.close()
+    return ProcessTrace(folder)
+
+
+@pytest.mark.parametrize("name", ["mine::moves", "aten::clone"])
+def test_an_op_does_what_its_trace_says(name: str, tmp_path: Path) -> None:
+    for semantics in (OpSemantics.COPIES, OpSemantics.NONE):
+        process = process_with(tmp_path / str(semantics.value), name, semantics)
+        (chunk,) = process.chunks()
+        record = entry_of(process, chunk, 0)
+        assert record.op == name
+        assert record.is_copy is (semantics is OpSemantics.COPIES)
+        assert process.names.ops_that(OpSemantics.COPIES) == ([0] if record.is_copy else [])
+
+
+def as_format(folder: Path, version: int) -> None:
+    file = folder / PROCESS_FILE
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "format": f"determinism.trace/{version}"}))
+
+
+def test_of_the_first_format_names_tell(tmp_path: Path) -> None:
+    process_with(tmp_path / "main", "aten::clone", OpSemantics.NONE)
+    as_format(tmp_path / "main", 1)
+
+    assert ProcessTrace(tmp_path / "main").names.ops_that(OpSemantics.COPIES) == [0]
+
+
+def test_a_trace_that_lacks_what_an_op_does_is_damaged(tmp_path: Path) -> None:
+    names = Names(tmp_path, [(Table.OP, 0, "aten::clone")])
+    with pytest.raises(TraceError, match="what 'aten::clone' does is missing"):
+        names.op(0)
+
+
+def test_a_trace_with_other_words_is_damaged(tmp_path: Path) -> None:
+    names = Names(tmp_path, [(Table.SEMANTICS, 0, "turns"), (Table.OP, 0, "aten::clone")])
+    with pytest.raises(TraceError, match="cannot be read"):
+        names.op(0)
+
+
+# Stored traces of the first format, written anew in this one, come to the same reports.
+
+
+def written_anew(folder: Path) -> None:
+    """Make a process of the first format one of this format."""
+    file = folder / NAMES_FILE
+    rows = list(read_table(file, NAMES_SCHEMA)) if file.stat().st_size else []
+    said = [
+        (int(Table.SEMANTICS), number, text_of(semantics_of(text))) for table, number, text in rows if table == Table.OP
+    ]
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, NAMES_SCHEMA, options=WRITE_OPTIONS) as stream:
+        stream.write_batch(batch_from_names([*said, *rows]))
+    as_format(folder, 2)
+
+
+FAMILIES = [
+    "kinds/unfilled_batch", "kinds/racing_put", "threads/lost_update", "children/race", "loaders/order", "ranks/collectives_bit",
+    "resume/without_generator", "batch/padding", "tensorflow/nested_functions", "jax/clean",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_reports_on_both_formats_are_the_same(name: str, tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name == name)
+    stored = reports_of(case, tmp_path / "stored")
+    before: list[Path] = []
+
+    def change(folder: Path) -> None:
+        for process in folder.rglob(PROCESS_FILE):
+            before.append(process)
+            written_anew(process.parent)
+
+    assert reports_of(case, tmp_path / "anew", change) == stored
+    assert before

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from determinism.process_name import own_name
-from determinism.session.record import PROCESS_VARIABLE, Folders
+from determinism.run_spec import PROCESS_VARIABLE
+from determinism.session.record import Folders
 from determinism.trace.schema import PROCESSES_FOLDER
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Status
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from tests.builders import make_different
 from tests.rendered import lines_of, text_of
 

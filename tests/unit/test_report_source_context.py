@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from determinism.report.document import LONGEST_LINE, contexts, document
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from tests.builders import make_different, make_divergence
 
 LINES = [f"x{number} = {number}" for number in range(1, 21)]

@@ -11,7 +11,8 @@ import pytest
 from determinism.comparison.result import Comparison, Diagnosis, Missing, Recorded, ResumeFindings, Trouble
 from determinism.report.document import document
 from determinism.report.story import missing_entries
-from determinism.resume.compare import ResumedProcess, when_it_departs
+from determinism.resume.compare import when_it_departs
+from determinism.resume.observed import ResumedProcess
 from determinism.resume.trials import (
     FIXES,
     MOMENTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from determinism import environment
-from determinism.comparison.runs import Part, part_of, stack_differences
+from determinism.environment import Part, part_of, stack_differences
 from tests.builders import make_comparison, make_different
 from tests.rendered import lines_of, text_of
 

@@ -22,7 +22,7 @@ from determinism.trace.names import Names
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.row_calls import read_row_calls
 from determinism.trace.spool import HEADER, HEADER_BYTES, MAGIC, SPOOL_VERSION, read_progress, read_spool
-from determinism.trace.stream import MOST_ROWS, BatchStream
+from determinism.trace.stream import MOST_ROWS, BatchStream, name_rows
 from determinism.trace.tensor_file import read_tensors
 from tests.traces import TraceBuilder
 
@@ -64,8 +64,8 @@ def read_with_values(folder: Path) -> object:
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     (schema.PROCESS_FILE, lambda folder: read_document(folder / schema.PROCESS_FILE)),
     (schema.RECORDS_FILE, lambda folder: BatchStream(folder / schema.RECORDS_FILE)),
-    (schema.NAMES_FILE, Names),
-    (schema.PENDING_NAMES_FILE, Names),
+    (schema.NAMES_FILE, lambda folder: Names(folder, name_rows(folder))),
+    (schema.PENDING_NAMES_FILE, lambda folder: Names(folder, name_rows(folder))),
     (schema.SPOOL_FILE, lambda folder: read_spool(folder / schema.SPOOL_FILE)),
     (schema.NUMBERS_FILE, read_numbers),
     (schema.VALUES_FILE, read_with_values),
@@ -215,12 +215,12 @@ def test_names_that_decompress_to_gigabytes_are_not_read(tmp_path: Path, arrow_m
     content = write_stream(tmp_path / schema.NAMES_FILE, NAMES_SCHEMA, *batches)
     assert len(content) < 1 << 20
 
-    assert len(Names(tmp_path).texts(schema.Table.OP)) < len(batches)
+    assert len(Names(tmp_path, name_rows(tmp_path)).texts(schema.Table.OP)) < len(batches)
 
 
 def test_names_nested_too_deeply_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / schema.PENDING_NAMES_FILE).write_text('[0, 0, "op"]\n' + "[" * 200_000 + "\n")
-    assert Names(tmp_path).texts(schema.Table.OP) == ["op"]
+    assert Names(tmp_path, name_rows(tmp_path)).texts(schema.Table.OP) == ["op"]
 
 
 def test_a_spool_that_claims_more_room_than_it_has_is_none(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from determinism.trace.opening import take_picture
+from determinism.op_semantics import OpSemantics
+from determinism.trace.opening import snapshot_live_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.trace.writer import ProcessWriter, create_trace
@@ -24,7 +25,7 @@ class Running:
         """Records that each have a name of their own."""
         for _ in range(count):
             number = self.writer.num_records
-            op = self.writer.name(Table.OP, f"op::{number}")
+            op = self.writer.op(f"op::{number}", OpSemantics.NONE)
             self.writer.append((0, 0, 2, 0, op, -1, -1, -1, -1, -1))
 
 
@@ -36,20 +37,20 @@ def ops(picture: Path) -> list[str]:
 
 
 def test_nothing_is_taken_before_the_process_begins(tmp_path: Path) -> None:
-    assert not take_picture(tmp_path / "nowhere", tmp_path / "picture")
+    assert not snapshot_live_trace(tmp_path / "nowhere", tmp_path / "picture")
 
 
 def test_picture_has_every_record_and_stays_when_the_process_goes_on(tmp_path: Path) -> None:
     running, picture = Running(tmp_path), tmp_path / "picture"
     for total in (3, 300, 9000, 20_000):
         running.add(total - running.writer.num_records)
-        assert take_picture(running.folder, picture)
+        assert snapshot_live_trace(running.folder, picture)
         assert ops(picture) == [f"op::{number}" for number in range(total)]
         running.add(10)
         running.writer.flush()
         assert ops(picture)[:total] == [f"op::{number}" for number in range(total)]
     running.writer.close()
-    assert take_picture(running.folder, picture)
+    assert snapshot_live_trace(running.folder, picture)
     assert len(ops(picture)) == running.writer.num_records
 
 
@@ -58,7 +59,7 @@ def test_no_picture_is_torn(tmp_path: Path) -> None:
     writing = threading.Thread(target=running.add, args=(60_000,))
     writing.start()
     while writing.is_alive():
-        if take_picture(running.folder, picture):
+        if snapshot_live_trace(running.folder, picture):
             found = ops(picture)
             assert found == [f"op::{number}" for number in range(len(found))]
     writing.join()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from determinism.trace.stream import Chunk, RecordReader, join
+from determinism.trace.chunks import Chunk, RecordReader, join
 from tests.traces import TraceBuilder, chunk_of, process_of
 
 RECORDS = 40

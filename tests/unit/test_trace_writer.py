@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from determinism.comparison.runs import compare
+from determinism.op_semantics import OpSemantics
 from determinism.trace.batches import batch_from_names, readable_parts
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
@@ -32,7 +33,7 @@ def open_writer(folder: Path, max_bytes: int | None = None) -> ProcessWriter:
 
 def add(writer: ProcessWriter, count: int, width: int = 1) -> None:
     """Records of one op with `width` inputs and outputs."""
-    op, layout = writer.name(Table.OP, "op::a"), writer.name(Table.LAYOUT, '["value"]')
+    op, layout = writer.op("op::a", OpSemantics.NONE), writer.name(Table.LAYOUT, '["value"]')
     for _ in range(count):
         number = writer.num_records
         cells = (0, 0, 2, 0, op, -1, -1, -1, -1, -1)

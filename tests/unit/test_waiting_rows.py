@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from determinism.op_semantics import OpSemantics
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
 from determinism.trace.spool import DigestLost, PendingDigest
@@ -40,7 +41,7 @@ class Slow(PendingDigest):
 
 
 def add(writer: ProcessWriter, *found: bytes | PendingDigest, inputs: tuple[bytes | PendingDigest, ...] = ()) -> None:
-    op, layout = writer.name(Table.OP, "op::a"), writer.name(Table.LAYOUT, '["value"]')
+    op, layout = writer.op("op::a", OpSemantics.NONE), writer.name(Table.LAYOUT, '["value"]')
     edges = (-1, 0, 0, layout) * len(inputs)
     outputs = [cell for digest in found for cell in (layout, digest)]
     writer.append(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
-from determinism.comparison.origins import entry_of
+from determinism.comparison.recorded import recorded_by, summary_of
+from determinism.comparison.records import entry_of
 from determinism.comparison.result import (
     BatchFindings,
     BatchKind,
@@ -19,12 +20,11 @@ from determinism.comparison.result import (
     Trouble,
     size_pair,
 )
-from determinism.comparison.runs import recorded_by, summary_of
 from determinism.digest import digest_many, digest_text
-from determinism.trace.names import Frame, OpSemantics, semantics_of
+from determinism.op_semantics import OpSemantics
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.row_calls import SeenCall, SeenTensor, read_row_calls
-from determinism.trace.schema import NONE, Table
+from determinism.trace.schema import NONE, Frame, Table
 from determinism.types import Kind, Stream, Verdict
 
 # The calls of runs with batches of different sizes, by the places of the program that made them.
@@ -60,6 +60,8 @@ class Place:
     name: str
     is_module: bool
     calls: list[PlacedCall] = field(default_factory=list)
+    semantics: OpSemantics = OpSemantics.NONE
+    """What the op does."""
 
     @property
     def runs(self) -> set[int]:
@@ -69,7 +71,7 @@ class Place:
     @property
     def moves_rows(self) -> bool:
         """Whether it may move values from one row to another; then an equal row in need not give an equal row out."""
-        return OpSemantics.MOVES_ROWS in semantics_of(self.name)
+        return OpSemantics.MOVES_ROWS in self.semantics
 
 
 def places_of(traces: Sequence[Trace]) -> list[Place]:
@@ -107,7 +109,7 @@ def by_shapes(place: Place) -> list[Place]:
             [signature, *(one for group in near for one in group)]
         ]
     return [
-        Place(place.name, place.is_module, sorted((call for one in group for call in signatures[one]), key=_order))
+        replace(place, calls=sorted((call for one in group for call in signatures[one]), key=_order))
         for group in groups
     ]
 
@@ -146,13 +148,14 @@ def _add(places: dict[tuple[object, ...], Place], run: int, process: ProcessTrac
         step = cells.get("step", step)
         kinds = tuple(tuple(len(one.shape) for one in group) for group in (call.inputs, call.outputs))
         key = (call.name, is_module, module, stack[0][:3] if stack else None, kinds)
-        place = places.setdefault(key, Place(call.name, is_module))
+        semantics = OpSemantics.NONE if is_module else names.op(cells["op"]).semantics
+        place = places.setdefault(key, Place(call.name, is_module, semantics=semantics))
         place.calls.append(PlacedCall(run, index, call, process, module, arguments, stack, step))
 
 
 def _columns(process: ProcessTrace) -> dict[str, list[int]]:
     """What the records tell that is kept with them only."""
-    found: dict[str, list[int]] = {name: [] for name in ("stack", "module", "arguments", "step")}
+    found: dict[str, list[int]] = {name: [] for name in ("op", "stack", "module", "arguments", "step")}
     for chunk in process.chunks():
         for name, cells in found.items():
             cells += chunk.columns[name].tolist()
@@ -386,7 +389,7 @@ class OriginSearch:
             for rank, axis in zip(ranks, (axis for axis in found.axes.inputs if axis >= 0), strict=True)
         )
         # A softmax over the rows, for instance.
-        takes_all = along or (OpSemantics.TAKES_STATISTICS in semantics_of(found.place.name) and facts.get("trains"))
+        takes_all = along or (OpSemantics.TAKES_STATISTICS in found.place.semantics and facts.get("trains"))
         return BatchKind.MIXING if takes_all else BatchKind.OP
 
     def _mixing(self, model: Matches) -> Origin | None:

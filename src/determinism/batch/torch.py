@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from determinism.digest import digest_bytes, digest_many
-from determinism.frameworks.torch.hooks import leaves
 from determinism.frameworks.torch.ops import OpTraits
 from determinism.frameworks.torch.recorder import RecordMaker
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, plain_parts
+from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, leaves, plain_parts
 from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
 from determinism.trace.schema import NONE
 from determinism.types import Phase

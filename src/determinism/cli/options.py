@@ -261,7 +261,7 @@ class OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.Path`."""
         if str(value).startswith("-"):
-            self.fail(f"a file is needed, and {value!r} came. A file of that name is './{value}'.", param, ctx)
+            self.fail(f"expected a file path, got {value!r}. For a file of that name give './{value}'.", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.flow import NOTHING, Received
-from determinism.comparison.ordered import ProcessComparison
-from determinism.comparison.partners import DigestSearch
+from determinism.comparison.kind import line_of
+from determinism.comparison.origins import DigestSearch
+from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.racing import (
     Threads,
     as_other_batch,
@@ -24,10 +24,10 @@ from determinism.comparison.racing import (
     wrote_otherwise,
     yields_other_batch,
 )
+from determinism.comparison.records import NOTHING, Received
 from determinism.comparison.result import Divergence
-from determinism.comparison.unordered import UnorderedComparison, line_of
-from determinism.trace.names import Frame
 from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Role, Stream
 
 _SENDS_RATHER = (Stream.WORKER, Stream.THREADS, Stream.PROCESS, Stream.POOL)
@@ -115,7 +115,7 @@ class Senders:
         """The divergence that made one of these values, in a stream that may have sent it."""
         if not received.pairs:
             return None
-        if isinstance(sender, UnorderedComparison):
+        if not sender.has_order:
             origin = sender.made.origin_of(received.pairs) if sender.made is not None else None
             return None if origin is None else Found(sender, *origin)
         divergence = sender.divergence or sender.first_dead

@@ -7,14 +7,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from determinism.trace.names import Frame
-from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import INPUT_PATHS, Table
-from determinism.trace.stream import Array, Children, Chunk
+from determinism.trace.chunks import Array, Children, Chunk
+from determinism.trace.names import Names
+from determinism.trace.schema import INPUT_PATHS, Frame, Table
 
 # Gives equal names of two processes equal numbers, so that columns of numbers can be compared.
 
@@ -52,10 +51,22 @@ def are_same_cells(first: Array, second: Array) -> bool:
     return first is second or np.array_equal(first, second)
 
 
+class Named(Protocol):
+    """A process, as far as its names and what it says about itself."""
+
+    @property
+    def names(self) -> Names:
+        """Its names."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What it says about itself."""
+
+
 class Canonical:
     """Canonical numbers of ops, modules, stacks, arguments and layouts of two processes."""
 
-    def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
+    def __init__(self, first: Named, second: Named) -> None:
         """Match the names of both.
 
         Stacks match by file, line, function and source line, with files below the working directory named relative to
@@ -74,7 +85,7 @@ def _without_paths(arguments: str) -> str:
     return arguments.partition(INPUT_PATHS)[0]
 
 
-def _match_stacks(first: ProcessTrace, second: ProcessTrace) -> Numbers:
+def _match_stacks(first: Named, second: Named) -> Numbers:
     files = [{place for _, place in _places(process)} for process in (first, second)]
     # Code in a temporary folder has another file name in every run.
     common_files = files[0] & files[1]
@@ -97,7 +108,7 @@ def _match(first: Iterable[str], second: Iterable[str]) -> Numbers:
     return Numbers(of(first), of(second))
 
 
-def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
+def _places(process: Named) -> Iterator[tuple[Frame, str]]:
     """Each frame with its file, relative to the working directory if it lies below."""
     folder = str(process.description.get("environment", {}).get("working directory", ""))
     prefix = os.path.join(folder, "") if folder else ""
@@ -105,7 +116,7 @@ def _places(process: ProcessTrace) -> Iterator[tuple[Frame, str]]:
         yield frame, frame.file.removeprefix(prefix)
 
 
-def _stack_texts(process: ProcessTrace, *, files: set[str], lines: bool, code: bool) -> list[str]:
+def _stack_texts(process: Named, *, files: set[str], lines: bool, code: bool) -> list[str]:
     # `with determinism.record(...)` stands on another line for each of the two recordings.
     begun_in = process.description.get("begun_in")
     frames = [

@@ -11,119 +11,25 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.lockstep import Group, Readers
-from determinism.comparison.origins import (
-    Entry,
-    Input,
-    Origins,
-    come_near,
-    entry_of,
-    leaves_uncovered,
-    overlap,
-)
-from determinism.trace.names import Layout, OpSemantics, semantics_of
+from determinism.comparison.lockstep import Readers
+from determinism.comparison.origins import Origins, come_near, leaves_uncovered, overlap
+from determinism.comparison.records import Aspects, Entry, Group, Input, Pair, Root, differing_reads, entry_of
+from determinism.op_semantics import OpSemantics
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import END_OP, LOAD_OP
+from determinism.trace.schema import END_OP, LOAD_OP, Layout
 from determinism.types import Access, Role
 
 # Where differences begin.
 
 
-class Aspects(NamedTuple):
-    """In what a pair of records differs."""
-
-    outputs: bool
-    edges: bool
-    digests: bool
-    arguments: bool
-    generators: bool
-
-
 _FIRST_ROOTS = 8
 
 
-@dataclass(frozen=True)
-class Root:
-    """A record that differs, and received no difference."""
-
-    index: int
-    """Counts roots in execution order."""
-    group: Group = field(repr=False)
-    position: int
-    """Within the group."""
-    first: Entry | None
-    second: Entry | None
-    aspects: Aspects
-    reads_unwritten: bool
-    allocation: int | None
-    """Record of the first run that allocated the memory which is read unwritten."""
-    came_in: bool
-    """Whether an input that differs arrived from another process, through a collective or a receive."""
-    received_at: int | None = None
-    """Record of the first run that received such an input from whichever process sent first."""
-    received_behind: int | None = None
-    """The same, where it is not the input itself but what that was made of."""
-
-    @property
-    def is_extra(self) -> bool:
-        """Whether only one of the runs has the record."""
-        return self.first is None or self.second is None
-
-
 # What a divergence received from other streams: values that nobody recorded making in its own.
-
-Pair = tuple[bytes, bytes]
-"""Digests of one value in both runs."""
-
-
-class Received(NamedTuple):
-    """What came in from outside and differs between the runs."""
-
-    pairs: frozenset[Pair] = frozenset()
-    """Values known by their digests: an input that no record of the stream made, or a tensor of a batch."""
-    by_shared_memory: bool = False
-    """Whether it was read from memory that processes share."""
-    by_collective: bool = False
-    """Whether it came through a collective or a receive, where sender and receiver may hold different values."""
-
-
-NOTHING = Received()
-
-
-def differing_reads(first: Entry | None, second: Entry | None) -> set[Pair]:
-    """What two records read that both digested, and that differs."""
-    if first is None or second is None:
-        return set()
-    reads = zip(first.reads, second.reads, strict=False)
-    return {
-        (mine.digest, other.digest)
-        for mine, other in reads
-        if mine.digest is not None and other.digest is not None and mine.digest != other.digest
-    }
-
-
-def received_by(root: Root) -> Received:
-    """What a root got from outside."""
-    first, second = root.first, root.second
-    if first is None or second is None:
-        return NOTHING
-    pairs: set[Pair] = set()
-    by_shared_memory = False
-    for mine, other in zip(first.reads, second.reads, strict=False):
-        if mine.digest is None or other.digest is None or mine.digest == other.digest:
-            continue
-        is_shared = mine.layout is not None and mine.layout.is_shared
-        if is_shared or mine.producer < 0 or other.producer < 0:
-            pairs.add((mine.digest, other.digest))
-            by_shared_memory |= is_shared
-    if first.role is Role.BATCH:
-        pairs |= {(mine.digest, other.digest) for mine, other in zip(first.outputs, second.outputs, strict=False)}
-    return Received(frozenset(pair for pair in pairs if pair[0] != pair[1]), by_shared_memory, root.came_in)
 
 
 # Where differences lie in memory, and who takes them in by reading it.
@@ -254,7 +160,7 @@ class Taints:
         Returns:
             Whether anything is marked.
         """
-        keeps = differs and OpSemantics.CHOOSES_ELEMENTS in semantics_of(some.op)
+        keeps = differs and OpSemantics.CHOOSES_ELEMENTS in some.op.semantics
         marked = False
         for output, made in enumerate(some.outputs):
             taints = set() if output in equal else {Taint(made.layout, root) for root in own}

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from determinism.comparison.flow import Root
-from determinism.comparison.lockstep import Group
-from determinism.comparison.origins import Entry
-from determinism.comparison.result import Divergence, InputDifference
-from determinism.trace.names import Layout
-from determinism.trace.stream import Array, Chunk, pick
+from determinism.comparison.records import Entry, Group, Root
+from determinism.comparison.result import DeadDifference, Divergence, InputDifference, OutputDifference
+from determinism.trace.chunks import Array, Chunk, pick
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import Frame, Layout
 from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
@@ -234,3 +233,76 @@ _RACE = (
 def as_race(divergence: Divergence) -> Divergence:
     """The same divergence, said to come from threads that race."""
     return replace(divergence, kind=Kind.MUTATION, inputs_equal=False, detail=_RACE)
+
+
+def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:
+    """Put what is known of a root into words and places."""
+    side = 0 if root.first is not None else 1
+    one = root.first if side == 0 else root.second
+    assert one is not None
+    process = (first, second)[side]
+    chunk = (root.group.first, root.group.second)[side]
+    row = int((root.group.pairing.first, root.group.pairing.second)[side][root.position])
+    kind = kind_of(root, level)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    forward = process.names.stack(int(chunk.columns["forward_stack"][row]))
+    received = root.received_behind if root.received_at is None and kind is Kind.ORDER else root.received_at
+    return Divergence(
+        kind=kind,
+        process=first.key,
+        record=one.number,
+        records_of=side,
+        step=one.step,
+        phase=Phase(one.phase).label,
+        op=one.op,
+        module=one.module,
+        site=_first(stack),
+        forward_site=_first(forward),
+        stack=stack,
+        inputs_equal=inputs_equal(root, kind),
+        inputs=differing_inputs(root, kind),
+        outputs=_outputs(root, one),
+        detail=detail_of(root, kind),
+        allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
+        received_at=None if received is None else _site_of(first, received),
+    )
+
+
+def _site_of(process: ProcessTrace, number: int) -> Frame | None:
+    """The line of the program that made a record."""
+    chunk, row = process.record(number)
+    return _first(process.names.stack(int(chunk.columns["stack"][row])))
+
+
+def _first(stack: tuple[Frame, ...]) -> Frame | None:
+    return stack[0] if stack else None
+
+
+def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
+    """The outputs that differ; of a record that only one run has, all."""
+    other = root.second if one is root.first else root.first
+    found = []
+    for index, made in enumerate(one.outputs):
+        theirs = other.outputs[index] if other is not None and index < len(other.outputs) else None
+        if made.layout is None or (theirs is not None and theirs == made):
+            continue
+        layout = made.layout
+        found.append(OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=index))
+    return tuple(found)
+
+
+def dead_difference(found: Divergence) -> DeadDifference:
+    """What is said of a divergence that nothing read."""
+    return DeadDifference(found.step, found.phase, found.op, found.site)
+
+
+def line_of(stream: ProcessTrace, chunk: Chunk, row: int) -> Frame | None:
+    """The line that made a record; where no code of the program did, the line that made its thread."""
+    stack = stream.names.stack(int(chunk.columns["stack"][row]))
+    return stack[0] if stack else _made_at(stream, int(chunk.columns["thread"][row]))
+
+
+def _made_at(stream: ProcessTrace, thread: int) -> Frame | None:
+    made_at = stream.description.get("threads_made_at") or []
+    text = made_at[thread - 1] if 0 < thread <= len(made_at) else ""
+    return stream.names.frame(text) if text else None

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from determinism.comparison.columns import Canonical
-from determinism.comparison.flow import NOTHING, Flow, Pair, Received, Root, received_by
-from determinism.comparison.kind import as_race, detail_of, differing_inputs, inputs_equal, kind_of
-from determinism.comparison.lockstep import Lockstep, StepCounts
-from determinism.comparison.origins import Entry, entry_of
+from determinism.comparison.flow import Flow
+from determinism.comparison.kind import as_race, dead_difference, describe
+from determinism.comparison.lockstep import Lockstep
+from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.records import Entry, Root, entry_of, received_by
 from determinism.comparison.result import (
     Dataflow,
-    DeadDifference,
     Divergence,
     FlowEdge,
     FlowNode,
     FlowOutput,
-    OutputDifference,
-    Visible,
 )
 from determinism.comparison.visible import SORTS, VisibleDifferences
-from determinism.trace.names import Frame
+from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.stream import Chunk
-from determinism.types import Kind, Level, Phase, Role, Stream
+from determinism.types import Kind, Level, Phase, Role
 
 # The dataflow around the first divergence: what it read, and what read it, a few records up and down.
 
@@ -142,39 +138,6 @@ class _Surroundings:
         )
 
 
-@dataclass
-class ProcessComparison:
-    """What comparing one process of two runs came to."""
-
-    key: str
-    started: float = 0.0
-    """When the process of the first run began to record, in seconds since 1970."""
-    divergence: Divergence | None = None
-    first_visible: Visible | None = None
-    infected: list[Visible] = field(default_factory=list)
-    absorbed: bool = False
-    dead_differences: int = 0
-    dead_first: list[DeadDifference] = field(default_factory=list)
-    first_dead: Divergence | None = None
-    """As a divergence, for those who count dead differences too."""
-    sent: Divergence | None = None
-    """The first that other processes got through a collective, whether anything here read it or not."""
-    shared: Divergence | None = None
-    """The first that began here and was written where other processes may read it, whether anything here read it or not."""
-    received: Received = NOTHING
-    """What the divergence got from other streams."""
-    loaded: frozenset[Pair] = frozenset()
-    """What differs of all that was loaded from files before it."""
-    stream: Stream = Stream.PROCESS
-    part_of: str = ""
-    """Key of the process; that of the streams of its threads, pools and workers as well."""
-    traces: tuple[ProcessTrace, ProcessTrace] | None = None
-    counts: StepCounts | None = None
-    """How many records differ in each step; None for streams without an order, and where nothing that counts differs."""
-    dataflow: Dataflow | None = None
-    """What is around the divergence."""
-
-
 def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessComparison:
     """Compare the records of two processes with the same key."""
     lockstep = Lockstep(first, second, Canonical(first, second))
@@ -218,67 +181,6 @@ def _seen_racing(divergence: Divergence, processes: tuple[ProcessTrace, ProcessT
     """The same divergence, said to come from threads if one wrote what its op used while that ran."""
     is_noted = divergence.record in processes[divergence.records_of].description.get("overlapped", ())
     return as_race(divergence) if divergence.kind is Kind.OP and is_noted else divergence
-
-
-def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level) -> Divergence:
-    """Put what is known of a root into words and places."""
-    side = 0 if root.first is not None else 1
-    one = root.first if side == 0 else root.second
-    assert one is not None
-    process = (first, second)[side]
-    chunk = (root.group.first, root.group.second)[side]
-    row = int((root.group.pairing.first, root.group.pairing.second)[side][root.position])
-    kind = kind_of(root, level)
-    stack = process.names.stack(int(chunk.columns["stack"][row]))
-    forward = process.names.stack(int(chunk.columns["forward_stack"][row]))
-    received = root.received_behind if root.received_at is None and kind is Kind.ORDER else root.received_at
-    return Divergence(
-        kind=kind,
-        process=first.key,
-        record=one.number,
-        records_of=side,
-        step=one.step,
-        phase=Phase(one.phase).label,
-        op=one.op,
-        module=one.module,
-        site=_first(stack),
-        forward_site=_first(forward),
-        stack=stack,
-        inputs_equal=inputs_equal(root, kind),
-        inputs=differing_inputs(root, kind),
-        outputs=_outputs(root, one),
-        detail=detail_of(root, kind),
-        allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
-        received_at=None if received is None else _site_of(first, received),
-    )
-
-
-def _site_of(process: ProcessTrace, number: int) -> Frame | None:
-    """The line of the program that made a record."""
-    chunk, row = process.record(number)
-    return _first(process.names.stack(int(chunk.columns["stack"][row])))
-
-
-def _first(stack: tuple[Frame, ...]) -> Frame | None:
-    return stack[0] if stack else None
-
-
-def _outputs(root: Root, one: Entry) -> tuple[OutputDifference, ...]:
-    """The outputs that differ; of a record that only one run has, all."""
-    other = root.second if one is root.first else root.first
-    found = []
-    for index, made in enumerate(one.outputs):
-        theirs = other.outputs[index] if other is not None and index < len(other.outputs) else None
-        if made.layout is None or (theirs is not None and theirs == made):
-            continue
-        layout = made.layout
-        found.append(OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=index))
-    return tuple(found)
-
-
-def dead_difference(found: Divergence) -> DeadDifference:
-    """What is said of a divergence that nothing read."""
-    return DeadDifference(found.step, found.phase, found.op, found.site)
 
 
 # Cuts two processes to the steps that both have whole, where one of them has not come to its end.

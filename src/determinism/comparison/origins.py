@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from determinism.trace.names import Layout, OpSemantics, semantics_of
+from determinism.comparison.records import Entry, Input, Output, entry_of
+from determinism.op_semantics import OpSemantics
+from determinism.trace.chunks import Array
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import INPUT_PATHS, Table
-from determinism.trace.stream import Array, Chunk
-from determinism.types import Access, Role
+from determinism.trace.schema import Layout
 
 # Which elements of a storage a view covers.
 
@@ -118,144 +116,6 @@ def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
 
 _MOST_WRITERS = 4096
 _MOST_COPIES = 64
-_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
-
-
-class Input(NamedTuple):
-    """One input of a record."""
-
-    producer: int
-    """Number of the record that produced it; -1 if nobody recorded did."""
-    output: int
-    access: Access
-    layout: Layout | None
-    digest: bytes | None
-    """What it held, where that was digested."""
-
-
-class Output(NamedTuple):
-    """One output of a record."""
-
-    layout: Layout | None
-    digest: bytes
-
-
-class Entry(NamedTuple):
-    """One record, with its names resolved."""
-
-    number: int
-    step: int
-    phase: int
-    role: Role
-    op: str
-    module: str | None
-    arguments: str
-    input_paths: tuple[str, ...]
-    """Where each input is among the arguments of a function, as far as its record names them."""
-    inputs: tuple[Input, ...]
-    outputs: tuple[Output, ...]
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether the op only moves values."""
-        return OpSemantics.COPIES in semantics_of(self.op)
-
-    @property
-    def takes_each_by_itself(self) -> bool:
-        """Whether the op does the same to each of several tensors, of which none has a part in what comes of the others."""
-        return OpSemantics.TAKES_EACH_BY_ITSELF in semantics_of(self.op)
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether the op exchanges tensors with other processes; then its outputs were not there yet to be digested."""
-        return OpSemantics.COLLECTIVE in semantics_of(self.op)
-
-    @property
-    def sends(self) -> bool:
-        """Whether other processes get what the op read."""
-        return OpSemantics.SENDS in semantics_of(self.op)
-
-    @property
-    def shares(self) -> bool:
-        """Whether other processes may read what it wrote, where it lies."""
-        return any(
-            made.layout is not None and made.layout.is_shared and not only_moves(self.op, made.layout)
-            for made in self.outputs
-        )
-
-    @property
-    def counts(self) -> bool:
-        """Whether a difference that it reads counts: the value is looked at, saved, or made the loss."""
-        return self.role in _VALUE_SINKS
-
-    @property
-    def only_receives(self) -> bool:
-        """Whether the op is given tensors only to fill them."""
-        return OpSemantics.ONLY_RECEIVES in semantics_of(self.op)
-
-    @property
-    def receives_from_any(self) -> bool:
-        """Whether the op takes what whichever process sent first."""
-        return OpSemantics.RECEIVES_FROM_ANY in semantics_of(self.op)
-
-    @property
-    def shows_what_it_read(self) -> bool:
-        """Whether equal results mean that the same bits were read."""
-        return bool(self.outputs) and (self.is_copy or self.role in (Role.ESCAPE, Role.CHECKPOINT, Role.LOSS))
-
-    @property
-    def reads(self) -> tuple[Input, ...]:
-        """The inputs whose content takes part in the result."""
-        return tuple(i for i in self.inputs if i.access is Access.READ)
-
-    @property
-    def carries(self) -> tuple[Input, ...]:
-        """What was in memory that the op writes into."""
-        return tuple(i for i in self.inputs if i.access is Access.CARRY)
-
-
-def entry_of(process: ProcessTrace, chunk: Chunk, row: int) -> Entry:
-    """The record at a position of a chunk."""
-    names = process.names
-    columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
-    number = chunk.number(row)
-    inputs = chunk.children["inputs"]
-    digests = chunk.children["input_digests"]
-    held = {
-        int(digests.columns["position"][at]): digests.columns["digest"][at].tobytes()
-        for at in range(int(digests.starts[row]), int(digests.starts[row + 1]))
-    }
-    start = int(inputs.starts[row])
-    found = []
-    for at in range(start, int(inputs.starts[row + 1])):
-        distance = int(inputs.columns["producer"][at])
-        found.append(
-            Input(
-                number - distance if distance else -1,
-                int(inputs.columns["output"][at]),
-                Access(int(inputs.columns["access"][at])),
-                names.layout(int(inputs.columns["layout"][at])),
-                held.get(at - start),
-            )
-        )
-    outputs = chunk.children["outputs"]
-    made = tuple(
-        Output(names.layout(int(outputs.columns["layout"][at])), outputs.columns["digest"][at].tobytes())
-        for at in range(int(outputs.starts[row]), int(outputs.starts[row + 1]))
-    )
-    arguments, _, paths = (names.text(Table.ARGUMENTS, columns["arguments"]) or "").partition(INPUT_PATHS)
-    return Entry(
-        number, columns["step"], columns["phase"], Role(columns["role"]), names.text(Table.OP, columns["op"]) or "",
-        names.text(Table.MODULE, columns["module"]), arguments, _paths_in(paths), tuple(found), made,
-    )  # fmt: skip
-
-
-def _paths_in(text: str) -> tuple[str, ...]:
-    try:
-        paths = json.loads(text) if text else []
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(str(path) for path in paths) if isinstance(paths, list) else ()
 
 
 class Origins:
@@ -337,16 +197,71 @@ class Origins:
                 return None
             # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
             if made is not None and made.layout is not None:
-                if not (
-                    OpSemantics.CHOOSES_ELEMENTS in semantics_of(writer.op) and self._differs(at.producer, at.output)
-                ):
+                if not (OpSemantics.CHOOSES_ELEMENTS in writer.op.semantics and self._differs(at.producer, at.output)):
                     covers.append(made.layout)
             at = earlier
         return None
 
 
-def only_moves(op: str, layout: Layout) -> bool:
-    """Whether an op looks at shared memory anew, or is what copies the bytes of a storage into it."""
-    semantics = semantics_of(op)
-    copies_bytes = OpSemantics.COPIES_INTO in semantics and layout.dtype == "uint8" and len(layout.shape) == 1
-    return copies_bytes or OpSemantics.REBINDS_STORAGE in semantics
+_PLACES = ("outputs", "input_digests")
+
+
+class DigestSearch:
+    """Remembers what it found, since looking for digests reads a whole stream."""
+
+    def __init__(self) -> None:
+        self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
+        self._wanted: set[bytes] = set()
+
+    def expect(self, digests: Iterable[bytes]) -> None:
+        """Say what will be looked for, so that a stream need not be read again for each."""
+        self._wanted.update(digests)
+
+    def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream gave an output with this digest.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[0]
+
+    def has_taken(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream got an input with this digest that no op of the stream had made.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[1]
+
+    def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream that changes a tensor in place left this digest there.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[2]
+
+    def _look(self, process: ProcessTrace, digest: bytes) -> tuple[bool, ...]:
+        self._wanted.add(digest)
+        known = self._found.setdefault(process, {})
+        if digest not in known:
+            unknown = self._wanted - known.keys()
+            found = _found(process, unknown)
+            known.update({one: tuple(one in there for there in found) for one in unknown})
+        return known[digest]
+
+
+def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
+    """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
+    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
+    writing = process.names.ops_that(OpSemantics.IN_PLACE)
+    made, taken, written = set[bytes](), set[bytes](), set[bytes]()
+    for chunk in process.chunks():
+        for place, there in zip(_PLACES, (made, taken), strict=True):
+            digests = chunk.children[place].columns["digest"]
+            there.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+        outputs = chunk.children["outputs"]
+        by_writing = np.repeat(np.isin(chunk.columns["op"], writing), np.diff(outputs.starts))
+        digests = outputs.columns["digest"][by_writing]
+        written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+    return made & wanted, taken & wanted, written & wanted

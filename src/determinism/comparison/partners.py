@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -13,92 +13,21 @@ from determinism.comparison.columns import Canonical, Flags, Pairing, compare_ro
 from determinism.comparison.fingerprints import (
     Fingerprints,
     Produced,
-    Unmatched,
     fingerprints,
     given,
     input_contents,
     ordered,
+    stream_fingerprints,
     total,
 )
-from determinism.comparison.flow import Aspects, Pair, Root
-from determinism.comparison.lockstep import Group
-from determinism.comparison.origins import Entry, entry_of
-from determinism.trace.names import OpSemantics, semantics_of
+from determinism.comparison.records import Aspects, Entry, Group, Pair, Root, entry_of
+from determinism.trace.chunks import Array, Chunk, cut, pick
+from determinism.trace.chunks import join as joined
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import Table
-from determinism.trace.stream import Array, Chunk, pick
 from determinism.trace.views import JoinedStreams
 from determinism.types import Access
 
 # Finds out which streams of a run made certain values, or took them in, by their digests.
-
-_PLACES = ("outputs", "input_digests")
-
-
-def is_in_place(op: str) -> bool:
-    """Whether an op changes one of its arguments."""
-    return OpSemantics.IN_PLACE in semantics_of(op)
-
-
-class DigestSearch:
-    """Remembers what it found, since looking for digests reads a whole stream."""
-
-    def __init__(self) -> None:
-        self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
-        self._wanted: set[bytes] = set()
-
-    def expect(self, digests: Iterable[bytes]) -> None:
-        """Say what will be looked for, so that a stream need not be read again for each."""
-        self._wanted.update(digests)
-
-    def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream gave an output with this digest.
-
-        Raises:
-            TraceError: The trace is damaged.
-        """
-        return self._look(process, digest)[0]
-
-    def has_taken(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream got an input with this digest that no op of the stream had made.
-
-        Raises:
-            TraceError: The trace is damaged.
-        """
-        return self._look(process, digest)[1]
-
-    def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
-        """Whether an op of a stream that changes a tensor in place left this digest there.
-
-        Raises:
-            TraceError: The trace is damaged.
-        """
-        return self._look(process, digest)[2]
-
-    def _look(self, process: ProcessTrace, digest: bytes) -> tuple[bool, ...]:
-        self._wanted.add(digest)
-        known = self._found.setdefault(process, {})
-        if digest not in known:
-            unknown = self._wanted - known.keys()
-            found = _found(process, unknown)
-            known.update({one: tuple(one in there for there in found) for one in unknown})
-        return known[digest]
-
-
-def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
-    """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
-    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
-    writing = [number for number, name in enumerate(process.names.texts(Table.OP)) if is_in_place(name)]
-    made, taken, written = set[bytes](), set[bytes](), set[bytes]()
-    for chunk in process.chunks():
-        for place, there in zip(_PLACES, (made, taken), strict=True):
-            digests = chunk.children[place].columns["digest"]
-            there.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
-        outputs = chunk.children["outputs"]
-        by_writing = np.repeat(np.isin(chunk.columns["op"], writing), np.diff(outputs.starts))
-        digests = outputs.columns["digest"][by_writing]
-        written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
-    return made & wanted, taken & wanted, written & wanted
 
 
 Sides = tuple[JoinedStreams, JoinedStreams]
@@ -536,3 +465,87 @@ def _rename(trace: Trace, renamed: dict[str, str]) -> None:
         if part_of is not None:
             process.description["part_of"] = new(str(part_of))
     trace.processes.sort(key=lambda process: process.key)
+
+
+# Which records of two streams have no equal in the other one, wherever that may be.
+
+
+_MOST_HELD = 1 << 23
+"""Fingerprints that are held at once; of longer streams, one part of all numbers is looked at after the other."""
+_MOST_RECORDS = 1 << 16
+
+
+class Unmatched(NamedTuple):
+    """Records that only one run has, of both runs."""
+
+    first: Chunk
+    second: Chunk
+    is_partial: bool
+    """Whether there are more; then the earliest of each stream are here."""
+
+
+def unmatched(first: JoinedStreams, second: JoinedStreams, canonical: Canonical) -> Unmatched | None:
+    """Compare two streams as multisets of what their records did.
+
+    Memory does not grow with the length of the streams; their records are read several times if they differ.
+
+    Returns:
+        None if every record has an equal in the other run.
+    """
+    processes = (first, second)
+    totals = [total(process, canonical, side) for side, process in enumerate(processes)]
+    if totals[0] == totals[1]:
+        return None
+    parts = -(-max(rows for rows, _ in totals) // _MOST_HELD)
+    numbers: list[list[Array]] = [[], []]
+    for part in range(parts):
+        held = [_part(process, canonical, side, part, parts) for side, process in enumerate(processes)]
+        for side, ((own, prints), (_, others)) in enumerate((held, held[::-1])):
+            numbers[side].append(own[_without_equal(prints, others)])
+    found = [np.sort(np.concatenate(side)) for side in numbers]
+    kept = [_earliest(process, of_side) for process, of_side in zip(processes, found, strict=True)]
+    chunks = [_picked(process, of_side) for process, of_side in zip(processes, kept, strict=True)]
+    some = chunks[0] or chunks[1]
+    if some is None:
+        return None
+    nothing = cut(some, 0, 0)
+    is_partial = any(len(all_found) > len(few) for all_found, few in zip(found, kept, strict=True))
+    return Unmatched(chunks[0] or nothing, chunks[1] or nothing, is_partial)
+
+
+def _part(process: JoinedStreams, canonical: Canonical, side: int, part: int, parts: int) -> tuple[Array, Array]:
+    """Numbers and fingerprints of the records whose fingerprint lies in one part of all numbers."""
+    numbers, found = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
+    for chunk, counted, prints in stream_fingerprints(process, canonical, side):
+        chosen = prints[:, 1] % np.uint64(parts) == part
+        numbers.append(chunk.numbers[counted[chosen]])
+        found.append(prints[chosen, 0])
+    return np.concatenate(numbers), np.concatenate(found)
+
+
+def _without_equal(prints: Array, others: Array) -> Array:
+    """Positions of the fingerprints that the others lack; of several equal ones, the last that are too many."""
+    order = np.argsort(prints, kind="stable")
+    ordered, others = prints[order], np.sort(others)
+    occurrence = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
+    equal = np.searchsorted(others, ordered, side="right") - np.searchsorted(others, ordered, side="left")
+    return np.asarray(order[occurrence >= equal])
+
+
+def _earliest(process: JoinedStreams, numbers: Array) -> Array:
+    """As many records as can be followed: the earliest of each stream, so that what they read from is there too."""
+    if len(numbers) <= _MOST_RECORDS:
+        return numbers
+    stream = process.stream_of(numbers)
+    within = np.arange(len(numbers)) - np.searchsorted(stream, stream, side="left")
+    return np.asarray(numbers[within < _MOST_RECORDS // len(np.unique(stream))])
+
+
+def _picked(process: JoinedStreams, numbers: Array) -> Chunk | None:
+    """These records; None if there are none."""
+    found = []
+    for chunk in process.chunks():
+        low, high = np.searchsorted(numbers, [chunk.first, chunk.first + chunk.rows])
+        if low < high:
+            found.append(pick(chunk, numbers[low:high] - chunk.first))
+    return joined(found) if found else None

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.flow import Received, Root
 from determinism.comparison.kind import as_race, kind_of
-from determinism.comparison.origins import Entry, entry_of, only_moves
-from determinism.comparison.partners import DigestSearch, is_in_place
+from determinism.comparison.origins import DigestSearch
+from determinism.comparison.records import Entry, Received, Root, entry_of, only_moves
 from determinism.comparison.result import Divergence
+from determinism.op_semantics import OpSemantics
+from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import MOST_OVERLAPS, Table
-from determinism.trace.stream import Chunk
 from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level
 
@@ -60,9 +60,7 @@ def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
         rows = np.flatnonzero(np.isin(outputs.columns["layout"], list(shared)))
         ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))
         for row in rows.tolist():
-            if not only_moves(
-                process.names.text(Table.OP, int(ops[row])) or "", shared[int(outputs.columns["layout"][row])]
-            ):
+            if not only_moves(process.names.op(int(ops[row])), shared[int(outputs.columns["layout"][row])]):
                 yield outputs.columns["digest"][row].tobytes()
 
 
@@ -128,7 +126,7 @@ def overlaps(process: ProcessTrace, record: Entry) -> bool | None:
 
 def _changes_its_first(one: Entry) -> bool:
     """Whether an op writes into the memory of its first argument."""
-    if not is_in_place(one.op) or not one.inputs:
+    if OpSemantics.IN_PLACE not in one.op.semantics or not one.inputs:
         return False
     return any(made.layout == one.inputs[0].layout for made in one.outputs)
 
@@ -152,7 +150,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
     """How the thread of a record and the others change what looks like the tensor that the record changes."""
     thread = chunk.columns["thread"][row]
     layout = chunk.children["inputs"].columns["layout"][chunk.children["inputs"].starts[row]]
-    ops = [number for number, name in enumerate(process.names.texts(Table.OP)) if is_in_place(name)]
+    ops = process.names.ops_that(OpSemantics.IN_PLACE)
     taken: dict[int, set[bytes]] = {}
     last: dict[int, bytes] = {}
     consumed: list[bytes | None] = []
@@ -193,7 +191,7 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
 
 def changes_in_place(one: Entry) -> bool:
     """Whether an op writes into memory that it takes from outside, as its first argument."""
-    if not is_in_place(one.op) or not one.inputs or one.inputs[0].producer >= 0:
+    if OpSemantics.IN_PLACE not in one.op.semantics or not one.inputs or one.inputs[0].producer >= 0:
         return False
     return any(made.layout == one.inputs[0].layout for made in one.outputs)
 

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from determinism.errors import DeterminismError, DifferenceError
+from determinism.op_semantics import Op, OpSemantics
 from determinism.redaction import redacted
-from determinism.trace.names import Frame, OpSemantics, semantics_of
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
 
 # How two runs went on, step by step: how many records differed, and what the losses were.
@@ -101,9 +102,14 @@ class Dataflow:
 # One difference: where it is, of what kind, and how far the values are apart.
 
 
+def what_op_does(op: str) -> OpSemantics:
+    """What an op of a divergence does, as its trace says; nothing in particular of what no trace names."""
+    return op.semantics if isinstance(op, Op) else OpSemantics.NONE
+
+
 def is_repeatable(op: str) -> bool:
     """Whether a record with this op is one op, which can be run again by itself."""
-    return OpSemantics.NOT_ONE_OP not in semantics_of(op)
+    return OpSemantics.NOT_ONE_OP not in what_op_does(op)
 
 
 @dataclass(frozen=True)

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from determinism.comparison.columns import Canonical
-from determinism.comparison.fingerprints import Streams, reported_process, unmatched
-from determinism.comparison.flow import Flow, Pair, Received, Root, received_by
-from determinism.comparison.ordered import ProcessComparison, dead_difference, describe
-from determinism.comparison.origins import Entry, entry_of
-from determinism.comparison.partners import ContentGroup, DigestSearch, Sides, draw_behind, paired, producers
+from determinism.comparison.fingerprints import Streams, reported_process
+from determinism.comparison.flow import Flow
+from determinism.comparison.kind import dead_difference, describe, line_of
+from determinism.comparison.origins import DigestSearch
+from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, producers, unmatched
+from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.racing import Threads, as_changed_by_threads
+from determinism.comparison.records import Entry, Pair, Received, Root, entry_of, received_by
 from determinism.comparison.result import Divergence
 from determinism.comparison.visible import VisibleDifferences
-from determinism.trace.names import Frame
+from determinism.trace.chunks import Array, Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.stream import Array, Chunk
 from determinism.trace.views import JoinedStreams
 from determinism.types import NO_DIGEST, Access, Kind, Level, Role, Stream
-
-# Which line of the program a record of a thread belongs to.
-
-
-def line_of(stream: ProcessTrace, chunk: Chunk, row: int) -> Frame | None:
-    """The line that made a record; where no code of the program did, the line that made its thread."""
-    stack = stream.names.stack(int(chunk.columns["stack"][row]))
-    return stack[0] if stack else _made_at(stream, int(chunk.columns["thread"][row]))
-
-
-def _made_at(stream: ProcessTrace, thread: int) -> Frame | None:
-    made_at = stream.description.get("threads_made_at") or []
-    text = made_at[thread - 1] if 0 < thread <= len(made_at) else ""
-    return stream.names.frame(text) if text else None
-
 
 # Follows a difference that vanished: what read it before counts, and so does what that led to.
 
@@ -161,16 +147,6 @@ class UnorderedFlow(Flow):
 _MOST_DEAD = 5
 
 
-@dataclass
-class UnorderedComparison(ProcessComparison):
-    """What comparing streams without an order of their own came to."""
-
-    made: Made | None = None
-    """Which of their values differ, live or dead; None if none does."""
-    is_partial: bool = False
-    """Whether more records differ than could be followed, so that finding none that counts says nothing."""
-
-
 class Surroundings(NamedTuple):
     """What is known of the other streams of two runs."""
 
@@ -184,7 +160,7 @@ class Surroundings(NamedTuple):
     nothing."""
 
 
-def compare_unordered(streams: Streams, around: Surroundings) -> UnorderedComparison:
+def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparison:
     """Compare streams of two runs as multisets of what their records did.
 
     Args:
@@ -195,8 +171,13 @@ def compare_unordered(streams: Streams, around: Surroundings) -> UnorderedCompar
         TraceError: A trace is damaged.
     """
     first, second = (JoinedStreams(streams.key, side) for side in (streams.first, streams.second))
-    result = UnorderedComparison(
-        streams.key, streams.started, stream=streams.stream, part_of=streams.part_of, traces=(first, second)
+    result = ProcessComparison(
+        streams.key,
+        streams.started,
+        stream=streams.stream,
+        part_of=streams.part_of,
+        traces=(first, second),
+        has_order=False,
     )
     canonical = Canonical(first, second)
     found = unmatched(first, second, canonical)

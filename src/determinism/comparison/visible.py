@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 
-from determinism.comparison.lockstep import Group
+from determinism.comparison.records import Group
 from determinism.comparison.result import Visible
-from determinism.trace.names import Frame, OpSemantics, semantics_of
+from determinism.op_semantics import OpSemantics
+from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import Table
-from determinism.trace.stream import Chunk
+from determinism.trace.schema import Frame, Table
 from determinism.types import NO_DIGEST, Role
 
 _SINKS = (Role.ESCAPE, Role.LOSS, Role.CHECKPOINT, Role.STATE, Role.HELD)
@@ -95,8 +95,8 @@ class VisibleDifferences:
     def _note_escape(self, group: Group, row: int, step: int) -> None:
         names = self._process.names
         stack = names.stack(int(group.first.columns["stack"][row]))
-        op = names.text(Table.OP, int(group.first.columns["op"][row])) or ""
-        what = "item" if OpSemantics.READS_NUMBER in semantics_of(op) else op.partition("::")[2].partition(".")[0]
+        op = names.op(int(group.first.columns["op"][row]))
+        what = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
         site = stack[0] if stack else None
         self._note("escape", step, f"value read by {what}()" if what != "print" else "printed tensor", site)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from determinism.run_spec import ChangedLines, CodeChange
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 
 CONTEXT = 1
 """Unchanged lines around each change: enough for a reader and for `patch` to find the place."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.comparison.origins import entry_of
+from determinism.comparison.records import entry_of
 from determinism.comparison.result import (
     Comparison,
     Divergence,
@@ -22,11 +22,12 @@ from determinism.comparison.result import (
     OutputDifference,
     ValueExample,
     is_repeatable,
+    what_op_does,
 )
-from determinism.comparison.values import difference
+from determinism.comparison.tensors import difference
 from determinism.errors import TraceError
+from determinism.op_semantics import OpSemantics
 from determinism.trace.files import read_document
-from determinism.trace.names import OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import (
     CAPTURE_FILE,
@@ -217,7 +218,7 @@ def needs_values(divergence: Divergence | None) -> bool:
     if divergence.kind is Kind.OP:
         has_varied = any((output.distinct or 0) > 1 for output in divergence.outputs)
         return divergence.inputs_equal is True and not has_varied and is_repeatable(divergence.op)
-    if OpSemantics.LEAVES_UNWRITTEN in semantics_of(divergence.op):
+    if OpSemantics.LEAVES_UNWRITTEN in what_op_does(divergence.op):
         # Memory that nobody has written makes no values.
         return False
     return divergence.kind in _KINDS and (is_repeatable(divergence.op) or divergence.op in _EVENTS)

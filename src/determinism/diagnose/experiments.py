@@ -15,7 +15,7 @@ from determinism.comparison.result import Diagnosis, Divergence, Experiment
 from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action
 from determinism.run_spec import CodeChange, FixedSource
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from determinism.types import Verdict
 
 # The causes that can be named, with what removes them.

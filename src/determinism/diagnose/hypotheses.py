@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from determinism.comparison.result import Divergence, FileChange, Leftover
+from determinism.comparison.result import Divergence, FileChange, Leftover, what_op_does
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.fixes import code_fix
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
@@ -14,8 +14,9 @@ from determinism.diagnose.sources import Source
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
+from determinism.op_semantics import OpSemantics, framework_of
 from determinism.run_spec import FixedSource
-from determinism.trace.names import Frame, OpSemantics, framework_of, semantics_of
+from determinism.trace.schema import Frame
 from determinism.types import Kind
 
 # Whether `determinism.patch` has a replacement for an op, so that it is worth a run.
@@ -352,7 +353,7 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
     """What the kind points to; a generator that the program itself makes or seeds comes before the missing seed."""
     names = _FIRST_BY_KIND.get(divergence.kind, ()) if divergence.kind is not None else ()
-    if OpSemantics.TAKES_ELEMENT in semantics_of(divergence.op):
+    if OpSemantics.TAKES_ELEMENT in what_op_does(divergence.op):
         names = ("pipeline-order", "pipeline-parallel")
         if any(source.source == "pipeline-order" for source in sources):
             return

@@ -35,7 +35,7 @@ from determinism.diagnose.hypotheses import (
 )
 from determinism.diagnose.sources import Source
 from determinism.errors import LaunchError
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from determinism.types import Kind
 
 _MOST_CAUSES = 5

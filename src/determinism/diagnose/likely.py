@@ -17,11 +17,11 @@ from pathlib import Path
 from determinism.comparison.result import Comparison, Divergence
 from determinism.diagnose.experiments import Hypothesis, Intervention, sites_of
 from determinism.diagnose.hypotheses import told_by_kind
+from determinism.op_semantics import framework_of
 from determinism.redaction import redacted_code
 from determinism.run_spec import FixedSource
-from determinism.trace.names import Frame, framework_of
 from determinism.trace.reader import Trace
-from determinism.trace.schema import Table
+from determinism.trace.schema import Frame, Table
 from determinism.types import Kind
 
 _MOST_FILES = 60

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from determinism.diagnose.sources import LedBy, Source, SourceSite
 from determinism.run_spec import ChangedLines
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 
 
 @dataclass(frozen=True)

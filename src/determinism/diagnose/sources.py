@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from determinism.probes.notes import NOTES_SUFFIX
-from determinism.trace.names import Frame
+from determinism.run_spec import NOTES_SUFFIX
+from determinism.trace.schema import Frame
 
 # Reads what the processes of one run noted of the sources that they used.
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from determinism.comparison.values import ValueDifference, difference
+from determinism.comparison.tensors import ValueDifference, difference
 from determinism.trace.files import write_json
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.tensor_file import StoredTensor, write_tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from determinism.op_semantics import semantics_of
 from determinism.sites import SiteTable
 from determinism.trace.schema import Table
 from determinism.trace.writer import ProcessWriter
@@ -35,7 +36,10 @@ class Stream:
 
     def op(self, name: str) -> int:
         """The number of an op's name."""
-        return self._number(Table.OP, name)
+        number = self._numbers.get((Table.OP, name))
+        if number is None:
+            number = self._numbers[Table.OP, name] = self.writer.op(name, semantics_of(name))
+        return number
 
     def module(self, path: str) -> int:
         """The number of a layer's path; -1 if there is none."""

@@ -32,7 +32,7 @@ SEEDERS = {
     "torch": "determinism.frameworks.torch.enable",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
     "jax": "determinism.frameworks.jax.enable",
-    "cupy": "determinism.frameworks.cupy.seeding",
+    "cupy": "determinism.frameworks.cupy.adapter",
 }
 """Per framework the module with `seed(streams)`, `capture()` and `reseeder(thing, name)`."""
 
@@ -56,7 +56,7 @@ STATE_KEEPERS = {
     "torch": "determinism.frameworks.torch.enable",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
     "jax": "determinism.frameworks.jax.enable",
-    "cupy": "determinism.frameworks.cupy.saved_state",
+    "cupy": "determinism.frameworks.cupy.adapter",
 }
 """Per framework the module that gives its tensors and generator states the forms that a saved state has."""
 

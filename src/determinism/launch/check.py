@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from determinism.comparison.recorded import FAIL_FAST, TIME_LIMIT
 from determinism.comparison.result import Comparison, Divergence, Evidence, RunSummary
-from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT, compare_runs
+from determinism.comparison.runs import compare_runs
 from determinism.diagnose.confirm import (
     MOST_BYTES,
     REPEATS,
@@ -68,10 +69,9 @@ from determinism.launch.runs import (
 from determinism.launch.unrecorded import require_recorded
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
-from determinism.trace.names import Frame
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
-from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, PROCESSES_FOLDER
+from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, PROCESSES_FOLDER, Frame
 from determinism.types import Verdict
 
 # Makes the further runs that look closely at the record where two runs diverge, and keeps what they saw.

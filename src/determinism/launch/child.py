@@ -109,9 +109,9 @@ def _start_recorder(framework: str, recorder: str) -> None:
     import atexit
     from importlib import import_module
 
-    from determinism.run_spec import RunSpec
+    from determinism.run_spec import PROCESS_VARIABLE, RunSpec
     from determinism.session import record
-    from determinism.session.record import PROCESS_VARIABLE, Folders
+    from determinism.session.record import Folders
     from determinism.source_files import set_copy
 
     spec = RunSpec.from_environment(os.environ)

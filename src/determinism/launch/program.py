@@ -21,8 +21,7 @@ from determinism.factors.catalog import before_start, factor_environment
 from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
 from determinism.launch.io import OutputLog, StandardInput
 from determinism.redaction import redacted
-from determinism.run_spec import RunSpec
-from determinism.session.record import PROCESS_VARIABLE
+from determinism.run_spec import PROCESS_VARIABLE, RunSpec
 from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE
 from determinism.trace.spool import read_progress
 

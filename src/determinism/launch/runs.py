@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
+from determinism.comparison.recorded import FAIL_FAST, TIME_LIMIT
 from determinism.comparison.result import Comparison, Diagnosis, FileChange, Leftover, RunSummary
-from determinism.comparison.runs import FAIL_FAST, TIME_LIMIT
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
@@ -32,10 +32,9 @@ from determinism.launch.record import RunResult, record_program
 from determinism.redaction import redacted, redacted_text
 from determinism.run_spec import FactorRequest, ProbeRequest, RunSpec
 from determinism.trace.files import make_private_folder, private
-from determinism.trace.names import Frame
-from determinism.trace.opening import open_trace, take_picture
+from determinism.trace.opening import open_trace, snapshot_live_trace
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import MANIFEST_FILE, PROCESSES_FOLDER
+from determinism.trace.schema import MANIFEST_FILE, PROCESSES_FOLDER, Frame
 
 # What is to be checked, and how.
 
@@ -147,7 +146,7 @@ class FailFast:
     def _process_differs(self, key: str) -> bool:
         picture = self._pictures / key
         try:
-            if self._ended.is_set() or not take_picture(self._folder / PROCESSES_FOLDER / key, picture):
+            if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
                 return False
             # Of its own: the first run is read elsewhere too.
             whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))

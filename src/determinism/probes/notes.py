@@ -18,8 +18,8 @@ from determinism.digest import digest_text
 from determinism.probes.rewrite import parsed
 from determinism.process_name import own_name
 from determinism.redaction import redacted
+from determinism.run_spec import NOTES_SUFFIX
 
-NOTES_SUFFIX = ".jsonl"
 PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
 """Environment variable through which a process tells its children its key."""
 

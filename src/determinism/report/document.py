@@ -31,14 +31,14 @@ from determinism.comparison.result import (
     ValuesApart,
     Visible,
 )
-from determinism.comparison.runs import Part, part_of
+from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
 from determinism.report.answer import answer, headline
 from determinism.report.batch import batch_document
 from determinism.report.entries import Section, cause_document, fix_document
 from determinism.report.story import compose, story_document
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 
 # Writes a report to the file that an option names.
 

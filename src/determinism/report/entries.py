@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from determinism.comparison.result import Cause, Divergence, Fix
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Level
 
 # Causes and fixes as JSON.

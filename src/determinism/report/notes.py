@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from determinism.comparison.result import Comparison, DeadDifference, FileChange, Leftover, RunSummary
-from determinism.comparison.runs import EnvironmentDifference, Part, part_of, stack_differences
+from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
 from determinism.exit_status import exit_phrase
 from determinism.report.entries import (
     Entry,

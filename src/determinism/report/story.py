@@ -19,7 +19,7 @@ from determinism.comparison.result import (
     ValuesApart,
     is_repeatable,
 )
-from determinism.comparison.runs import stack_differences
+from determinism.environment import stack_differences
 from determinism.report.answer import Document, answer, headline
 from determinism.report.batch import batch_headline, batch_sections
 from determinism.report.entries import (
@@ -33,7 +33,7 @@ from determinism.report.entries import (
     prose,
 )
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
-from determinism.trace.names import Frame
+from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
 
 # What is said of causes beyond their line and their fix: what shows them, and what was tried.

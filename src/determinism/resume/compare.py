@@ -9,24 +9,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from determinism.comparison.columns import Canonical, join, keys_of, producers
 from determinism.comparison.fingerprints import ordered
-from determinism.comparison.ordered import ProcessComparison, compare_processes
-from determinism.comparison.origins import entry_of
+from determinism.comparison.ordered import compare_processes
+from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.recorded import cut_reasons, cut_troubles, environment_differences, recorded_by, summary_of
+from determinism.comparison.records import entry_of
 from determinism.comparison.result import Comparison, ResumeFindings, Trouble
-from determinism.comparison.runs import cut_reasons, cut_troubles, environment_differences, recorded_by, summary_of
-from determinism.trace.names import OpSemantics, semantics_of
+from determinism.op_semantics import OpSemantics
+from determinism.resume.observed import ResumedProcess, of_step
+from determinism.trace.chunks import Array, Chunk, pick
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import END_OP, LOAD_OP, RESULTS_OP, STEP_OP, Table
-from determinism.trace.stream import Array, Chunk, cut, pick
-from determinism.trace.stream import join as joined
-from determinism.trace.views import Remainder
-from determinism.types import NO_DIGEST, Kind, Phase, Role, Verdict
+from determinism.trace.schema import LOAD_OP, RESULTS_OP, Table
+from determinism.trace.views import TraceSuffix
+from determinism.types import Kind, Phase, Role, Verdict
 
 # Finds where the first step after a checkpoint begins, in the full run and in the resumed one.
 
@@ -98,25 +99,6 @@ def first_backward(chunk: Chunk) -> int:
     return int(np.argmax(is_later)) if is_later.any() else 0
 
 
-def of_step(process: ProcessTrace, step: int, start: int = 0) -> Chunk | None:
-    """The records of one step; None if there are none.
-
-    Args:
-        process: Whose.
-        step: Its number.
-        start: The first record that counts.
-
-    Raises:
-        TraceError: The trace is damaged.
-    """
-    parts = []
-    for chunk in process.chunks():
-        rows: Array = np.flatnonzero((chunk.columns["step"] == step) & (chunk.numbers >= start))
-        if len(rows):
-            parts.append(cut(chunk, int(rows[0]), int(rows[-1]) + 1))
-    return joined(parts) if parts else None
-
-
 _ZEROS = ("=0", "=0.0")
 _MOST_STEPS = 64
 """A module that is called now and then gets its first gradient late."""
@@ -171,11 +153,11 @@ class _Side:
     """The records of a step of one run."""
 
     def __init__(self, process: ProcessTrace, chunk: Chunk) -> None:
-        self._ops = process.names.texts(Table.OP)
+        self._ops = process.names.ops
         self._arguments = process.names.texts(Table.ARGUMENTS)
         self.chunk = chunk
         is_backward = chunk.columns["phase"] == Phase.BACKWARD
-        adds = [number for number, op in enumerate(self._ops) if OpSemantics.ADDS_TO_GRADIENT in semantics_of(op)]
+        adds = process.names.ops_that(OpSemantics.ADDS_TO_GRADIENT)
         self.adds: Array = np.flatnonzero(is_backward & np.isin(chunk.columns["op"], adds))
         self.others: Array = np.setdiff1d(np.arange(chunk.rows), self.adds)
 
@@ -202,7 +184,7 @@ class _Side:
         return is_backward and OpSemantics.KEEPS_GRADIENT in self._semantics(row)
 
     def _semantics(self, row: int) -> OpSemantics:
-        return semantics_of(self._ops[int(self.chunk.columns["op"][row])])
+        return self._ops[int(self.chunk.columns["op"][row])].semantics
 
 
 def _alone(sides: Sequence[_Side], canonical: Canonical) -> tuple[Array, Array]:
@@ -250,7 +232,7 @@ def _steps_to_look_at(full: ProcessTrace, resumed: ProcessTrace, steps: int) -> 
 def _additions(process: ProcessTrace, steps_before: int) -> Counter[int]:
     """How often backward adds, and gradients may be cleared, in each step."""
     changes = OpSemantics.ADDS_TO_GRADIENT | OpSemantics.CLEARS | OpSemantics.CLEARS_BY_ZERO
-    ops = [number for number, op in enumerate(process.names.texts(Table.OP)) if semantics_of(op) & changes]
+    ops = process.names.ops_that(changes)
     found: Counter[int] = Counter()
     for chunk in process.chunks():
         rows = np.isin(chunk.columns["op"], ops) & (chunk.columns["phase"] != Phase.OPTIMIZER)
@@ -312,99 +294,12 @@ def _apart(mine: list[list[str]], other: list[list[str]]) -> tuple[Array, Array]
     return first, second
 
 
-# What a process held at the end of a step: parameters, optimizer state, states of generators, by digest.
-
-
-@dataclass(frozen=True)
-class HeldAt:
-    """What was held at the end of one step."""
-
-    digests: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    """By kind and name; what was not digested is missing."""
-    makers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The record that wrote it last, -1 if none is known; by kind and name likewise."""
-    generators: tuple[bytes, ...] = ()
-    """States of the generators, in the order in which they are recorded: the framework's, Python's, NumPy's."""
-
-
-def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, HeldAt]:
-    """What was held at the end of each of some steps.
-
-    Args:
-        process: Recorded at the level `op`.
-        first: The first of the steps.
-        last: The last of them.
-
-    Raises:
-        TraceError: The trace is damaged.
-    """
-    ops = process.names.texts(Table.OP)
-    step_op = ops.index(STEP_OP) if STEP_OP in ops else -1
-    places: list[tuple[Chunk, int]] = []
-    for chunk in process.chunks():
-        steps = chunk.columns["step"]
-        rows = np.flatnonzero((chunk.columns["op"] == step_op) & (steps >= first) & (steps <= last))
-        places += [(chunk, int(row)) for row in rows]
-    return {int(chunk.columns["step"][row]): _held(process, chunk, row) for chunk, row in places}
-
-
-def states_at_end(process: ProcessTrace) -> tuple[bytes, ...]:
-    """States of the generators when the process ended; empty if it was killed.
-
-    Raises:
-        TraceError: The trace is damaged.
-    """
-    ops = process.names.texts(Table.OP)
-    end = ops.index(END_OP) if END_OP in ops else -1
-    found: tuple[bytes, ...] = ()
-    for chunk in process.chunks():
-        for row in np.flatnonzero(chunk.columns["op"] == end):
-            generators = chunk.children["generators"]
-            states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
-            found = tuple(state.tobytes() for state in states)
-    return found
-
-
-def _held(process: ProcessTrace, chunk: Chunk, row: int) -> HeldAt:
-    one = entry_of(process, chunk, row)
-    names = json.loads(one.arguments) if one.arguments.startswith("[[") else []
-    digests, makers = {}, {}
-    for (kind, name), held in zip(names, one.inputs, strict=False):
-        digest = held.digest
-        if held.producer >= 0:
-            made = entry_of(process, *process.record(held.producer)).outputs
-            digest = made[held.output].digest if held.output < len(made) else None
-        if digest is not None and digest != NO_DIGEST:
-            digests[kind, name], makers[kind, name] = digest, held.producer
-    generators = chunk.children["generators"]
-    states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
-    return HeldAt(digests, makers, tuple(state.tobytes() for state in states))
-
-
 # Compares a run that went on from a checkpoint with the same steps of the run that was not stopped.
 
 _UNKNOWN_INPUTS = (
     "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
     "was not put back, or is not the same."
 )
-
-
-@dataclass(frozen=True)
-class ResumedProcess:
-    """One process of the three runs, and how its resumed part compares."""
-
-    full: ProcessTrace
-    first: ProcessTrace
-    resumed: ProcessTrace
-    steps_before: int
-    """How many steps the first run made."""
-    result: ProcessComparison
-    parts: tuple[Remainder, Remainder] | None
-    """What was compared; None if no step is left to compare."""
-    steps: int
-    """How many steps were compared."""
-    first_departs: ProcessComparison | None
-    """How the first run compares with the full one, where it is not the same up to the checkpoint."""
 
 
 def compare_resumed(full: Trace, first: Trace, resumed: Trace) -> list[ResumedProcess]:
@@ -442,8 +337,8 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     ]
     ends = _backward_begins(full, steps, starts[0]), _backward_begins(resumed, 0, starts[1])
     parts = (
-        Remainder(full, starts[0], forward_until=ends[0], skipped=unseen.full, without=alone[0]),
-        Remainder(
+        TraceSuffix(full, starts[0], forward_until=ends[0], skipped=unseen.full, without=alone[0]),
+        TraceSuffix(
             resumed, starts[1], forward_until=ends[1], steps_before=steps, unseen=unseen.resumed, without=alone[1]
         ),
     )
@@ -478,7 +373,7 @@ def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int,
     return found
 
 
-def _doubt_op(result: ProcessComparison, parts: tuple[Remainder, Remainder]) -> None:
+def _doubt_op(result: ProcessComparison, parts: tuple[TraceSuffix, TraceSuffix]) -> None:
     """Blame no op that read something from before the checkpoint of which it is not known whether it was the same."""
     divergence = result.divergence
     if divergence is None or divergence.kind is not Kind.OP:

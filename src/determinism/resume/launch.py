@@ -20,7 +20,8 @@ from determinism.launch.record import RunResult, Unfinished, record_program
 from determinism.launch.runs import broken_off, may_run_further, without_traces
 from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted_text
-from determinism.resume.compare import ResumedProcess, compare_resumed, conclude_resumed
+from determinism.resume.compare import compare_resumed, conclude_resumed
+from determinism.resume.observed import ResumedProcess
 from determinism.resume.trials import (
     ResumeTrial,
     after_trials,

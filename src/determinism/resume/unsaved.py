@@ -8,29 +8,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.origins import Entry, Input, entry_of
+from determinism.comparison.records import Entry, Input, entry_of
 from determinism.comparison.result import Divergence, Missing
-from determinism.resume.compare import HeldAt, ResumedProcess, held_at_ends, of_step, states_at_end
-from determinism.resume.trials import (
-    CARRIED_ARRAYS,
-    DRAWN_OTHERWISE,
-    NOT_TAKEN_UP,
-    PUT_BACK_TOO_EARLY,
+from determinism.op_semantics import Op, OpSemantics
+from determinism.resume.observed import (
+    HeldAt,
+    ResumedProcess,
     added_to_gradients,
     batches_of,
     digests,
     drawn_from,
     first_of,
-    fix,
     gathered,
+    held_at_ends,
     made,
+    of_step,
     read_by,
     seeds_of_epoch,
+    states_at_end,
 )
+from determinism.resume.trials import CARRIED_ARRAYS, DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.trace.files import read_document
-from determinism.trace.names import Frame, OpSemantics, semantics_of
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import PUT_BACK_FILE
+from determinism.trace.schema import PUT_BACK_FILE, Frame
 from determinism.types import Kind, Phase, Role
 
 # Tells which global generators were not put back, from what was drawn and from the states at the ends of steps.
@@ -192,7 +192,7 @@ _KEY_WORDS = (2, 4)
 def _is_key(record: Entry, position: int) -> bool:
     """Whether an input of a compiled program is a random key: the numbers below it look like one, and the program draws."""
     layout = record.reads[position].layout
-    if layout is None or OpSemantics.COMPILED_PROGRAM not in semantics_of(record.op):
+    if layout is None or OpSemantics.COMPILED_PROGRAM not in record.op.semantics:
         return False
     looks_like_one = layout.dtype == "uint32" and bool(layout.shape) and layout.shape[-1] in _KEY_WORDS
     at = record.inputs.index(record.reads[position])
@@ -369,15 +369,15 @@ def _before_writes(process: ProcessTrace, number: int) -> bytes | None:
         if one.inputs[0].producer < 0 or not _is_in_place(one.op):
             return one.inputs[0].digest
         before = entry_of(process, *process.record(one.inputs[0].producer))
-        if not _is_in_place(before.op) or OpSemantics.COPIES_INTO in semantics_of(before.op):
+        if not _is_in_place(before.op) or OpSemantics.COPIES_INTO in before.op.semantics:
             made = before.outputs[one.inputs[0].output : one.inputs[0].output + 1]
             return made[0].digest if made else None
         number = before.number
     return None
 
 
-def _is_in_place(op: str) -> bool:
-    return OpSemantics.IN_PLACE in semantics_of(op)
+def _is_in_place(op: Op) -> bool:
+    return OpSemantics.IN_PLACE in op.semantics
 
 
 def _by_arguments(processes: tuple[ProcessTrace, ProcessTrace], ends: tuple[HeldAt, HeldAt]) -> Taken:
@@ -434,7 +434,7 @@ def _fix_of(identifier: str, search: _Search) -> str:
         return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
     if search.kept is not None and identifier == search.kept.identifier in ("carried-tensor", "rng-key"):
         made = search.kept.made_at
-        is_compiled = OpSemantics.COMPILED_PROGRAM in semantics_of(search.record.op)
+        is_compiled = OpSemantics.COMPILED_PROGRAM in search.record.op.semantics
         advice = CARRIED_ARRAYS if is_compiled and identifier == "carried-tensor" else fix(identifier)
         return f"{'' if made is None else f'The full run made it at {made.file}:{made.line}. '}{advice}"
     names = search.absent.get(identifier, [])
@@ -610,7 +610,7 @@ class _Search:
 
     def _is_scaling(self) -> bool:
         """Whether what departs was made by a gradient scaler, or takes the scale."""
-        if OpSemantics.SCALES_GRADIENTS in semantics_of(self.record.op):
+        if OpSemantics.SCALES_GRADIENTS in self.record.op.semantics:
             return True
         if self._divergence.records_of:
             return False
@@ -619,4 +619,4 @@ class _Search:
         whole = entry_of(self._process.full, *self._process.full.record(number))
         makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
         ops = (entry_of(self._process.full, *place).op for place in makers)
-        return any(OpSemantics.UPDATES_SCALE in semantics_of(op) for op in ops)
+        return any(OpSemantics.UPDATES_SCALE in op.semantics for op in ops)

@@ -18,7 +18,7 @@ from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.process_name import own_name
 from determinism.redaction import redacted
-from determinism.run_spec import RUN_VARIABLE, RunSpec
+from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, not_begun, write_manifest
@@ -101,9 +101,6 @@ def step() -> None:
 
 
 # Names the processes of a run, so that the same process has the same name in every run.
-
-PROCESS_VARIABLE = "DETERMINISM_PROCESS"
-"""Environment variable through which a recorded process tells its children its key."""
 
 
 class Folders:

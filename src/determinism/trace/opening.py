@@ -17,10 +17,10 @@ from determinism.trace.files import make_private_folder, private
 from determinism.trace.reader import ProcessTrace, Trace, read_manifest
 from determinism.trace.spool import steady_bytes
 
-# Takes a still picture of a process that is being recorded, which can be read like any other trace.
+# Copies what a process has recorded so far, while it goes on, into a folder that can be read like any other trace.
 
 
-def take_picture(folder: Path, picture: Path) -> bool:
+def snapshot_live_trace(folder: Path, picture: Path) -> bool:
     """Make a folder that holds what a process has recorded until now.
 
     The stream of records only grows, so it is linked; the rest is copied in the order in which nothing can be missed.

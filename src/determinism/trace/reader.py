@@ -20,12 +20,13 @@ import pyarrow as pa
 from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import RECORD_SCHEMA
+from determinism.trace.chunks import Array, Chunk, RecordReader, chunk_from_batch, cut
 from determinism.trace.files import read_document, require_plain
 from determinism.trace.kept_values import read_numbers
 from determinism.trace.names import Names
 from determinism.trace.schema import NONE, Table
 from determinism.trace.spool import STOPS, batch_from_spool, read_spool
-from determinism.trace.stream import Array, BatchStream, Chunk, RecordReader, chunk_from_batch, cut, owner_named_in
+from determinism.trace.stream import BatchStream, name_rows, owner_named_in
 from determinism.types import Access, Level, Phase, Role, Stream
 
 # Reads the JSON documents of a trace, and refuses what this version cannot have written.
@@ -115,20 +116,26 @@ def _check_format(document: Any, path: Path) -> None:
             f"{path} holds {found} instead of a JSON object, so {path.parent} is not a trace of this tool. Give the folder "
             "that `determinism record -o` wrote.",
         )
-    text = document.get("format", "")
-    name, _, version = str(text).partition("/")
-    if name != "determinism.trace" or not (version.isascii() and version.isdigit() and len(version) < 10):
+    text, version = document.get("format", ""), _version(document)
+    if version is None:
         raise TraceError(
             "trace-foreign",
             f"{path} names the format {str(text)[:60]!r}, so {path.parent} is not a trace of this tool. Give the folder that "
             "`determinism record -o` wrote.",
         )
-    if int(version) > schema.VERSION:
+    if version > schema.VERSION:
         raise TraceError(
             "trace-newer",
             f"{path} has the format {text!r}, and this version reads up to {schema.FORMAT!r}. Update `determinism` to read "
             "this trace.",
         )
+
+
+def _version(document: Document) -> int | None:
+    """The version of the format that a document names; None if it names none."""
+    name, _, version = str(document.get("format", "")).partition("/")
+    is_number = version.isascii() and version.isdigit() and len(version) < 10
+    return int(version) if name == "determinism.trace" and is_number else None
 
 
 def _is_count(value: Any) -> bool:
@@ -376,7 +383,7 @@ class ProcessTrace:
     @cached_property
     def names(self) -> Names:
         """The tables of names."""
-        return Names(self.folder)
+        return Names(self.folder, name_rows(self.folder), version=_version(self.description) or schema.VERSION)
 
     def until(self, limit: int) -> ProcessTrace:
         """The same process, as if it had made no more than this many records."""

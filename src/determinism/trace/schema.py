@@ -2,6 +2,7 @@
 
 Version history:
     1  First format.
+    2  `Table.SEMANTICS`: what each op does stands in the trace.
 """
 
 from __future__ import annotations
@@ -9,7 +10,38 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-VERSION = 1
+
+class Frame(NamedTuple):
+    """One frame of user code."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+class Layout(NamedTuple):
+    """How a tensor looks at its memory; strides and offset count elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    device: str
+    storage_bytes: int
+    is_shared: bool = False
+    """Whether other processes may write the memory."""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+VERSION = 2
 FORMAT = f"determinism.trace/{VERSION}"
 
 RUN_METADATA = "run"
@@ -52,6 +84,9 @@ MOST_BATCH_BYTES = 64 << 20
 INPUT_PATHS = " inputs="
 """In the arguments of a compiled program, before a JSON list of where each input is among the program's arguments."""
 
+FIRST_WITH_SEMANTICS = 2
+"""The first format in which a trace says what its ops do."""
+
 NONE = -1
 """Stands for "absent" in every column that holds the number of a name or of a record."""
 
@@ -73,6 +108,8 @@ class Table(IntEnum):
     LAYOUT = 5
     """JSON list: dtype, shape, strides (elements), storage offset (elements), device, storage size (bytes), and
     `SHARED` if processes share the memory."""
+    SEMANTICS = 6
+    """Per row of `OP`, under the same number: what the op does, as far as comparing depends on it; see `op_semantics.py`."""
 
 
 MOST_OVERLAPS = 4096

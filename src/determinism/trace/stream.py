@@ -6,176 +6,29 @@ one; so what it claims is checked before Arrow sees it.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from determinism.errors import TraceError
-from determinism.trace.batches import RECORD_SCHEMA
-from determinism.trace.files import open_plain
+from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA
+from determinism.trace.files import open_plain, read_plain
 from determinism.trace.schema import (
-    CHILD_COLUMNS,
     FORMAT,
     MOST_BATCH_BYTES,
+    NAMES_FILE,
+    PENDING_NAMES_FILE,
     PROCESS_METADATA,
-    RECORD_COLUMNS,
     RUN_METADATA,
 )
 
-# Records as NumPy columns: what comparing works on.
-
-Array = np.ndarray[Any, Any]
-
-
-class Children(NamedTuple):
-    """The list entries of all records of a chunk, one column each, and where each record's entries lie."""
-
-    starts: Array
-    """int64, one more than there are records: entries of record r are `starts[r]:starts[r + 1]`."""
-    columns: dict[str, Array]
-    """int32 or int8 cells; digests as uint64 pairs of shape (entries, 2)."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive records, or picked ones."""
-
-    first: int
-    """Number of the first record."""
-    rows: int
-    columns: dict[str, Array]
-    children: dict[str, Children]
-    picked: Array | None = None
-    """The number of each record, where they are not consecutive."""
-
-    @property
-    def numbers(self) -> Array:
-        """The number of each record."""
-        return np.arange(self.first, self.first + self.rows, dtype=np.int64) if self.picked is None else self.picked
-
-    def number(self, row: int) -> int:
-        """The number of the record at a position."""
-        return self.first + row if self.picked is None else int(self.picked[row])
-
-
-def _cells(array: pa.Array, code: str) -> Array:
-    if code == "digest":
-        data, end = array.buffers()[1], 2 * (array.offset + len(array))
-        # A buffer may be longer than what lies in it.
-        flat = np.frombuffer(data, dtype=np.uint64, count=end) if data is not None and end else np.zeros(0, np.uint64)
-        return flat[2 * array.offset :].reshape(-1, 2)
-    return np.asarray(array)
-
-
-def chunk_from_batch(first: int, batch: pa.RecordBatch) -> Chunk:
-    """View a record batch as NumPy columns, without copying cells."""
-    columns = {c.name: _cells(batch.column(c.name), c.code) for c in RECORD_COLUMNS}
-    children = {}
-    for group, described in CHILD_COLUMNS.items():
-        lists = batch.column(group)
-        starts = np.asarray(lists.offsets).astype(np.int64)
-        values = lists.values
-        entries = {c.name: _cells(values.field(i), c.code) for i, c in enumerate(described)}
-        low, high = int(starts[0]), int(starts[-1])
-        children[group] = Children(starts - low, {name: cells[low:high] for name, cells in entries.items()})
-    return Chunk(first, batch.num_rows, columns, children)
-
-
-def join(chunks: list[Chunk]) -> Chunk:
-    """One chunk from consecutive ones, or from picked ones in order."""
-    if len(chunks) == 1:
-        return chunks[0]
-    columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
-    children = {}
-    for group in chunks[0].children:
-        parts = [c.children[group] for c in chunks]
-        ends = np.cumsum([0] + [int(p.starts[-1]) for p in parts])
-        starts = np.concatenate([p.starts[:-1] + end for p, end in zip(parts, ends[:-1], strict=True)] + [ends[-1:]])
-        children[group] = Children(
-            starts, {name: np.concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
-        )
-    picked = None if all(c.picked is None for c in chunks) else np.concatenate([c.numbers for c in chunks])
-    return Chunk(chunks[0].first, sum(c.rows for c in chunks), columns, children, picked)
-
-
-def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """Records `start` to `stop` (positions within the chunk)."""
-    if start == 0 and stop == chunk.rows:
-        return chunk
-    columns = {name: cells[start:stop] for name, cells in chunk.columns.items()}
-    children = {}
-    for group, entries in chunk.children.items():
-        low, high = int(entries.starts[start]), int(entries.starts[stop])
-        children[group] = Children(
-            entries.starts[start : stop + 1] - low, {name: cells[low:high] for name, cells in entries.columns.items()}
-        )
-    return Chunk(chunk.first + start, stop - start, columns, children)
-
-
-def pick(chunk: Chunk, rows: Array) -> Chunk:
-    """Some records of a chunk, by their positions in it."""
-    children = {}
-    for group, entries in chunk.children.items():
-        counts = entries.starts[rows + 1] - entries.starts[rows]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        at = np.arange(starts[-1]) + np.repeat(entries.starts[rows] - starts[:-1], counts)
-        children[group] = Children(starts, {name: cells[at] for name, cells in entries.columns.items()})
-    columns = {name: cells[rows] for name, cells in chunk.columns.items()}
-    numbers = chunk.numbers[rows]
-    return Chunk(int(numbers[0]) if len(numbers) else chunk.first, len(rows), columns, children, numbers)
-
-
-# Gives consecutive records in portions that the reader chooses.
-
-
-class RecordReader:
-    """Gives consecutive records in portions that the caller chooses."""
-
-    def __init__(self, chunks: Iterator[Chunk]) -> None:
-        self._chunks = chunks
-        self._held: Chunk | None = None
-        self._passed = 0
-        """So many records of what is held lie behind."""
-
-    def at_hand(self) -> Chunk | None:
-        """The next records that lie together, without moving on; None at the end. They are views, nothing is copied."""
-        if self._held is None:
-            self._held, self._passed = next(self._chunks, None), 0
-        return None if self._held is None else cut(self._held, self._passed, self._held.rows)
-
-    def peek(self, rows: int) -> Chunk | None:
-        """Up to `rows` next records, without moving on; None at the end."""
-        if self._held is None or self._held.rows - self._passed < rows:
-            self._join(rows)
-        if self._held is None:
-            return None
-        return cut(self._held, self._passed, min(self._passed + rows, self._held.rows))
-
-    def _join(self, rows: int) -> None:
-        """Hold at least so many records together, if there are as many."""
-        chunk = self.at_hand()
-        if chunk is None:
-            return
-        parts, count = [chunk], chunk.rows
-        while count < rows and (following := next(self._chunks, None)) is not None:
-            parts.append(following)
-            count += following.rows
-        if len(parts) > 1:
-            self._held, self._passed = join(parts), 0
-
-    def advance(self, rows: int) -> None:
-        """Move on by `rows` records that `at_hand` or `peek` gave."""
-        self._passed += rows
-        if self._held is not None and self._passed >= self._held.rows:
-            self._held = None
-
+# Reads the files, message by message.
 
 MOST_ROWS = 1 << 16
 """So many records a batch has at most; a writer puts no more than 8,192 into one."""
@@ -446,3 +299,36 @@ def _start(source: _MessageFile, columns: pa.Schema) -> int | None:
         return placed.end if pa.ipc.read_schema(placed.message).equals(columns) else None
     except pa.ArrowException as error:
         raise ValueError(str(error)) from None
+
+
+_Row = tuple[Any, ...]
+
+
+_MOST_PENDING_BYTES = 256 << 20
+
+
+def name_rows(folder: Path) -> Iterator[_Row]:
+    """The names of a process: table, number, text. What a killed process did not get into the stream follows from its pending file."""
+    yield from _stream_rows(folder / NAMES_FILE)
+    yield from _pending_rows(folder / PENDING_NAMES_FILE)
+
+
+def _stream_rows(path: Path) -> Iterator[_Row]:
+    try:
+        yield from read_table(path, NAMES_SCHEMA)
+    except (OSError, ValueError):
+        # The process was killed while it wrote: the whole batches count, the pending file has the rest.
+        return
+
+
+def _pending_rows(path: Path) -> Iterator[_Row]:
+    try:
+        lines = read_plain(path, most=_MOST_PENDING_BYTES).split(b"\n")
+    except OSError:
+        return
+    for line in lines[:-1]:
+        try:
+            table, number, text = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            return
+        yield table, number, text

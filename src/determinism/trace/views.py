@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from determinism.op_semantics import Op
+from determinism.trace.chunks import Array, Children, Chunk, cut
 from determinism.trace.names import Names
 from determinism.trace.reader import Decoder, ProcessTrace
 from determinism.trace.schema import NONE, Table
-from determinism.trace.stream import Array, Children, Chunk, cut
 from determinism.types import NO_DIGEST, Phase
 
 # Several streams of one run, read as if one process had written them one after the other.
@@ -34,6 +35,7 @@ class JoinedNames(Names):
     """The names of several streams; those of each are numbered on from those of the one before."""
 
     def __init__(self, parts: Sequence[Names]) -> None:
+        self._parts = parts
         self._texts = {table: [] for table in Table}
         # What to name if a text is damaged: the folder that holds those of all.
         self.folder = parts[0].folder.parent if parts else Path()
@@ -46,6 +48,11 @@ class JoinedNames(Names):
                 self._texts[table] += part.texts(table) if table is not Table.STACK else []
             frames = shifts[Table.FRAME]
             self._texts[Table.STACK] += [json.dumps([n + frames for n in stack]) for stack in part.stack_frames]
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        """Every op of every stream."""
+        return [op for part in self._parts for op in part.ops]
 
 
 class JoinedStreams(ProcessTrace):
@@ -153,7 +160,7 @@ def _grown(numbers: Array, shift: int) -> Array:
     return np.where(numbers == NONE, NONE, numbers + shift)
 
 
-class Remainder(ProcessTrace):
+class TraceSuffix(ProcessTrace):
     """A process without its first records; the rest are numbered from 0.
 
     What was made before is an input without a producer, with the digest of what the producer left, as far as that was read as a whole.

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from determinism.errors import TraceError
+from determinism.op_semantics import OpSemantics, text_of
 from determinism.trace import schema
 from determinism.trace.batches import (
     NAMES_SCHEMA,
@@ -538,6 +539,13 @@ class ProcessWriter:
                 except OSError as error:
                     self._stop("disk-full", str(error))
             return number
+
+    def op(self, name: str, semantics: OpSemantics) -> int:
+        """Add an op, and what it does, and return its number."""
+        with self._lock:
+            # What it does comes first: where its name is, that is there too.
+            self.name(Table.SEMANTICS, text_of(semantics))
+            return self.name(Table.OP, name)
 
     def append(
         self,

@@ -13,6 +13,7 @@ from determinism.digest import digest_bytes
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest, RecordDigests
 from determinism.frameworks.torch.ops import ArgumentTable, OpTraits, is_root
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_strided, memory_of
+from determinism.op_semantics import semantics_of
 from determinism.sites import SiteTable
 from determinism.trace.schema import MOST_OVERLAPS, SHARED, Table
 from determinism.trace.spool import settled
@@ -296,7 +297,7 @@ class Stream:
         """The number of an op's name."""
         number = self._ops.get(name)
         if number is None:
-            number = self._ops[name] = self.writer.name(Table.OP, name)
+            number = self._ops[name] = self.writer.op(name, semantics_of(name))
         return number
 
     def module_number(self, path: str) -> int:

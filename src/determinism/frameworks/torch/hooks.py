@@ -30,7 +30,7 @@ from determinism.frameworks.torch.edges import StorageState
 from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, ModulePaths
 from determinism.frameworks.torch.ops import generator_of, leave_alone, state_digest
 from determinism.frameworks.torch.recorder import Recorder, Threads
-from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, plain_parts
+from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, plain_parts
 from determinism.frameworks.wrapping import Undo, replace, wrap
 from determinism.import_hook import after_import
 from determinism.trace.schema import LOAD_OP, Meaning
@@ -204,20 +204,6 @@ def record_contents(recorder: Recorder, name: str, value: Any) -> None:
         state, layout = storages.look(tensor)
         if layout.fills_storage:
             state.record, state.output = record, position
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Everything in nested lists, tuples, mappings and plain objects, in order."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, type)):
-        yield from leaves(vars(value))
-    else:
-        yield value
 
 
 def _plain_digest(value: Any) -> bytes:

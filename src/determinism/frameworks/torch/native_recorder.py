@@ -20,9 +20,10 @@ from determinism.digest import digest_text
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
 from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, Looked, StorageTable, Stream
+from determinism.frameworks.torch.mode_recorder import ModeRecorder
 from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
-from determinism.frameworks.torch.recorder import ModeRecorder, Recorder, Threads
+from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import DEFAULT_RECORDER, RECORDER_VARIABLE, is_native_wanted

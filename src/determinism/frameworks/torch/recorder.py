@@ -1,4 +1,4 @@
-"""Turns every op into a record: a dispatch mode that runs the op and writes down what went in and what came out."""
+"""Turns every op into a record: writes down what went in and what came out, however it gets to know of the op."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from threading import get_ident
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.progress import Progress, ThreadProgress
 from determinism.frameworks.recording_guard import RecordingGuard
-from determinism.frameworks.torch import formula_nodes
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import (
     EXTERNAL,
@@ -28,7 +26,6 @@ from determinism.frameworks.torch.edges import (
     Stream,
     written_tensors,
 )
-from determinism.frameworks.torch.formula_nodes import FormulaNodes
 from determinism.frameworks.torch.modules import (
     NO_MODULE,
     NOWHERE,
@@ -39,16 +36,10 @@ from determinism.frameworks.torch.modules import (
     sequence_number,
 )
 from determinism.frameworks.torch.ops import (
-    HIGHER_ORDER,
     OPAQUE,
     OpTraits,
-    as_called,
     generator_of,
-    run_with_settings,
-    runner_of,
     state_digest,
-    traits_of,
-    unwrap_handler,
     value_text,
 )
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_strided, plain_parts
@@ -138,6 +129,22 @@ _frame = sys._getframe
 _BACKWARD = Phase.BACKWARD
 _FORWARD = Phase.FORWARD
 _OP = Role.OP
+
+
+class FormulaNodes(Protocol):
+    """Lets some nodes of the autograd graph run without a mode, see `mode_recorder.py`."""
+
+    has_any: bool
+    """Whether an op with such a backward has run."""
+
+    def ran_forward(self, traits: OpTraits, args: Any, looked: Looked, record: int, outputs: list[Any]) -> None:
+        """An op that may have such a backward ran."""
+
+    def saw(self, node: Any) -> None:
+        """An op of a node was recorded, so a mode was active."""
+
+    def run_backward(self, run: Any, roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a graph; each of its nodes that depends on modes runs without the recorder."""
 
 
 class RecordMaker(RecordingGuard):
@@ -325,47 +332,6 @@ class RecordMaker(RecordingGuard):
         self._links.age()
 
 
-_no_dispatch = torch._C._disabled_torch_dispatch_impl
-_dispatch_mode = torch._C._get_dispatch_mode
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
-_FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
-_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""The dtype of the tensor that stands for a Python number."""
-
-
-def _computes_no_values() -> bool:
-    """Whether ops make tensors without values now, because a compiler or an exporter looks at the program."""
-    return _dispatch_mode(_FAKE) is not None or _dispatch_mode(_FUNCTIONAL) is not None
-
-
-def _run(run: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        return run(*args, **kwargs)
-    except RuntimeError as error:
-        if not _lost_a_number(error):
-            raise
-    return run(*_with_tensors(func, args), **kwargs)
-
-
-def _lost_a_number(error: RuntimeError) -> bool:
-    """Whether an op refused a Python number that its schema wants as a tensor.
-
-    A tensor that stands for a number of the program, as graphs that were traced hold them, is handed to modes as that number.
-    Only some ops take it back.
-    """
-    text = str(error)
-    return "Expected a value of type 'Tensor' for argument" in text and "Unable to cast" in text
-
-
-def _with_tensors(func: Any, args: Any) -> list[Any]:
-    return [
-        torch.scalar_tensor(value, dtype=_NUMBERS[type(value)])
-        if type(value) in _NUMBERS and isinstance(argument.type, torch.TensorType)
-        else value
-        for value, argument in zip(args, func._schema.arguments, strict=False)
-    ]
-
-
 class Recorder(RecordMaker):
     """Records the ops of one thread, however it gets to know of them."""
 
@@ -462,103 +428,6 @@ class Recorder(RecordMaker):
         calls = self._calls
         module = calls[-1].link.module if calls else NO_MODULE
         self._links.add(sequence_number(), Link(-1, self.sites.stack(_frame(2), calls), module))
-
-
-class ModeRecorder(Recorder, TorchDispatchMode):
-    """Is told of ops as a dispatch mode."""
-
-    supports_higher_order_operators = True
-    _own_modes = 1
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""
-        return True
-
-    def begin(self, stream: Stream, **keywords: Any) -> None:
-        """Record into a stream from now on; see `RecordMaker.begin`."""
-        super().begin(stream, **keywords)
-        self.formula_nodes = FormulaNodes(self)
-
-    def install(self, threads: Threads) -> Undo:
-        """Let some backwards run without a mode; returns what ends that. A mode is entered thread by thread."""
-        return formula_nodes.install(threads)
-
-    def enter_thread(self) -> None:
-        """See the ops of the thread that calls this, from now on."""
-        _push_mode(self)
-
-    def leave_thread(self) -> None:
-        """See them no longer."""
-        _pop_mode()
-
-    def enter_process(self) -> None:
-        """See the ops of the main thread, which calls this, from now on."""
-        self.__enter__()
-
-    def leave_process(self) -> None:
-        """See them no longer."""
-        self.__exit__(None, None, None)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
-        for kind in types:
-            if kind.__torch_dispatch__ is not _no_dispatch:
-                # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
-                return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
-        if (not self.is_active or self._is_busy) and not self.is_ready():
-            return _run(func, func, args, kwargs)
-        has_dispatch_modes = num_dispatch_modes()
-        if has_dispatch_modes and _computes_no_values():
-            return func(*args, **kwargs)
-        traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
-        if traits.is_ignored:
-            return _run(run, func, args, kwargs)
-        if traits.is_view_or_copy:
-            if traits.is_view:
-                result = _run(run, func, args, kwargs)
-                if sequence_number() != self._links.last and get_ident() == self.thread:
-                    self._link_view()
-                return result
-            traits = as_called(traits, args, kwargs)
-        has_modes = has_dispatch_modes or num_function_modes()
-        try:
-            if has_modes:
-                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                    looked, generator = self._before(traits, func, args, kwargs)
-            else:
-                looked, generator = self._before(traits, func, args, kwargs)
-        except Exception as error:
-            self.failed(traits.name, error)
-            return _run(run, func, args, kwargs)
-        if traits.needs_settings:
-            result = run_with_settings(self.writer, func, args, kwargs)
-        else:
-            try:
-                result = run(*args, **kwargs)
-            except RuntimeError as error:
-                if not _lost_a_number(error):
-                    raise
-                result = run(*_with_tensors(func, args), **kwargs)
-        try:
-            if has_modes:
-                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                    self._after(traits, op, args, kwargs, looked, generator, result)
-            else:
-                self._after(traits, op, args, kwargs, looked, generator, result)
-        except Exception as error:
-            self.failed(traits.name, error)
-        return result
-
-    def _learn(self, func: Any) -> tuple[OpTraits, int, Any, Any]:
-        # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
-        traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
-        known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), runner_of(func), func)
-        return known
-
-
-unwrap_handler(ModeRecorder)
 
 
 # The edges of a thread other than the main one: what another thread wrote is known by its digest only.

@@ -32,6 +32,7 @@ from determinism.frameworks.torch.hooks import (
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
+from determinism.frameworks.torch.tensor_bytes import leaves
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.unrecorded_threads import note_earlier_threads
 from determinism.process_name import world_size
@@ -283,7 +284,7 @@ class Session(AdapterSession):
         recorder.writer.boundary()
 
     def _tensors_in(self, value: Any) -> list[Any]:
-        return [leaf for leaf in hooks.leaves(value) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
     def _record_returned(self, tensors: Sequence[Any]) -> None:
         self.recorder.event(Role.ESCAPE, "determinism::return", tensors, values=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from determinism.digest import digest_bytes, digest_many
@@ -164,3 +165,17 @@ def _digest_parts(tensor: torch.Tensor) -> bytes:
     else:
         raise TypeError(f"tensors of layout {tensor.layout} have no known parts")
     return digest_many([digest_tensor(part) for part in parts])
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything in nested lists, tuples, mappings and plain objects, in order."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, type)):
+        yield from leaves(vars(value))
+    else:
+        yield value

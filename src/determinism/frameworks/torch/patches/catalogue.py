@@ -19,10 +19,8 @@ from determinism.frameworks.torch.patches import (
     map_loss,
     max_pooling,
     padding,
-    putting,
     quantized_resizing,
     reducing_writes,
-    running_sums,
     selection,
     unpooling,
 )
@@ -41,12 +39,10 @@ PATCHES = (
     *map_loss.PATCHES,
     *ctc.PATCHES,
     *embedding_bags.PATCHES,
-    *putting.PATCHES,
     *indexed_writes.PATCHES,
     *reducing_writes.PATCHES,
     *counting.PATCHES,
     *selection.PATCHES,
-    *running_sums.PATCHES,
     *quantized_resizing.PATCHES,
 )
 

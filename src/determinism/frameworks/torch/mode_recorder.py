@@ -1,4 +1,4 @@
-"""Lets the backward of some ops take the formula that it has without a mode.
+"""Records as a dispatch mode, and lets the backward of some ops take the formula that it has without a mode.
 
 The nodes of the autograd graph that ask for modes are known (`formulas.py`). While such a node runs, the recorder is off
 the stack of modes. So the program keeps its bits, and the node becomes one record: what it was given, what the forward
@@ -10,22 +10,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from determinism.frameworks.torch.edges import EXTERNAL, Looked
+from determinism.frameworks.torch.edges import EXTERNAL, Looked, Stream
 from determinism.frameworks.torch.modules import sequence_number
-from determinism.frameworks.torch.ops import HIGHER_ORDER, OpTraits, formulas_of
+from determinism.frameworks.torch.ops import (
+    HIGHER_ORDER,
+    OpTraits,
+    as_called,
+    formulas_of,
+    run_with_settings,
+    runner_of,
+    traits_of,
+    unwrap_handler,
+)
+from determinism.frameworks.torch.recorder import (
+    Recorder,
+    RecordMaker,
+    Threads,
+    num_dispatch_modes,
+    num_function_modes,
+)
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.types import Role
 
-if TYPE_CHECKING:
-    from determinism.frameworks.torch.recorder import RecordMaker, Threads
+_no_dispatch = torch._C._disabled_torch_dispatch_impl
+_dispatch_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""The dtype of the tensor that stands for a Python number."""
+
 
 _MOST_REMEMBERED = 20_000
-_num_modes = torch._C._len_torch_dispatch_stack
 _mode_at = torch._C._get_dispatch_stack_at
 _forward_mode = torch.autograd.forward_ad
 _default_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -196,7 +216,7 @@ class _Turn:
 
     def _before(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         recorder = self._recorder
-        if _num_modes() != 1 or _mode_at(0) is not recorder or _functorch_is_active():
+        if num_dispatch_modes() != 1 or _mode_at(0) is not recorder or _functorch_is_active():
             # The formula is another one without us, too.
             return
         self._looked = recorder.quietly(self._look, gradients)
@@ -243,5 +263,138 @@ class _Turn:
         for handle in self._handles:
             handle.remove()
         # The engine itself puts back the modes that it began with; a version that does not would end the recording.
-        if self._mode is not None and self._thread == get_ident() and not _num_modes():
+        if self._mode is not None and self._thread == get_ident() and not num_dispatch_modes():
             self._put_back()
+
+
+# The mode itself.
+
+
+def _computes_no_values() -> bool:
+    """Whether ops make tensors without values now, because a compiler or an exporter looks at the program."""
+    return _dispatch_mode(_FAKE) is not None or _dispatch_mode(_FUNCTIONAL) is not None
+
+
+def _run(run: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return run(*args, **kwargs)
+    except RuntimeError as error:
+        if not _lost_a_number(error):
+            raise
+    return run(*_with_tensors(func, args), **kwargs)
+
+
+def _lost_a_number(error: RuntimeError) -> bool:
+    """Whether an op refused a Python number that its schema wants as a tensor.
+
+    A tensor that stands for a number of the program, as graphs that were traced hold them, is handed to modes as that number.
+    Only some ops take it back.
+    """
+    text = str(error)
+    return "Expected a value of type 'Tensor' for argument" in text and "Unable to cast" in text
+
+
+def _with_tensors(func: Any, args: Any) -> list[Any]:
+    return [
+        torch.scalar_tensor(value, dtype=_NUMBERS[type(value)])
+        if type(value) in _NUMBERS and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, func._schema.arguments, strict=False)
+    ]
+
+
+class ModeRecorder(Recorder, TorchDispatchMode):
+    """Is told of ops as a dispatch mode."""
+
+    supports_higher_order_operators = True
+    _own_modes = 1
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""
+        return True
+
+    def begin(self, stream: Stream, **keywords: Any) -> None:
+        """Record into a stream from now on; see `RecordMaker.begin`."""
+        super().begin(stream, **keywords)
+        self.formula_nodes = FormulaNodes(self)
+
+    def install(self, threads: Threads) -> Undo:
+        """Let some backwards run without a mode; returns what ends that. A mode is entered thread by thread."""
+        return install(threads)
+
+    def enter_thread(self) -> None:
+        """See the ops of the thread that calls this, from now on."""
+        _push_mode(self)
+
+    def leave_thread(self) -> None:
+        """See them no longer."""
+        _pop_mode()
+
+    def enter_process(self) -> None:
+        """See the ops of the main thread, which calls this, from now on."""
+        self.__enter__()
+
+    def leave_process(self) -> None:
+        """See them no longer."""
+        self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        for kind in types:
+            if kind.__torch_dispatch__ is not _no_dispatch:
+                # Wrapper subclasses come again as their inner tensors; tensors of a compiler hold no values.
+                return func(*args, **kwargs) if kind.__module__.startswith("torch._subclasses.") else NotImplemented
+        if (not self.is_active or self._is_busy) and not self.is_ready():
+            return _run(func, func, args, kwargs)
+        has_dispatch_modes = num_dispatch_modes()
+        if has_dispatch_modes and _computes_no_values():
+            return func(*args, **kwargs)
+        traits, op, run, _ = self._known.get(id(func)) or self._learn(func)
+        if traits.is_ignored:
+            return _run(run, func, args, kwargs)
+        if traits.is_view_or_copy:
+            if traits.is_view:
+                result = _run(run, func, args, kwargs)
+                if sequence_number() != self._links.last and get_ident() == self.thread:
+                    self._link_view()
+                return result
+            traits = as_called(traits, args, kwargs)
+        has_modes = has_dispatch_modes or num_function_modes()
+        try:
+            if has_modes:
+                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                    looked, generator = self._before(traits, func, args, kwargs)
+            else:
+                looked, generator = self._before(traits, func, args, kwargs)
+        except Exception as error:
+            self.failed(traits.name, error)
+            return _run(run, func, args, kwargs)
+        if traits.needs_settings:
+            result = run_with_settings(self.writer, func, args, kwargs)
+        else:
+            try:
+                result = run(*args, **kwargs)
+            except RuntimeError as error:
+                if not _lost_a_number(error):
+                    raise
+                result = run(*_with_tensors(func, args), **kwargs)
+        try:
+            if has_modes:
+                with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                    self._after(traits, op, args, kwargs, looked, generator, result)
+            else:
+                self._after(traits, op, args, kwargs, looked, generator, result)
+        except Exception as error:
+            self.failed(traits.name, error)
+        return result
+
+    def _learn(self, func: Any) -> tuple[OpTraits, int, Any, Any]:
+        # A higher-order operator (cond, flex_attention) has no schema; its inner ops are recorded.
+        traits = traits_of(func) if hasattr(func, "_schema") else HIGHER_ORDER
+        known = self._known[id(func)] = (traits, self.stream.op_number(traits.name), runner_of(func), func)
+        return known
+
+
+unwrap_handler(ModeRecorder)

@@ -1,7 +1,7 @@
 """Finds out which formulas PyTorch replaces while a program is recorded; run as a module.
 
 Each sample of PyTorch's own test suite, and some that it lacks, runs plainly, under a dispatch mode that does nothing,
-and under the recorder. `python -m determinism.tools.formula_audit` prints what differs; with `--write` it becomes the
+and under the recorder. `python -m tools.formula_audit` prints what differs; with `--write` it becomes the
 data that the recorder uses for this version of PyTorch.
 """
 
@@ -28,11 +28,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 import determinism
 from determinism.audit.torch import database
-from determinism.frameworks.torch.formula_nodes import nodes_below
+from determinism.frameworks.torch.mode_recorder import nodes_below
 from determinism.frameworks.torch.ops import AUTOCAST, BLIND_SPOT, CONJUGATION, DATA, run_restoring
 from determinism.frameworks.wrapping import wrap
-from determinism.tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 from determinism.trace.writer import ProcessWriter
+from tools.formula_cases import Case, Outcome, cases_of, differing, made_cases, observe
 
 # Which ops ran, as the profiler saw them: it sees those that no mode sees, and sees them without a mode, too.
 
@@ -413,7 +413,7 @@ def _is_plain(case: Case, plain: Outcome, shielded: _Shielded) -> bool:
 
 _HEAD = """\
 # What PyTorch computes otherwise while a dispatch mode is active, by version.
-# Written by `python -m determinism.tools.formula_audit --write`.
+# Written by `python -m tools.formula_audit --write`.
 # node: autograd nodes that take another formula; the recorder leaves the stack of modes while they run.
 # conjugation_inside, autocast_inside: ops whose own ops miss these; the recorder restores them.
 # composite: ops that choose other ops. forward_mode: ops whose forward-mode derivative takes another formula.
@@ -458,7 +458,7 @@ def _written(audit: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Runs the audit and prints what it found: `python -m determinism.tools.formula_audit`.
+# Runs the audit and prints what it found: `python -m tools.formula_audit`.
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
@@ -494,7 +494,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m determinism.tools.formula_audit", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.formula_audit", description=__doc__)
     parser.add_argument("ops", nargs="*", help="names of ops, as PyTorch's test suite has them; all without any")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float64", "complex64", "int64", "bfloat16"])
     parser.add_argument("--samples", type=int, default=6, help="the most samples per op and dtype")

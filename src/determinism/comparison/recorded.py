@@ -1,0 +1,276 @@
+"""What runs say of themselves, beside their records: whether they were recorded alike and whole, how they ended, what they ran on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from determinism.comparison.fingerprints import stream_of
+from determinism.comparison.result import BlindSpot, Recorded, RunSummary, Trouble
+from determinism.environment import EnvironmentDifference, weight_of
+from determinism.errors import UsageError
+from determinism.trace.opening import part_names
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import END_OP, Table
+from determinism.types import Stream
+
+
+def require_comparable(traces: Sequence[Trace]) -> None:
+    """Refuse runs that were recorded in different ways.
+
+    Args:
+        traces: Two or more runs.
+
+    Raises:
+        UsageError: Their parts, levels, steps or digests differ.
+        TraceError: A trace cannot be read.
+    """
+    _check_parts(traces)
+    _check_levels(traces)
+    _check_steps(traces)
+    _check_digests(traces)
+
+
+def _check_parts(traces: Sequence[Trace]) -> None:
+    """Runs that were recorded in parts have the same ones: a part that somebody forgot is no difference between runs."""
+    parts = [part_names(trace.folder) for trace in traces]
+    for number, names in enumerate(parts[1:], start=2):
+        if names != parts[0]:
+            texts = [f"run {at} has {_few(found)}" for at, found in ((1, parts[0]), (number, names))]
+            raise UsageError(
+                "parts-differ",
+                f"The runs were recorded in different parts: {' and '.join(texts)}. So processes of one run have no partner in "
+                "the other. Record both with the same names for --part, and compare when all parts are there.",
+            )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The parts of a run in words; the first ones where they are many."""
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{len(names)} part{'' if len(names) == 1 else 's'} ({shown})" if names else "no parts"
+
+
+def _check_levels(traces: Sequence[Trace]) -> None:
+    levels = [sorted({str(p.description.get("level")) for p in trace.processes}) for trace in traces]
+    for level in levels[1:]:
+        if level and levels[0] and level != levels[0]:
+            raise UsageError(
+                "levels-differ",
+                f"The runs were recorded at different levels ({', '.join(levels[0])} and {', '.join(level)}), so their "
+                "records cannot be compared. Record both with the same --level.",
+            )
+
+
+def _check_steps(traces: Sequence[Trace]) -> None:
+    asked = [trace.manifest.get("steps") for trace in traces]
+    if len(set(asked)) > 1:
+        texts = ["all steps" if steps is None else f"--steps {steps}" for steps in asked]
+        raise UsageError(
+            "steps-differ",
+            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
+            "was told to leave out. Record both with the same --steps.",
+        )
+
+
+def _check_digests(traces: Sequence[Trace]) -> None:
+    """Each sort of device has one digest in all runs: the same bytes have others by another algorithm."""
+    known: dict[str, str] = {}
+    for trace in traces:
+        for process in trace.processes:
+            for device, algorithm in (process.description.get("device_digests") or {}).items():
+                if known.setdefault(device, algorithm) != algorithm:
+                    raise UsageError(
+                        "digests-differ",
+                        f"Tensors on {device} were digested in two ways in these runs ({known[device]} and {algorithm}), so that "
+                        "equal tensors would seem different. Record both with the same version, and with Triton in both or in "
+                        "neither.",
+                    )
+
+
+INTERRUPT = "interrupt"
+"""What a manifest says has stopped a run that the user ended."""
+FAIL_FAST = "fail-fast"
+"""What a manifest says has stopped a run that had shown a difference."""
+TIME_LIMIT = "time-limit"
+"""What a manifest says has stopped a run, such as one of an experiment, that took longer than it was given."""
+STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)
+
+
+def num_records(process: ProcessTrace) -> int:
+    """How many records there are, without the one that says that the process ended."""
+    ops = process.names.texts(Table.OP)
+    count, last = 0, -1
+    for chunk in process.chunks():
+        count, last = count + chunk.rows, int(chunk.columns["op"][-1])
+    return count - (last >= 0 and ops[last] == END_OP)
+
+
+def cut_reasons(trace: Trace) -> list[str]:
+    """Why records of a run are missing: identifiers of troubles; known when the run was read."""
+    found = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
+    if any(process.truncated for process in trace.processes):
+        found.append("trace-truncated")
+    if trace.missing_processes:
+        found.append("process-missing")
+    if trace.manifest.get("stopped_by") == INTERRUPT:
+        found.append("interrupted")
+    elif trace.manifest.get("stopped_by") in STOPPED_BY_US:
+        found.append(str(trace.manifest["stopped_by"]))
+    elif not trace.manifest.get("complete"):
+        found.append("run-unfinished")
+    return found
+
+
+def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Iterator[Trouble]:
+    """What is said of runs whose recording was cut off.
+
+    Args:
+        traces: The runs.
+        reasons: What `cut_reasons` gave for each.
+    """
+    for reason in sorted({reason for found in reasons for reason in found}):
+        concerned = [number for number, found in enumerate(reasons, start=1) if reason in found]
+        runs = f"run {concerned[0]}" if len(concerned) == 1 else f"runs {' and '.join(map(str, concerned))}"
+        trace = traces[concerned[0] - 1]
+        records = sum(num_records(process) for process in trace.processes)
+        missing = trace.missing_processes
+        lacks = ", ".join(map(repr, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        texts = {"runs": runs, "records": f"{records:,}", "folder": trace.folder, "missing": lacks}
+        yield Trouble(reason, _CUT_MESSAGES[reason].format(**texts))
+
+
+_CUT_MESSAGES = {
+    "max-disk": "The trace of {runs} reached --max-disk after {records} records, and what came after was not recorded. What "
+    "was recorded is equal. Give more room, or record less with --steps or --level.",
+    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and what came after "
+    "was not recorded. What was recorded is equal. Make room, or give another place with --output.",
+    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, and yet what was recorded up to there is equal. "
+    "Make the run again without it.",
+    "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
+    "run again.",
+    "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "
+    "{records} records that are there are equal. Make the run again.",
+    "time-limit": "{runs} took longer than it was given and was stopped after {records} records. What was recorded up to "
+    "there is equal. Make the run again.",
+    "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their folders were "
+    "removed or emptied, or were not copied. The {records} records that are there are equal. Copy the trace again, or make "
+    "the run again.",
+    "trace-truncated": "The trace of {runs} ({folder}) breaks off after {records} records although more were written: its "
+    "files are cut or damaged. What can be read is equal. Copy it again, or make the run again.",
+}
+
+
+_NUMBERED = re.compile(r"(?P<among>.*\b(?P<word>rank|task)-)(?P<number>\d+)")
+
+
+_MOST_RANGES = 8
+
+
+def missing_ranks(trace: Trace) -> Iterator[BlindSpot]:
+    """One for each group of ranks that is not whole, as far as those that did record know how many there are."""
+    found: dict[tuple[str, str], set[int]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for process in trace.processes:
+        numbered = _NUMBERED.fullmatch(process.key)
+        if numbered is None:
+            continue
+        group = numbered["among"], numbered["word"]
+        found.setdefault(group, set()).add(int(numbered["number"]))
+        sizes[group] = max(sizes.get(group, 0), process.description.get("world_size") or 0)
+    for group, numbers in found.items():
+        missing = sorted(set(range(sizes[group])) - numbers)
+        if missing:
+            word = group[1]
+            reason = (
+                f"{sizes[group]:,} {word}s were started, and these recorded nothing here; where they are on another machine, "
+                "record there too, each machine with --part"
+            )
+            yield BlindSpot(
+                "ranks-missing", f"{word}{'s' * (len(missing) > 1)} {_ranges(missing)}", reason, len(missing)
+            )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order as text: `1, 4 to 7`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:_MOST_RANGES]]
+    return ", ".join(texts) + (" and more" if len(ranges) > _MOST_RANGES else "")
+
+
+_MAY_LACK = ("variable ", "package ", "gpu ")
+"""What one run may have and another lack. Other facts are always recorded, if not by every version."""
+
+
+def environment_differences(one: Trace, other: Trace) -> list[EnvironmentDifference]:
+    """What differs between what two runs ran on, what decides most about numbers first."""
+    first, second = (facts_of(trace) for trace in (one, other))
+    names = [
+        name
+        for name in first.keys() | second.keys()
+        if first.get(name) != second.get(name) and (name.startswith(_MAY_LACK) or (name in first and name in second))
+    ]
+    return [(name, first.get(name, "not set"), second.get(name, "not set")) for name in sorted(names, key=weight_of)]
+
+
+def facts_of(trace: Trace) -> dict[str, str]:
+    """Name and value of what the first process of a run ran on."""
+    if not trace.processes:
+        return {}
+    description = trace.processes[0].description
+    return {**(description.get("environment") or {}), **(description.get("settings") or {})}
+
+
+def summary_of(trace: Trace) -> RunSummary:
+    """How one run went."""
+    manifest = trace.manifest
+    return RunSummary(
+        command=[str(part) for part in manifest.get("command") or []],
+        exit_status=manifest.get("exit_status"),
+        stopped_by=manifest.get("stopped_by") or _stopped_by(trace),
+        seconds=float(manifest.get("seconds") or 0.0),
+        trace=str(trace.folder),
+    )
+
+
+def _stopped_by(trace: Trace) -> str | None:
+    return next((process.stopped_by for process in trace.processes if process.stopped_by is not None), None)
+
+
+def recorded_by(traces: Sequence[Trace]) -> Recorded:
+    """How much was recorded: records and steps of the first run, blind spots of all."""
+    processes = traces[0].processes
+    frameworks = {str(process.description.get("framework", "torch")) for trace in traces for process in trace.processes}
+    extents = [process.extent for process in processes]
+    steps = max((steps for _, steps in extents), default=0)
+    steps_by = next((process.steps_by for process in processes if process.steps_by), None)
+    spots: dict[tuple[str, str, str], int] = {}
+    for trace in traces:
+        for described in (trace.manifest, *(process.description for process in trace.processes)):
+            for key, count in _blind_spots(described):
+                spots[key] = max(spots.get(key, 0), count)
+        for spot in missing_ranks(trace):
+            spots[spot.identifier, spot.what, spot.reason] = spot.count
+    return Recorded(
+        records=sum(records for records, _ in extents),
+        steps=steps,
+        steps_by=steps_by or ("batches" if steps else None),
+        processes=sum(stream_of(process) is not Stream.THREADS for process in processes),
+        blind_spots=tuple(BlindSpot(*key, count) for key, count in spots.items()),
+        frameworks=frozenset(frameworks or {"torch"}),
+        recorders=sorted(_recorders(traces)),
+    )
+
+
+def _recorders(traces: Sequence[Trace]) -> set[tuple[str, str]]:
+    described = [process.description for trace in traces for process in trace.processes]
+    return {(str(one["recorder"]), str(one.get("recorder_reason") or "")) for one in described if one.get("recorder")}
+
+
+def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], int]]:
+    return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]

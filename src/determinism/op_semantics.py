@@ -1,0 +1,236 @@
+"""What ops do, as far as comparing runs depends on it: the one place that knows ops of frameworks by their names.
+
+An adapter writes it into the trace beside the name of the op; whoever reads a trace knows an op by what the trace says of it.
+"""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+from functools import lru_cache
+from typing import Self
+
+
+class OpSemantics(Flag):
+    """What an op does, as far as comparing and diagnosing depends on it."""
+
+    NONE = 0
+    COPIES = auto()
+    """It only moves values, so equal results mean equal inputs."""
+    COPIES_INTO = auto()
+    """It copies into a tensor that is there."""
+    IN_PLACE = auto()
+    """It changes one of its arguments."""
+    CHOOSES_ELEMENTS = auto()
+    """It writes only the elements that its arguments choose, and leaves the others of the view as they are."""
+    TAKES_EACH_BY_ITSELF = auto()
+    """It does the same to each of several tensors, of which none has a part in what becomes of the others."""
+    REBINDS_STORAGE = auto()
+    """It lets a tensor look at another storage, and computes nothing."""
+    LEAVES_UNWRITTEN = auto()
+    """It gives memory that nobody has written."""
+    COLLECTIVE = auto()
+    """It exchanges tensors with other processes; its outputs may not be there yet when it returns."""
+    SENDS = auto()
+    """Other processes get what it read."""
+    ONLY_RECEIVES = auto()
+    """It is given tensors only to fill them."""
+    RECEIVES_FROM_ANY = auto()
+    """It takes what whichever process sent first."""
+    MOVES_ROWS = auto()
+    """It may move values from one row of a batch to another, or number rows by where they lie."""
+    TAKES_STATISTICS = auto()
+    """It normalises with statistics of the whole batch, unless it is told to use kept ones."""
+    GATHERS = auto()
+    """It takes elements out of a tensor, as samples are out of the data, or puts tensors together."""
+    READS_NUMBER = auto()
+    """It gives the value of a tensor to the program as a number."""
+    ADDS_TO_GRADIENT = auto()
+    """It is how backward adds to a gradient that is there."""
+    KEEPS_GRADIENT = auto()
+    """It may be how backward keeps a gradient that is the first one."""
+    CLEARS = auto()
+    """It sets all elements to zero."""
+    CLEARS_BY_ZERO = auto()
+    """It does where its last argument is zero."""
+    SCALES_GRADIENTS = auto()
+    """A gradient scaler uses it."""
+    UPDATES_SCALE = auto()
+    """A gradient scaler makes its next scale with it."""
+    SEEDS_LOADER = auto()
+    """An iterator over a data loader draws its seed with it."""
+    TAKES_ELEMENT = auto()
+    """It takes an element out of a data pipeline."""
+    COMPILED_PROGRAM = auto()
+    """It stands for a whole compiled program, not for one op of it."""
+    NOT_ONE_OP = auto()
+    """It stands for something else than one op, which cannot be run again by itself."""
+
+
+class Op(str):
+    """An op: its name, and what the trace that names it says that it does."""
+
+    semantics: OpSemantics
+
+    def __new__(cls, name: str, semantics: OpSemantics) -> Self:
+        """Make one.
+
+        Args:
+            name: As records have it, such as `aten::add.Tensor`.
+            semantics: What it does.
+        """
+        op = super().__new__(cls, name)
+        op.semantics = semantics
+        return op
+
+
+def text_of(semantics: OpSemantics) -> str:
+    """What stands in a trace for what an op does: words with blanks between, none for nothing in particular."""
+    return " ".join(str(meaning.name).lower() for meaning in semantics)
+
+
+_BY_WORD = {str(meaning.name).lower(): meaning for meaning in OpSemantics}
+
+
+@lru_cache(maxsize=256)
+def semantics_from(text: str) -> OpSemantics:
+    """Read what `text_of` gave.
+
+    Raises:
+        ValueError: A word is none of these.
+    """
+    semantics = OpSemantics.NONE
+    for word in text.split():
+        if word not in _BY_WORD:
+            raise ValueError(text)
+        semantics |= _BY_WORD[word]
+    return semantics
+
+
+# What ops do, by their names: adapters write it into the trace. Traces of the first format do not have it, and it is told from the names
+# that they hold.
+
+
+def _of(namespace: str, names: str) -> frozenset[str]:
+    return frozenset(f"{namespace}::{name}" for name in names.split())
+
+
+_ALL_OVERLOADS = (
+    (
+        OpSemantics.COPIES,
+        _of("aten", "clone _to_copy copy_ contiguous cat stack _foreach_copy_ lift_fresh lift_fresh_copy")
+        | {"determinism::batch"},
+    ),
+    (OpSemantics.COPIES_INTO, _of("aten", "copy_")),
+    (
+        OpSemantics.CHOOSES_ELEMENTS,
+        _of(
+            "aten",
+            "index_put_ _index_put_impl_ index_copy_ index_fill_ masked_fill_ masked_scatter_ scatter_ put_ "
+            "fill_diagonal_ triu_ tril_",
+        ),
+    ),
+    (OpSemantics.REBINDS_STORAGE, _of("aten", "set_")),
+    (
+        OpSemantics.LEAVES_UNWRITTEN,
+        _of("aten", "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided"),
+    ),
+    (
+        OpSemantics.MOVES_ROWS,
+        _of(
+            "aten",
+            "index index_select index_put index_put_ _index_put_impl_ index_copy index_copy_ index_fill index_fill_ "
+            "index_add index_add_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce take put put_ "
+            "sort argsort topk kthvalue unique_consecutive _unique2 searchsorted bucketize nonzero "
+            "masked_select masked_scatter masked_scatter_ cat stack repeat repeat_interleave roll flip rot90 "
+            "constant_pad_nd tril triu tril_ triu_ diag_embed cumsum cumsum_ cumprod cummax cummin logcumsumexp "
+            "_pack_padded_sequence slice_scatter select_scatter slice_backward im2col col2im",
+        ),
+    ),
+    (
+        OpSemantics.TAKES_STATISTICS,
+        _of(
+            "aten",
+            "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
+            "_native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional batch_norm",
+        ),
+    ),
+    (OpSemantics.GATHERS, _of("aten", "index index_select gather take stack cat slice_copy")),
+    (OpSemantics.READS_NUMBER, _of("aten", "_local_scalar_dense")),
+    (
+        OpSemantics.KEEPS_GRADIENT,
+        _of("aten", "clone copy_ _to_copy detach empty_strided new_empty_strided empty_like contiguous"),
+    ),
+    (OpSemantics.UPDATES_SCALE, _of("aten", "_amp_update_scale_")),
+    (
+        OpSemantics.SCALES_GRADIENTS,
+        _of("aten", "_amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_"),
+    ),
+)
+"""By the name without its overload."""
+
+
+_ONE_OVERLOAD = (
+    (OpSemantics.ADDS_TO_GRADIENT, _of("aten", "add_.Tensor")),
+    (OpSemantics.CLEARS, _of("aten", "zero_ _foreach_zero_")),
+    (OpSemantics.CLEARS_BY_ZERO, _of("aten", "fill_.Scalar mul_.Tensor mul_.Scalar _foreach_mul_.Scalar")),
+    (OpSemantics.SEEDS_LOADER, _of("aten", "random_")),
+)
+"""By the whole name."""
+
+
+_BEGINNINGS = (
+    (OpSemantics.TAKES_EACH_BY_ITSELF, ("aten::_foreach_",)),
+    (OpSemantics.COLLECTIVE, ("c10d::", "_c10d_functional::")),
+    (OpSemantics.TAKES_ELEMENT, ("tf::IteratorGetNext", "tf::OptionalGetValue")),
+    (OpSemantics.COMPILED_PROGRAM, ("jax::",)),
+    (OpSemantics.NOT_ONE_OP, ("determinism::", "inductor::", "autograd::")),
+)
+
+
+_RECEIVES = frozenset({"recv_", "recv_any_source_", "irecv"})
+
+
+_SENDS_NOTHING = _RECEIVES | {"wait_tensor", "barrier", "monitored_barrier_"}
+
+
+@lru_cache(maxsize=4096)
+def semantics_of(op: str) -> OpSemantics:
+    """What an op does.
+
+    Args:
+        op: Its name as records have it, such as `aten::add.Tensor`.
+    """
+    qualified = op.partition(".")[0]
+    base = qualified.partition("::")[2]
+    semantics = OpSemantics.NONE
+    for meaning, names in _ALL_OVERLOADS:
+        if qualified in names:
+            semantics |= meaning
+    for meaning, names in _ONE_OVERLOAD:
+        if op in names:
+            semantics |= meaning
+    for meaning, beginnings in _BEGINNINGS:
+        if op.startswith(beginnings):
+            semantics |= meaning
+    if qualified.endswith("_"):
+        semantics |= OpSemantics.IN_PLACE
+    if OpSemantics.COLLECTIVE in semantics:
+        if base not in _SENDS_NOTHING:
+            semantics |= OpSemantics.SENDS
+        if base in _RECEIVES:
+            semantics |= OpSemantics.ONLY_RECEIVES
+        if base == "recv_any_source_":
+            semantics |= OpSemantics.RECEIVES_FROM_ANY
+    return semantics
+
+
+_FRAMEWORKS = {"tf": "tensorflow", "keras": "tensorflow", "jax": "jax"}
+
+
+def framework_of(op: str) -> str:
+    """The framework that an op belongs to, by its namespace.
+
+    Args:
+        op: Its name as records have it.
+    """
+    return _FRAMEWORKS.get(op.partition("::")[0], "torch")

@@ -1,0 +1,228 @@
+"""What the run that was not stopped and the one that went on held, drew and were given, looked up in whole processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.records import Entry, entry_of
+from determinism.op_semantics import OpSemantics
+from determinism.trace.chunks import Array, Chunk, cut
+from determinism.trace.chunks import join as joined
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import END_OP, LOAD_OP, STEP_OP, Table
+from determinism.trace.views import TraceSuffix
+from determinism.types import NO_DIGEST, Role
+
+
+def of_step(process: ProcessTrace, step: int, start: int = 0) -> Chunk | None:
+    """The records of one step; None if there are none.
+
+    Args:
+        process: Whose.
+        step: Its number.
+        start: The first record that counts.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    parts = []
+    for chunk in process.chunks():
+        rows: Array = np.flatnonzero((chunk.columns["step"] == step) & (chunk.numbers >= start))
+        if len(rows):
+            parts.append(cut(chunk, int(rows[0]), int(rows[-1]) + 1))
+    return joined(parts) if parts else None
+
+
+@dataclass(frozen=True)
+class HeldAt:
+    """What was held at the end of one step."""
+
+    digests: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """By kind and name; what was not digested is missing."""
+    makers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The record that wrote it last, -1 if none is known; by kind and name likewise."""
+    generators: tuple[bytes, ...] = ()
+    """States of the generators, in the order in which they are recorded: the framework's, Python's, NumPy's."""
+
+
+def held_at_ends(process: ProcessTrace, *, first: int, last: int) -> dict[int, HeldAt]:
+    """What was held at the end of each of some steps.
+
+    Args:
+        process: Recorded at the level `op`.
+        first: The first of the steps.
+        last: The last of them.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    ops = process.names.texts(Table.OP)
+    step_op = ops.index(STEP_OP) if STEP_OP in ops else -1
+    places: list[tuple[Chunk, int]] = []
+    for chunk in process.chunks():
+        steps = chunk.columns["step"]
+        rows = np.flatnonzero((chunk.columns["op"] == step_op) & (steps >= first) & (steps <= last))
+        places += [(chunk, int(row)) for row in rows]
+    return {int(chunk.columns["step"][row]): _held(process, chunk, row) for chunk, row in places}
+
+
+def states_at_end(process: ProcessTrace) -> tuple[bytes, ...]:
+    """States of the generators when the process ended; empty if it was killed.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    ops = process.names.texts(Table.OP)
+    end = ops.index(END_OP) if END_OP in ops else -1
+    found: tuple[bytes, ...] = ()
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["op"] == end):
+            generators = chunk.children["generators"]
+            states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
+            found = tuple(state.tobytes() for state in states)
+    return found
+
+
+def _held(process: ProcessTrace, chunk: Chunk, row: int) -> HeldAt:
+    one = entry_of(process, chunk, row)
+    names = json.loads(one.arguments) if one.arguments.startswith("[[") else []
+    digests, makers = {}, {}
+    for (kind, name), held in zip(names, one.inputs, strict=False):
+        digest = held.digest
+        if held.producer >= 0:
+            made = entry_of(process, *process.record(held.producer)).outputs
+            digest = made[held.output].digest if held.output < len(made) else None
+        if digest is not None and digest != NO_DIGEST:
+            digests[kind, name], makers[kind, name] = digest, held.producer
+    generators = chunk.children["generators"]
+    states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
+    return HeldAt(digests, makers, tuple(state.tobytes() for state in states))
+
+
+@dataclass(frozen=True)
+class ResumedProcess:
+    """One process of the three runs, and how its resumed part compares."""
+
+    full: ProcessTrace
+    first: ProcessTrace
+    resumed: ProcessTrace
+    steps_before: int
+    """How many steps the first run made."""
+    result: ProcessComparison
+    parts: tuple[TraceSuffix, TraceSuffix] | None
+    """What was compared; None if no step is left to compare."""
+    steps: int
+    """How many steps were compared."""
+    first_departs: ProcessComparison | None
+    """How the first run compares with the full one, where it is not the same up to the checkpoint."""
+
+
+def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) -> set[bytes]:
+    """What records read or gave; or what was loaded from files, which does not mean that it was taken up."""
+    ops = process.names.texts(Table.OP)
+    load = ops.index(LOAD_OP) if LOAD_OP in ops else -1
+    found: set[bytes] = set()
+    for chunk in process.chunks():
+        rows = int((chunk.columns["step"] <= upto_step).sum())
+        is_wanted = (chunk.columns["op"] == load) == of_loads
+        for place in ("outputs", "input_digests"):
+            children = chunk.children[place]
+            owner = np.repeat(np.arange(chunk.rows), np.diff(children.starts))
+            wanted = children.columns["digest"][is_wanted[owner] & (owner < rows)]
+            found.update(row.tobytes() for row in wanted)
+        if rows < chunk.rows:
+            break
+    return found
+
+
+def drawn_from(process: ProcessTrace, upto_step: int) -> list[bytes]:
+    """The states of generators from which ops drew, in order."""
+    found: list[bytes] = []
+    for chunk in process.chunks():
+        generators = chunk.children["generators"]
+        owner = np.repeat(np.arange(chunk.rows), np.diff(generators.starts))
+        is_wanted = (chunk.columns["role"] == Role.OP) & (chunk.columns["step"] <= upto_step)
+        found += [row.tobytes() for row in generators.columns["digest"][is_wanted[owner]]]
+    return found
+
+
+def seeds_of_epoch(process: ProcessTrace, step: int) -> set[bytes]:
+    """The states of generators from which a data loader drew its seeds in a step, before its first batch there."""
+    chunk = of_step(process, step)
+    if chunk is None:
+        return set()
+    seeds = process.names.ops_that(OpSemantics.SEEDS_LOADER)
+    batches = np.flatnonzero(chunk.columns["role"] == Role.BATCH)
+    rows = np.flatnonzero(np.isin(chunk.columns["op"], seeds))
+    generators = chunk.children["generators"]
+    return {
+        generators.columns["digest"][at].tobytes()
+        for row in (rows[rows < batches[0]] if len(batches) else rows)
+        for at in range(int(generators.starts[row]), int(generators.starts[row + 1]))
+    }
+
+
+def batches_of(process: ProcessTrace) -> set[tuple[bytes, ...]]:
+    """The digests of each batch that a data loader gave."""
+    found = set()
+    for chunk in process.chunks():
+        for row in np.flatnonzero(chunk.columns["role"] == Role.BATCH):
+            found.add(tuple(output.digest for output in entry_of(process, chunk, int(row)).outputs))
+    return found
+
+
+def gathered(process: ProcessTrace) -> set[bytes]:
+    """The digests of what was taken out of other tensors, as samples are out of the data."""
+    ops = process.names.ops_that(OpSemantics.GATHERS)
+    found: set[bytes] = set()
+    for chunk in process.chunks():
+        outputs = chunk.children["outputs"]
+        owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
+        found.update(row.tobytes() for row in outputs.columns["digest"][np.isin(chunk.columns["op"], ops)[owner]])
+    return found
+
+
+def first_of(process: ProcessTrace, step: int, op: str, module: str | None) -> Entry | None:
+    """The first record of an op in a step; None if there is none."""
+    chunk = of_step(process, step)
+    found = () if chunk is None else (entry_of(process, chunk, row) for row in range(chunk.rows))
+    return next((one for one in found if one.op == op and one.module == module), None)
+
+
+def read_by(process: ProcessTrace, record: Entry) -> set[bytes]:
+    """The digests of what a record read, as far as they are known."""
+    found = set()
+    for one in record.reads:
+        outputs = entry_of(process, *process.record(one.producer)).outputs if one.producer >= 0 else ()
+        digest = outputs[one.output].digest if one.output < len(outputs) else one.digest
+        found |= {digest} if digest is not None else set()
+    return found
+
+
+def made(record: Entry) -> list[bytes]:
+    """The digests of what a record gave."""
+    return [output.digest for output in record.outputs]
+
+
+def added_to_gradients(process: ProcessTrace, records: Iterable[int]) -> bool:
+    """Whether one of some additions of a backward gave something else than what it added: a gradient was there, and not zero.
+
+    Args:
+        process: The whole of the run.
+        records: Numbers of the additions, and of others, which do not count.
+    """
+    for number in records:
+        one = entry_of(process, *process.record(int(number)))
+        if len(one.inputs) != 2 or not one.outputs:
+            continue
+        added = one.inputs[1]
+        given = entry_of(process, *process.record(added.producer)).outputs if added.producer >= 0 else ()
+        is_known = added.output < len(given) and given[added.output].layout == added.layout
+        if is_known and given[added.output].digest != one.outputs[0].digest:
+            return True
+    return False
