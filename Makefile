@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.demo-installed
 OLDEST_PYTHON := 3.11
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
@@ -95,7 +96,16 @@ golden-traces: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ##
 	.venv-tensorflow/bin/python -m tests.golden.make traces --workers $(WORKERS) tensorflow explained/tensorflow_missing_seed
 	.venv-jax/bin/python -m tests.golden.make traces --workers $(WORKERS) jax explained/jax_key
 
-demo: $(INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
+# Only what the demo needs, and nothing if it is there. Of PyTorch's builds the one for the CPU is taken: it has no libraries for GPUs.
+$(DEMO_INSTALLED): $(VENV)/bin/python pyproject.toml
+	@if [ ! -e $(INSTALLED) ]; then \
+		echo "Installing determinism, PyTorch (CPU) and scikit-learn into $(VENV)"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 \
+			--extra-index-url https://download.pytorch.org/whl/cpu --editable . --group demo; fi
+	@touch $@
+
+demo: $(DEMO_INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
 	@rm -f $(VENV)/demo.json
 	@PATH="$(BIN):$$PATH" determinism check --json $(VENV)/demo.json -- python examples/digits/train.py || [ $$? = 1 ]
 	@$(BIN)/python examples/digits/expected.py $(VENV)/demo.json
@@ -109,6 +119,7 @@ docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages un
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py
 	$(BIN)/python tests/architecture/patches_page.py
+	$(BIN)/python -m tests.architecture.report_picture
 
 site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
 	$(BIN)/python -m tests.architecture.op_pages

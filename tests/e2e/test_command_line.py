@@ -57,7 +57,7 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     assert b"determinism: run 1 of 2\r\n" in seen
     first, _, rest = seen.partition(b"finished 300")
     assert b"\x1b[2K" not in first
-    progress = [part for part in rest.split(b"\r\x1b[2K") if b" records" in part and b"run 2 of 2, step " in part]
+    progress = [part for part in rest.split(b"\r\x1b[2K") if b"run 2 of 2, step " in part and b" left" in part]
     assert len(progress) > 1
     assert rest.rpartition(b"\x1b[2K")[2].lstrip(b"\x1b[0123456789;m").startswith(b"Same: ")
     assert b"finished" not in rest

@@ -155,3 +155,19 @@ def test_little_is_loaded_for_it() -> None:
     assert {"rich", "numpy", "pyarrow", "email", "importlib.metadata", "packaging", "torch", "difflib"} & {
         *loaded
     } == set()
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("torch.Tensor.scatter_add", "torch.Tensor.scatter_add_"), ("scatter_add_", "torch.Tensor.scatter_add_")],
+)
+def test_a_shell_completes_names_of_ops(typed: str, offered: str) -> None:
+    asked = {"_DETERMINISM_COMPLETE": "bash_complete", "COMP_WORDS": f"determinism status {typed}", "COMP_CWORD": "2"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "determinism"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **asked},
+    )
+    assert finished.stdout.splitlines()[0] == f"plain,{offered}", finished.stderr

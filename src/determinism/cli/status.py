@@ -17,6 +17,16 @@ _VERDICTS = ("deterministic", "nondeterministic", "raises", "depends", "unknown"
 _WIDTH_OF_A_FILE = 140
 
 
+def _named_like(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The ops that a shell offers for what was typed: those that begin so, else those whose last part does."""
+    from determinism.knowledge.entries import index
+
+    names = sorted({entry.name for entry in index().entries})
+    return [name for name in names if name.startswith(incomplete)] or [
+        name for name in names if name.rpartition(".")[2].startswith(incomplete)
+    ]
+
+
 @click.command(short_help="Tell what is known of the determinism of ops.")
 @click.option(
     "--framework", metavar="F", help="Only this framework or library, such as torch, tensorflow, jax or nccl."
@@ -27,7 +37,7 @@ _WIDTH_OF_A_FILE = 140
 @click.option("--verdict", type=click.Choice(_VERDICTS), help="Only this verdict, with or without deterministic mode.")
 @click.option("--all", "everything", is_flag=True, help="List all that is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.argument("ops", nargs=-1, metavar="[OP]...")
+@click.argument("ops", nargs=-1, metavar="[OP]...", shell_complete=_named_like)
 def status(
     ops: tuple[str, ...],
     framework: str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from determinism.exit_status import exit_phrase
@@ -24,6 +25,8 @@ FAR_APART = 1 << 24
 """So many numbers between two values say nothing more: their signs differ, or they are unrelated."""
 
 _LONGEST_COMMAND = 160
+_ALTERNATIVE = "Or, "
+"""How the title of a fix begins that replaces the one before it."""
 
 _WHAT = {
     Kind.STRUCTURE: "the runs executed different operations",
@@ -122,6 +125,7 @@ def answer(content: Document) -> Iterator[Entry]:
         yield Entry(prose(said), label, Section.SEARCH)
         for command in commands:
             yield Entry(command, section=Section.SEARCH, is_code=True)
+    yield from _alternatives(content)
 
 
 # Causes, each with its fixes.
@@ -146,12 +150,35 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
         for site in cause["sites"][:1]:
             yield site_entry(site, Section.CAUSE)
         for number, fix in enumerate(belonging[:MOST_FIXES]):
-            yield from _fix_entries(fix, "or" if number else "fix", command)
+            if not _is_alternative(fix, belonging):
+                yield from _fix_entries(fix, "or" if number else "fix", command)
     possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
     for number, text in enumerate(possible[:MOST_POSSIBLE]):
         yield Entry(text, "" if number else "possible causes", Section.CAUSE)
     if len(possible) > MOST_POSSIBLE:
         yield Entry(f"and {counted(len(possible) - MOST_POSSIBLE, 'more')}", section=Section.CAUSE)
+
+
+def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:
+    """Whether a fix only replaces the first one, which can be applied as it is; then it is a detail."""
+    first = fixes[0]
+    is_enough = first["verified"] and bool(first["patch"] or first["code"])
+    return is_enough and fix is not first and str(fix["title"]).startswith(_ALTERNATIVE)
+
+
+def _alternatives(content: Document) -> Iterator[Entry]:
+    """The fixes of causes that have a better one."""
+    known = [cause for cause in content["causes"] if cause["status"] != "possible"]
+    command = content["runs"][0]["command"] if content["runs"] else []
+    for belonging in _by_cause(content["fixes"] if content["missing"] is None else [], known)[:MOST_CAUSES]:
+        for fix in [fix for fix in belonging[:MOST_FIXES] if _is_alternative(fix, belonging)]:
+            lines = " ".join(line.strip() for line in code_lines(fix, command))
+            yield Entry(f"{_fix_title(fix)} ({proof(fix)}): {lines}", "or")
+
+
+def _fix_title(fix: Document) -> str:
+    title = str(fix["title"]).removeprefix(_ALTERNATIVE)
+    return f"{title[:1].upper()}{title[1:]}"
 
 
 def _possible(cause: Document) -> str:
@@ -190,8 +217,7 @@ def _by_cause(fixes: Sequence[Document], causes: Sequence[Document]) -> list[lis
 
 
 def _fix_entries(fix: Document, label: str, command: Sequence[str]) -> Iterator[Entry]:
-    title = fix["title"].removeprefix("Or, ")
-    yield Entry(f"{title[:1].upper()}{title[1:]} ({proof(fix)})", label, Section.FIX)
+    yield Entry(f"{_fix_title(fix)} ({proof(fix)})", label, Section.FIX)
     lines = code_lines(fix, command)
     for line in lines[:MOST_DIFF_LINES]:
         yield Entry(line, section=Section.FIX, is_code=True)
@@ -239,7 +265,9 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
     where = [_step(first, content), _PHASES.get(first["phase"], "")]
     if place is not None and (sites or first["kind"] is None):
         gradient = "the gradient of " if first["forward_site"] is not None else ""
-        where.append(f"{gradient}{line_of(place)}")
+        is_shown = any(site["file"] == place["file"] for site in sites)
+        name = f"{PurePath(place['file']).name}:{place['line']}" if is_shown else line_of(place)
+        where.append(f"{gradient}{name}")
     elif place is None:
         where.append(short_op(first["op"]))
     if content["recorded"]["processes"] > 1:
