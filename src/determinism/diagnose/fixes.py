@@ -644,9 +644,12 @@ def _apart(hypothesis: Hypothesis, change: CodeChange) -> str:
     if source is None or source.apart < 2 or keeps_other_parts(change):
         return ""
     if source.source in _SEEDED:
-        advice = "all of them then draw the same numbers, so rather add what tells them apart, as their rank"
+        advice = (
+            "each of them then draws the same numbers. Rather make a generator per worker or rank; or, in workers of a DataLoader, draw from "
+            "the global generators and give it worker_init_fn=seeds.worker_init_fn, with seeds = determinism.seed(1)"
+        )
     elif source.source in _MADE_SEEDS:
-        advice = "where they are to draw other numbers than each other, add what tells them apart, as their rank"
+        advice = "where each is to draw different numbers, add what distinguishes them, such as their rank"
     else:
         return ""
     return f", which {source.apart:,} processes ran: {advice}"
