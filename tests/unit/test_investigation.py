@@ -465,6 +465,15 @@ def test_what_is_diagnosed_is_kept_beside_a_comparison_that_nobody_changes() -> 
         comparison.verdict = Verdict.SAME  # type: ignore[misc]
 
 
+def test_many_factors_that_seem_to_help_only_together_are_not_confirmed() -> None:
+    """As where a set of objects is iterated: its order is another one at times, whatever is fixed."""
+    together = ["hash-seed", "torch-seed", "python-seed", "numpy-seed"]
+    comparison = investigated(Pretended([(divergence(kind=Kind.ARGUMENT), together)]))
+    assert {status for _, status in found(comparison)} == {"likely"}
+    two = investigated(Pretended([(divergence(), together[2:])]))
+    assert {status for _, status in found(two)} == {"confirmed"}
+
+
 def missing_seed() -> Hypothesis:
     return Hypothesis("seed-missing-torch", Intervention.fix("torch-seed"), (Frame("/p/train.py", 20, "main", "x"),))
 

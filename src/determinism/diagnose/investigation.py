@@ -165,7 +165,7 @@ class Investigation:
         """Keep causes whose removal together made a divergence go."""
         trial = self._trial(found)
         self._found += [
-            _Found(name, self._experiments_with(one, found), self._status(one, trial, divergence))
+            _Found(name, self._experiments_with(one, found), self._status(one, trial, divergence, len(found)))
             for name, one in zip(named, found, strict=True)
         ]
         self._held = trial.intervention
@@ -192,16 +192,18 @@ class Investigation:
         told = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
         return f"{told} To go on: {self.command}" if self.command else told
 
-    def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence) -> Status:
+    def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
         """How sure a cause is whose removal made a divergence go.
 
         That an op varies by itself is confirmed only if it did when it was repeated by itself. Of runs that differ only at
-        times, some are equal whatever is fixed: few of them confirm only what the divergence points to by itself.
+        times, some are equal whatever is fixed: few of them confirm only what the divergence points to by itself. So it is where
+        many factors had to be fixed together that nothing points to: a program hardly has so many causes of one difference.
         """
         if one.cause in VARYING_OPS:
             return Status.CONFIRMED if varies_alone(divergence) else Status.LIKELY
         is_pointed_to = one.source is not None or one.cause in _SCHEDULES
-        return Status.LIKELY if trial.intervention in self._too_few and not is_pointed_to else Status.CONFIRMED
+        is_doubtful = trial.intervention in self._too_few or num_needed > _FEW
+        return Status.LIKELY if is_doubtful and not is_pointed_to else Status.CONFIRMED
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""
