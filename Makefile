@@ -9,7 +9,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install environments lint types layers house tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
+.PHONY: help install environments lint types layers house recorder wheel tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -41,7 +41,15 @@ layers: $(INSTALLED)  ## Check who imports whom.
 house: $(INSTALLED)  ## Measure how the package is built: modules, their lengths, chains and cycles of imports.
 	$(BIN)/python -m tools.house
 
-tests: $(INSTALLED)  ## Run the tests alone.
+# Without it the tests that need it are skipped, and counted; so a compiler that is missing fails nothing.
+recorder: $(INSTALLED)  ## Build the native recorder of PyTorch for .venv, unless it is there.
+	-$(BIN)/python -m determinism.frameworks.torch.native_library
+
+wheel: $(INSTALLED)  ## Build the package as a wheel, dist/, with the native recorder for the PyTorch and the Python of .venv.
+	$(BIN)/python -m determinism.frameworks.torch.native_library src/determinism/frameworks/torch/native/built
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+tests: recorder  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 thorough: $(INSTALLED)  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.

@@ -29,7 +29,7 @@ def record_with(recorder: str, program: Callable[[], Any], folder: Path) -> str:
         if before is not None:
             os.environ[_CHOICE] = before
     for process in open_trace(folder).processes:
-        assert process.description["recorder"] == recorder, process.description.get("recorder_reason")
+        assert process.description.get("recorder", recorder) == recorder, process.description.get("recorder_reason")
     return result
 
 

@@ -256,9 +256,13 @@ def _string_abi(root: Path) -> int:
 
 
 def main() -> int:
-    """Build the library for the interpreter that runs this, unless it is there; the exit status is 3 where it cannot be."""
+    """Build the library for the interpreter that runs this; the exit status is 3 where it cannot be.
+
+    A folder for it may be given as the only argument; without one it is built into the user's cache, unless it is there.
+    """
+    folder = Path(sys.argv[1]) if sys.argv[0] == __file__ and len(sys.argv) > 1 else None
     try:
-        build(lambda line: print(f"determinism: {line}", file=sys.stderr, flush=True))
+        build(lambda line: print(f"determinism: {line}", file=sys.stderr, flush=True), folder)
     except NotNative as reason:
         print(f"determinism: The native recorder cannot be built: {reason}.", file=sys.stderr)
         return 3

@@ -263,6 +263,14 @@ class NativeRecorder(Recorder):
         """See them no longer."""
         self._library.detach_thread()
 
+    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """See `RecordMaker.quietly`; a profiler of the program does not see it either."""
+        before = self._library.observe(False)
+        try:
+            return super().quietly(action, *arguments, **keywords)
+        finally:
+            self._library.observe(before)
+
     def end(self) -> None:
         """Recording ended for good."""
         super().end()

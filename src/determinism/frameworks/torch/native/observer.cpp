@@ -58,10 +58,25 @@ const char* choose_digest() {
   return "base";
 }
 
+PyObject* set_eval_frame = nullptr;  // Dynamo's function; found when the observer is installed.
+
+// Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
+// switched on, is off meanwhile: the frames of ours are not the program's.
 class Gil {
  public:
-  Gil() : state_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  Gil() : state_(PyGILState_Ensure()) {
+    PyErr_Fetch(&type_, &value_, &traceback_);
+    if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault) {
+      compiler_ = set_compiler(Py_None);
+      if (compiler_ == nullptr) PyErr_Clear();
+    }
+  }
   ~Gil() {
+    if (compiler_ != nullptr) {
+      PyErr_Clear();
+      Py_XDECREF(set_compiler(compiler_));
+      Py_DECREF(compiler_);
+    }
     PyErr_Restore(type_, value_, traceback_);
     PyGILState_Release(state_);
   }
@@ -69,8 +84,14 @@ class Gil {
   Gil& operator=(const Gil&) = delete;
 
  private:
+  // What Dynamo calls for a frame, from now on; gives what it called before.
+  static PyObject* set_compiler(PyObject* callback) {
+    return set_eval_frame == nullptr ? nullptr : PyObject_CallOneArg(set_eval_frame, callback);
+  }
+
   PyGILState_STATE state_;
   PyObject *type_, *value_, *traceback_;
+  PyObject* compiler_ = nullptr;
 };
 
 // Names of attributes and methods that are looked up for each record.
@@ -487,7 +508,8 @@ struct Inside {
   ~Inside() { --inside; }
 };
 
-// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes, transforms.
+// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes, transforms,
+// and a profiler is not told of them.
 class Plain {
  public:
   Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -507,6 +529,7 @@ class Plain {
   static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
   c10::impl::ForceDispatchKeyGuard guard_;
   at::impl::TorchFunctionDisabledState functions_;
+  at::DisableRecordFunctionGuard unobserved_;
   Inside inside_;
 };
 
@@ -1118,6 +1141,8 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
 
 void install(py::object threads) {
   if (is_installed) throw std::runtime_error("the observer is installed already");
+  if (set_eval_frame == nullptr)
+    set_eval_frame = py::object(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")).release().ptr();
   ++generation;
   threads_of_python = threads.release().ptr();
   is_installed = true;
@@ -1163,6 +1188,12 @@ PYBIND11_MODULE(_determinism_observer, module) {
   module.def("uninstall", &uninstall);
   module.def("attach_thread", &attach_thread);
   module.def("detach_thread", &detach_thread);
+  // Whether observers, such as a profiler, are told of the ops of this thread; gives what held before.
+  module.def("observe", [](bool is_observed) {
+    const bool before = at::isRecordFunctionEnabled();
+    at::enableRecordFunction(is_observed);
+    return before;
+  });
   module.def("hide", [] { ++inside; });
   module.def("show", [] { --inside; });
   module.def("digest", [](const py::bytes& data) {
@@ -1196,7 +1227,8 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("add", [](ForwardLinks& links, int64_t sequence, const py::object& link) {
         links.add(sequence, Link{link.attr("record").cast<int64_t>(), link.attr("stack").cast<int32_t>(), link.attr("module").cast<int32_t>()});
       })
-      .def("of", &ForwardLinks::of)
+      // A node that only adds up gradients has the greatest number, which no link has.
+      .def("of", [](const ForwardLinks& links, uint64_t sequence) { return links.of(static_cast<int64_t>(sequence)); })
       .def("age", &ForwardLinks::age);
 
   py::class_<Stream, std::shared_ptr<Stream>>(module, "Stream")
