@@ -15,11 +15,11 @@ import torch
 
 from determinism.audit.torch import database
 from determinism.frameworks.torch import native_library as library
-from determinism.tools.formula_cases import Case, cases_of, differing, observe
 from determinism.trace.opening import open_trace
 from tests.adapters.test_torch_samples import VARYING
 from tests.thorough import in_turns
 from tests.torch_recorders import differences, record_lines, record_with
+from tools.formula_cases import Case, cases_of, differing, observe
 
 FORMULAS = {
     "__getitem__", "atan2", "clamp", "combinations", "cummax", "cummin", "cumprod", "gather", "index_select", "kthvalue",
