@@ -236,7 +236,6 @@ LOSS_WIDTH = 720
 LOSS_LEFT, LOSS_RIGHT = 64, 12
 CURVES_TOP, CURVES_BOTTOM = 14, 208
 DIFFERENCE_TOP, DIFFERENCE_BOTTOM = 248, 352
-LOSS_HEIGHT = 382
 _ZERO_ROOM = 16
 """Between the lowest power of ten and the line on which losses are equal."""
 _MOST_DOTS = 60
