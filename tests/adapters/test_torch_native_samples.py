@@ -17,7 +17,6 @@ from determinism.audit.torch import database
 from determinism.frameworks.torch import native_library as library
 from determinism.trace.opening import open_trace
 from tests.adapters.test_torch_samples import VARYING
-from tests.thorough import in_turns
 from tests.torch_recorders import differences, record_lines, record_with
 from tools.formula_cases import Case, cases_of, differing, observe
 
@@ -37,6 +36,8 @@ CONJUGATED = {"fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ihfft", "fft_ihfft2", "
 CUSTOM = {"nn_functional_linear_cross_entropy_chunked", "nn_functional_linear_cross_entropy_chunked_none"}
 """The leaf that ends the phase `init` is read by a custom op, which runs without gradients below a mode."""
 SLICES = 24
+ALWAYS = 9
+"""The slice that `make test` runs, at every commit."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +59,10 @@ def every_warning() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", in_turns(range(SLICES), SLICES, "samples"))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=() if part == ALWAYS else pytest.mark.thorough("samples")) for part in range(SLICES)],
+)
 def test_both_recorders_make_the_same_records_of_the_samples(part: int, tmp_path: Path, every_warning: Any) -> None:
     infos = [info for info in database() if info.formatted_name not in VARYING][part::SLICES]
     compared = 0
