@@ -89,3 +89,18 @@ def test_in_a_thread_the_schedule_of_threads_is_tried_before_seeds_that_have_not
 
     assert causes(beside, "torch")[0] == "thread-race"
     assert causes(divergence("aten::addmm", Kind.DATA), "torch")[0] != "thread-race"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_tried"),
+    [
+        (Kind.OP, True),
+        (Kind.DATA, True),
+        (Kind.ARGUMENT, False),
+        (Kind.ORDER, False),
+        (Kind.STRUCTURE, False),
+        (Kind.RNG, False),
+    ],
+)
+def test_ops_that_vary_are_tried_only_where_one_can_be_what_differs(kind: Kind, is_tried: bool) -> None:
+    assert ("nondeterministic-op" in causes(divergence("aten::mul", kind), "torch")) is is_tried

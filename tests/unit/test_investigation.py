@@ -515,3 +515,18 @@ def test_without_time_the_likely_answer_stays_and_what_was_not_tried_is_listed()
     limit = comparison.diagnosis.limit
     assert limit is not None and "Not tried: torch-seed" in limit
     assert limit.endswith("To go on: determinism check --budget 120 -- python x.py")
+
+
+def test_what_the_text_shows_comes_before_what_runs_that_were_equal_by_chance_may_have_shown() -> None:
+    together = ["hash-seed", "torch-seed", "python-seed", "numpy-seed"]
+    program = Pretended([(divergence(kind=Kind.ARGUMENT), together)])
+    site = Frame("/p/train.py", 11, "main", "for one in some_set:")
+    likely = Hypothesis("address-order", Intervention(sources=frozenset({LISTING})), (site,))
+    named = found(investigated(program, likely=[likely]))
+    assert named[0] == ("address-order", "likely")
+    assert {status for _, status in named} == {"likely"}
+
+
+def test_what_differs_before_an_op_computes_is_not_blamed_on_ops_that_vary() -> None:
+    by_chance = Pretended([(divergence(kind=Kind.ARGUMENT), ["deterministic-algorithms"])])
+    assert found(investigated(by_chance)) == []

@@ -275,7 +275,7 @@ def hypotheses(
         *_by_schedules(divergence, sources),
         *_by_factors(divergence),
     ]
-    found = [one for one in found if _takes_part(one, frameworks) and not _is_hidden_race(one, divergence)]
+    found = [one for one in found if _takes_part(one, frameworks) and not _only_seems_to_help(one, divergence)]
     unique: dict[Intervention, Hypothesis] = {}
     for one in found:
         unique.setdefault(one.intervention, one)
@@ -299,10 +299,18 @@ def varies_alone(divergence: Divergence) -> bool:
     return any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
 
 
-def _is_hidden_race(one: Hypothesis, divergence: Divergence) -> bool:
-    """Whether fixing an op may only seem to help: other algorithms and fewer threads also change when threads meet."""
+_NOT_BY_AN_OP = frozenset({Kind.ARGUMENT, Kind.ORDER, Kind.RNG, Kind.STRUCTURE, Kind.UNINITIALIZED})
+"""Kinds of what differs before an op computes: one that varies would have been the first difference itself."""
+
+
+def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
+    """Whether fixing an op may only seem to help.
+
+    Other algorithms and fewer threads also change when threads meet; and where no op is to blame, runs with them are equal by chance.
+    """
     is_beside = divergence.kind is Kind.MUTATION or divergence.thread is not None or divergence.stream is not None
-    return one.cause in VARYING_OPS and is_beside and not varies_alone(divergence)
+    is_elsewhere = is_beside or divergence.kind in _NOT_BY_AN_OP
+    return one.cause in VARYING_OPS and is_elsewhere and not varies_alone(divergence)
 
 
 def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> bool:

@@ -381,17 +381,19 @@ class Investigation:
         return started_program(runs[0].command if runs else (), outermost)
 
     def _conclude(self) -> None:
-        named: dict[tuple[str, object], Cause] = {}
+        named: dict[tuple[str, tuple[Frame, ...]], Cause] = {}
         for one in self._found:
             cause = _cause(one.hypothesis, one.status, one.experiments)
-            key = (cause.identifier, cause.sites[:1])
+            key = _named(cause)
             known = named.get(key)
             named[key] = cause if known is None else replace(known, experiments=(*known.experiments, *one.experiments))
         self._causes = [*named.values(), *self._causes]
-        if not any(cause.status is not Status.POSSIBLE for cause in self._causes):
-            likely = likely_causes_left(self.likely, self._trials)
-            said = {(cause.identifier, cause.sites[:1]) for cause in likely}
-            self._causes = [*likely, *(c for c in self._causes if (c.identifier, c.sites[:1]) not in said)]
+        if not any(cause.status is Status.CONFIRMED for cause in self._causes):
+            # What the program's text shows comes before what runs that were equal by chance may have shown.
+            shown = {_named(cause) for cause in self._causes if cause.status is not Status.POSSIBLE}
+            likely = [cause for cause in likely_causes_left(self.likely, self._trials) if _named(cause) not in shown]
+            said = {_named(cause) for cause in likely}
+            self._causes = [*likely, *(cause for cause in self._causes if _named(cause) not in said)]
         last = self._trials.get(self._held)
         self._fixes = [
             *fixes_for(
@@ -409,6 +411,11 @@ def likely_causes_left(likely: Sequence[Hypothesis], tried: Collection[Intervent
         tried: What was fixed, and the runs still differed.
     """
     return [_cause(one, Status.LIKELY, []) for one in likely if one.intervention not in tried]
+
+
+def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
+    """What a report names of a cause."""
+    return cause.identifier, tuple(cause.sites[:1])
 
 
 def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
