@@ -530,3 +530,13 @@ def test_what_the_text_shows_comes_before_what_runs_that_were_equal_by_chance_ma
 def test_what_differs_before_an_op_computes_is_not_blamed_on_ops_that_vary() -> None:
     by_chance = Pretended([(divergence(kind=Kind.ARGUMENT), ["deterministic-algorithms"])])
     assert found(investigated(by_chance)) == []
+
+
+def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_next_and_at_its_line() -> None:
+    site = Frame("/p/train.py", 11, "main", "for listener in self.listeners:")
+    likely = Hypothesis("hash-order", Intervention.fix("hash-seed"), (site,))
+    program = Pretended([(divergence(kind=Kind.ARGUMENT), ["addresses", "hash-seed"])])
+    comparison = investigated(program, likely=[likely])
+    assert found(comparison) == [("address-order", "confirmed")]
+    assert comparison.causes[0].sites[0] == site
+    assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]

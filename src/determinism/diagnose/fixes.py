@@ -619,7 +619,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
     factors = [name for name, _ in hypothesis.intervention.factors]
-    remedy = FACTORS[factors[0]].remedy if factors else None
+    remedy = FACTORS[factors[0]].remedy if len(factors) == 1 else None
     if remedy is None:
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
         return Fix(hypothesis.cause, entry.remedy, None, None)

@@ -417,7 +417,41 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         cause = "memory-alignment"
     if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):
         cause = "torn-checkpoint"
-    return Hypothesis(cause, Intervention.fix(name), sites_of(divergence), _evidence(divergence))
+    intervention = Intervention.fix(name)
+    if cause == "address-order":
+        # The salt of strings changes what is allocated, and so every address after it.
+        intervention = intervention.also(Intervention.fix("hash-seed"))
+    return Hypothesis(cause, intervention, sites_of(divergence), _evidence(divergence))
+
+
+_ORDERS = ("hash-order", "address-order")
+
+
+def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """What is tried, the likely first; a factor that decides an order is tried with the line whose order that is.
+
+    Args:
+        candidates: In their order.
+        likely: What most likely made the runs differ.
+    """
+    lines = tuple(site for one in likely if one.cause in _ORDERS for site in one.sites[:1])
+    named = [
+        replace(one, sites=tuple(dict.fromkeys([*lines, *one.sites])))
+        if lines and one.source is None and one.cause in _ORDERS
+        else one
+        for one in candidates
+    ]
+    return sorted(
+        named, key=lambda one: not (any(is_same(one, other) for other in likely) or (lines and one.cause in _ORDERS))
+    )
+
+
+def is_same(one: Hypothesis, other: Hypothesis) -> bool:
+    """Whether two hypotheses are about the same thing, which one has by its line and the other perhaps as a whole."""
+    if one.intervention == other.intervention:
+        return True
+    places = {(held.file, held.line) for held in one.intervention.sources}
+    return bool(places & {(site.file, site.line) for site in other.sites[:1]})
 
 
 def _evidence(divergence: Divergence) -> tuple[str, ...]:

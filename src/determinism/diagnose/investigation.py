@@ -32,6 +32,7 @@ from determinism.diagnose.hypotheses import (
     told_by_kind,
     unseen_text,
     varies_alone,
+    with_likely_lines,
 )
 from determinism.diagnose.sources import Source
 from determinism.errors import LaunchError
@@ -150,7 +151,7 @@ class Investigation:
         candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
         candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
         if not self._found:
-            candidates.sort(key=lambda one: not any(_is_same(one, other) for other in self.likely))
+            candidates = with_likely_lines(candidates, self.likely)
         self._untried = candidates
         found = self._needed(candidates, divergence)
         if not found:
@@ -416,14 +417,6 @@ def likely_causes_left(likely: Sequence[Hypothesis], tried: Collection[Intervent
 def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
     """What a report names of a cause."""
     return cause.identifier, tuple(cause.sites[:1])
-
-
-def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
-    """Whether two hypotheses are about the same thing, which one has by its line and the other perhaps as a whole."""
-    if one.intervention == other.intervention:
-        return True
-    places = {(held.file, held.line) for held in one.intervention.sources}
-    return bool(places & {(site.file, site.line) for site in other.sites[:1]})
 
 
 def _are_of_one_stretch(one: Hypothesis, other: Hypothesis) -> bool:
