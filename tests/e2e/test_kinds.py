@@ -236,9 +236,9 @@ def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:
 
 def test_memory_that_nobody_wrote_is_named_by_its_allocation_without_experiments(tmp_path: Path) -> None:
     report = check(tmp_path, "unfilled_batch", options=("--no-explain",))
-    labels = [entry["label"] for entry in report["story"]]
-    allocation = report["story"][labels.index("allocated at") + 1]
-    assert "empty" in allocation["text"]
+    (cause,) = report["causes"]
+    assert (cause["id"], cause["status"]) == ("uninitialized-memory", "likely")
+    assert "torch.empty(32, 32)" in cause["sites"][0]["code"]
 
 
 RECEIVING = """
@@ -275,8 +275,9 @@ def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path
     report = receiving(tmp_path, "")
     assert report["verdict"] == "different"
     assert report["first_divergence"]["kind"] == "order"
-    labels = [entry["label"] for entry in report["story"]]
-    assert "# RECEIVED" in report["story"][labels.index("received at") + 1]["text"]
+    (cause,) = report["causes"]
+    assert (cause["id"], cause["status"]) == ("arrival-order", "likely")
+    assert "# RECEIVED" in cause["sites"][0]["code"]
 
 
 def test_what_is_received_from_each_rank_in_turn_is_the_same(tmp_path: Path) -> None:

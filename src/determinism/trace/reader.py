@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -343,8 +342,8 @@ def recorded_records(trace: Path) -> int:
     count = 0
     for path in trace.glob(f"**/{schema.PROCESSES_FOLDER}/*/{schema.PROCESS_FILE}"):
         try:
-            count += int(json.loads(path.read_bytes()).get("records") or 0)
-        except (OSError, ValueError, TypeError, AttributeError):
+            count += int(read_document(path).get("records") or 0)
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, TraceError):
             continue
     return count
 
