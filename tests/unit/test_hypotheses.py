@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from determinism.comparison.result import Divergence, OutputDifference
-from determinism.diagnose.experiments import Intervention
-from determinism.diagnose.hypotheses import hypotheses, told_by_kind
+from determinism.diagnose.experiments import Hypothesis, Intervention
+from determinism.diagnose.hypotheses import hypotheses, told_by_kind, with_likely_lines
 from determinism.op_semantics import Op, semantics_of
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -104,3 +104,12 @@ def test_in_a_thread_the_schedule_of_threads_is_tried_before_seeds_that_have_not
 )
 def test_ops_that_vary_are_tried_only_where_one_can_be_what_differs(kind: Kind, is_tried: bool) -> None:
     assert ("nondeterministic-op" in causes(divergence("aten::mul", kind), "torch")) is is_tried
+
+
+def test_a_seed_that_differs_is_tried_before_what_it_is_made_of() -> None:
+    tried = [Hypothesis(cause, Intervention.fix(name)) for cause, name in (
+        ("listing-order", "listings"), ("seed-varies", "python-seed"), ("clock", "clock"), ("hash-order", "hash-seed")
+    )]  # fmt: skip
+    likely = Hypothesis("clock", Intervention.fix("clock"))
+    assert [one.cause for one in with_likely_lines(tried, [likely])][:2] == ["seed-varies", "clock"]
+    assert with_likely_lines(tried, []) == tried

@@ -441,9 +441,13 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
         else one
         for one in candidates
     ]
-    return sorted(
-        named, key=lambda one: not (any(is_same(one, other) for other in likely) or (lines and one.cause in _ORDERS))
-    )
+
+    def is_likely(one: Hypothesis) -> bool:
+        # What a seed is made of, such as the clock, is told best by what it is for.
+        is_seed = one.cause == "seed-varies" and bool(likely)
+        return is_seed or any(is_same(one, other) for other in likely) or (bool(lines) and one.cause in _ORDERS)
+
+    return sorted(named, key=lambda one: not is_likely(one))
 
 
 def is_same(one: Hypothesis, other: Hypothesis) -> bool:
