@@ -539,4 +539,5 @@ def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_
     comparison = investigated(program, likely=[likely])
     assert found(comparison) == [("address-order", "confirmed")]
     assert comparison.causes[0].sites[0] == site
+    assert any("the line is known from the text" in text for text in comparison.causes[0].evidence)
     assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]

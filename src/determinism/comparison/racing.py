@@ -76,7 +76,7 @@ def as_changed_by_threads(divergence: Divergence, root: Root, processes: Sequenc
     """
     group, first, second = root.group, root.first, root.second
     if divergence.kind is Kind.OP and first is not None and second is not None:
-        # What an op got was equal, as it was digested before the op ran. Whether it held still is known of each run.
+        # What an op got was equal, as it was digested before the op ran. Each run notes whether it changed meanwhile.
         seen = [overlaps(process, one) for process, one in zip(processes, (first, second), strict=True)]
         if any(seen):
             return as_race(divergence)

@@ -33,7 +33,7 @@ def require_comparable(traces: Sequence[Trace]) -> None:
 
 
 def _check_parts(traces: Sequence[Trace]) -> None:
-    """Runs that were recorded in parts have the same ones: a part that somebody forgot is no difference between runs."""
+    """Refuse runs whose recorded parts do not match: a missing part does not mean that the runs differ."""
     parts = [part_names(trace.folder) for trace in traces]
     for number, names in enumerate(parts[1:], start=2):
         if names != parts[0]:

@@ -425,6 +425,9 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
 
 
 _ORDERS = ("hash-order", "address-order")
+_LINE_BY_TEXT = (
+    "An experiment of this fixes every such order of the program; the line is known from the text of the program."
+)
 
 
 def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:
@@ -436,7 +439,7 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
     """
     lines = tuple(site for one in likely if one.cause in _ORDERS for site in one.sites[:1])
     named = [
-        replace(one, sites=tuple(dict.fromkeys([*lines, *one.sites])))
+        replace(one, sites=tuple(dict.fromkeys([*lines, *one.sites])), evidence=(_LINE_BY_TEXT, *one.evidence))
         if lines and one.source is None and one.cause in _ORDERS
         else one
         for one in candidates
