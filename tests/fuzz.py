@@ -217,7 +217,7 @@ def _taken(chance: random.Random, trace: Path, others: list[Path]) -> None:
 
 
 def _strange(chance: random.Random, trace: Path, others: list[Path]) -> None:
-    """What is no regular file."""
+    """What is not a regular file."""
     path = chance.choice(_files(trace))
     path.unlink()
     match chance.randrange(5):
@@ -402,7 +402,7 @@ class Sandbox:
             return f"raised {result.exception!r}"
         if result.exit_code not in (0, 1, 2) or not said:
             return f"exit status {result.exit_code} with {len(said)} characters"
-        if "Traceback" in said or "This is a defect" in said:
+        if "Traceback" in said or "This is a bug" in said:
             return said[:400]
         if seconds > MOST_SECONDS:
             return f"took {seconds:.0f} s of processor time"

@@ -54,7 +54,7 @@ class Streams:
                 _require_integer(name, getattr(self, name))
         _require_integer("epoch", self.epoch)
         if not isinstance(self.task, str):
-            _require_integer("task", self.task, otherwise="a name, or an integer from 0 on")
+            _require_integer("task", self.task, otherwise="a name, or a non-negative integer")
 
     @property
     def shared(self) -> Streams:

@@ -146,5 +146,5 @@ def test_a_kernel_that_gave_other_digests_would_not_be_used(
 ) -> None:
     device = device_digests.CudaDigests(pretended_gpu, 16)
     device._keys += 1
-    with pytest.raises(RuntimeError, match="not the one that it must be"):
+    with pytest.raises(RuntimeError, match="a wrong digest for known bytes"):
         device_digests.verify(Ring(device, batches=2, entries=8), pretended_gpu)

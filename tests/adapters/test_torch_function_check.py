@@ -30,7 +30,7 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def test_what_is_no_function_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="was given 'train.py', which cannot be called; nothing was run"):
+    with pytest.raises(UsageError, match="got 'train.py', so nothing was run"):
         determinism.check("train.py")  # type: ignore[arg-type]
 
 

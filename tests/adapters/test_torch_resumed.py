@@ -145,7 +145,7 @@ def test_a_generator_that_is_put_back_too_early_is_told_apart(tmp_path: Path) ->
     (missing,) = unsaved(compared(tmp_path, "own generator"))
 
     assert missing.identifier == "rng-torch"
-    assert "It was saved and put back, but was drawn from" in missing.fix
+    assert "It was saved and restored, but was drawn from" in missing.fix
 
 
 def recorded(folder: Path, *runs: str, steps: int = STEPS) -> list[Trace]:

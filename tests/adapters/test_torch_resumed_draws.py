@@ -84,4 +84,4 @@ def test_a_generator_that_is_drawn_from_after_it_was_put_back(tmp_path: Path) ->
     found = {one.identifier: one for one in unsaved(compared(tmp_path, replaying, "drawn"))}
 
     assert found["rng-numpy"].is_put_back
-    assert "put it back last" in found["rng-numpy"].fix
+    assert "restore it last" in found["rng-numpy"].fix

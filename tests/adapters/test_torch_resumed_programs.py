@@ -97,7 +97,7 @@ def test_weights_that_come_back_otherwise_are_named(tmp_path: Path, fault: str, 
     (missing,) = unsaved(compared(tmp_path, precise, fault))
 
     assert (missing.identifier, missing.is_saved) == ("model", is_saved)
-    assert ("strict=False" if is_saved else "in another precision") in missing.fix
+    assert ("strict=False" if is_saved else "in a different precision") in missing.fix
 
 
 def test_weights_that_come_back_as_they_were_are_not(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_all_generators_draw_the_same_again() -> None:
 def test_what_gives_its_state_to_nobody_is_a_gap() -> None:
     determinism.seed(1).register(lambda number: None, name="simulator")
 
-    assert capture().gaps == ["the registered function 'simulator' gives nobody its state"]
+    assert capture().gaps == ["the registered function 'simulator' does not expose its state"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool, torch.float16])

@@ -160,7 +160,7 @@ def test_a_run_that_fails_is_said(tmp_path: Path) -> None:
         (("--full", "python a.py", "--", "python", "a.py"), "Both three commands and one"),
         (("--", "python", "a.py", "{save}", "{load}"), "holds no {steps}"),
         (("--at", "8", "--", "python", "{steps}", "{save}", "{load}"), "--at 8 is not between 0 and --steps 8"),
-        (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be taken apart into words"),
+        (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be split into words"),
     ],
 )
 def test_commands_that_are_not_complete_are_refused(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:

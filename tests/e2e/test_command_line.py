@@ -76,7 +76,7 @@ def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
 def test_coarser_levels(level: str, traces: Path, tmp_path: Path) -> None:
     same = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *torch_program())
     assert same.status == 0
-    assert f"recorded at level {level}, which does not see single ops" in same.text
+    assert f"recorded at level {level}, which does not record single ops" in same.text
 
     unseeded = torch_program("unseeded")
     different = check(tmp_path, "--no-explain", "--runs-from", traces / level, "--level", level, "--", *unseeded)

@@ -23,7 +23,7 @@ def test_a_fresh_environment_lacks_settings_and_the_lines_are_given(tmp_path: Pa
     assert document["schema"] == "determinism.doctor/1" and document["frameworks"]["torch"].startswith("2.")
     assert document["missing"] == sum(effect == "missing" for effect in effects.values()) >= 4
     assert effects["torch.use_deterministic_algorithms"] == effects["PYTHONHASHSEED"] == effects["seed"] == "missing"
-    assert effects["torch.get_num_threads"] == "left as it is"
+    assert effects["torch.get_num_threads"] == "left unchanged"
 
 
 def test_under_run_nothing_is_missing(tmp_path: Path) -> None:

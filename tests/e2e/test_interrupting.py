@@ -76,7 +76,7 @@ def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
 def test_record(tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"))
     assert ended.status == 128 + signal.SIGINT
-    assert "What it recorded until then is kept in cut." in ended.stderr
+    assert "What it recorded by then is kept in cut." in ended.stderr
 
     assert (
         subprocess.run([*COMMAND, "record", "-o", "whole", "--", *program()], cwd=tmp_path, check=False).returncode == 0
@@ -120,7 +120,7 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "The search for causes was broken off." in ended.stderr
+    assert "The search for causes was stopped." in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
 

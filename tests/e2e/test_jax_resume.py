@@ -79,4 +79,4 @@ def test_rows_of_a_program_are_said_to_need_pytorch(tmp_path: Path) -> None:
     assert finished.status == 2
     said = " ".join(finished.text.split())
     assert "batches of ." not in said
-    assert "For TensorFlow, JAX or NumPy give the function that computes to determinism.check_batch_invariance" in said
+    assert "For TensorFlow, JAX or NumPy pass the function to determinism.check_batch_invariance" in said

@@ -23,4 +23,4 @@ def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
 
     assert without.status == 1 and "missing seed not set" in without.text
     assert within.status == 0, within.text
-    assert "left as it is jax_default_prng_impl threefry2x32" in within.text
+    assert "left unchanged jax_default_prng_impl threefry2x32" in within.text

@@ -343,7 +343,7 @@ def test_ctrl_c_on_the_terminal_reaches_the_program_once(tmp_path: Path, log: bo
     os.write(driver.master, b"\x03")
     document = driver.end()
     assert (tmp_path / "interrupts").read_text() == "1"
-    assert document["interrupted"].startswith("SIGINT came in, so the program was stopped")
+    assert document["interrupted"].startswith("The program was stopped by SIGINT")
     assert (document["exit"].exit_status, document["exit"].stopped_by) == (5, "SIGINT")
 
 

@@ -40,7 +40,7 @@ def test_program_that_resumes_is_told_what_it_read(folder: Path) -> None:
     assert finished.report["leftovers"] == [
         {"file": str(folder / "last.pt"), "changed_in": 1, "read_in": 2, "change": "created"}
     ]
-    assert "The runs did not start alike: run 2 read last.pt, which run 1 had left" in finished.text
+    assert "The runs did not start from the same files: run 2 read last.pt, which run 1 had left" in finished.text
     assert "--before 'rm -f last.pt', or --fresh-copy" in finished.text
 
 

@@ -62,10 +62,10 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
     assert process.returncode == 128 + signal.SIGINT, errors
     assert "Traceback" not in errors
-    assert "Not everything was measured: Ctrl-C came in." in said
+    assert "Not everything was measured: It was interrupted by Ctrl-C." in said
     audit = read_audit(tmp_path / "out.json")
     assert audit.measurements
-    assert (audit.stopped, audit.runs_asked) == ("Ctrl-C came in.", 1_000_000)
+    assert (audit.stopped, audit.runs_asked) == ("It was interrupted by Ctrl-C.", 1_000_000)
 
 
 @pytest.mark.thorough("resume-and-batch")

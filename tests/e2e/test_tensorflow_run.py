@@ -25,7 +25,7 @@ def test_doctor_finds_what_run_has_set(tmp_path: Path) -> None:
     assert without.status == 1
     assert "missing tf.config.experimental.enable_op_determinism False" in without.text
     assert within.status == 0, within.text
-    assert "Nothing is missing: Python" in within.text and "was so already seed of tf.random and Keras" in within.text
+    assert "Nothing is missing: Python" in within.text and "already set seed of tf.random and Keras" in within.text
     assert "tf.math.bincount with weights" in within.text
 
 

@@ -103,7 +103,7 @@ def test_a_defect_of_one_report_costs_no_other(tmp_path: Path) -> None:
     reports = Reports(tmp_path / "r.json", tmp_path / "r.html", tmp_path / "r.xml")
     assert not reports.write({"verdict": "same"}, said.append)
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
-    assert len(said) == 2 and all("This is a defect of determinism" in message for message in said)
+    assert len(said) == 2 and all("This is a bug in determinism" in message for message in said)
 
 
 def test_several_reports_may_go_to_nowhere(traces: list[str], tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_report_is_refused_and_makes_nothing(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"schema": "determinism.report/1", "verdict": "maybe"}')
     status, _, message = run("report", "r.json", "--html", "r.html", folder=tmp_path)
     assert status == 2
-    assert "r.json is no report: " in message
+    assert "r.json is not a report: " in message
     assert not (tmp_path / "r.html").exists()
 
 

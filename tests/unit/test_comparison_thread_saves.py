@@ -42,7 +42,7 @@ def test_what_was_read_back_in_pieces_points_to_the_line_that_saved_it(tmp_path:
     first = trained_and_read_back(tmp_path, ("weight", "half of the next weight"), saves=True)
     assert (first.kind, first.op) == (Kind.DATA, "op::stack")
     assert first.saved_at is not None and (first.saved_at.file, first.saved_at.line) == ("/work/saver.py", 4)
-    assert "in run 2" in first.detail and "run 1" not in first.detail
+    assert "In run 2" in first.detail and "run 1" not in first.detail
 
 
 def test_where_no_thread_saves_other_data_is_only_that(tmp_path: Path) -> None:

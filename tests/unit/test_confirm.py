@@ -61,7 +61,7 @@ def test_an_op_that_varied() -> None:
         ({"distinct_one_thread": 4, "distinct_filled_memory": 3}, "also with one thread."),
         ({"distinct_one_thread": 4, "distinct_filled_memory": 1}, "it reads memory that nobody wrote."),
         ({"distinct": 1, "distinct_alignments": 2}, "The op varies with the alignment of its inputs in memory"),
-        ({"distinct": 1, "distinct_alignments": 1}, "repeating it gave one result only."),
+        ({"distinct": 1, "distinct_alignments": 1}, "repeating it gave only one result."),
     ],
 )
 def test_what_it_varies_with(counts: dict[str, int], detail: str) -> None:

@@ -157,7 +157,7 @@ def test_values_are_added(tmp_path: Path) -> None:
             "could be compared: they differ in number, shape or type",
         ),
         ({"output_0": singles(1, 2)}, {}, "could be compared"),
-        ({"output_0": singles(1, 2)}, None, "not compared, because a further run did not come to this record"),
+        ({"output_0": singles(1, 2)}, None, "not compared, because a further run did not reach this record"),
         ({"output_0": singles(1, 2)}, struct.pack("<Q", 9), "cannot be read"),
     ],
 )

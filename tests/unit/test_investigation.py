@@ -330,13 +330,13 @@ def test_where_nothing_helps_it_is_said_what_could_not_be_looked_at() -> None:
     never: list[str | FixedSource] = ["nothing that can be fixed"]
     told = investigated(Unseen([(divergence(), never)])).diagnosis.limit
     assert told is not None and told.startswith(
-        "No experiment made the difference go away. Of a.pyc nothing could be noted"
+        "No experiment made the difference go away. Nothing could be observed in a.pyc"
     )
-    assert "d.pyc" not in told and told.endswith("So it is of 1 more.")
+    assert "d.pyc" not in told and told.endswith("The same holds for 1 more file.")
     failed = investigated(
         Unseen([(divergence(), never)], failure="the program ended with signal SIGSEGV.")
     ).diagnosis.limit
-    assert failed is not None and failed.endswith("could not be looked at: the program ended with signal SIGSEGV.")
+    assert failed is not None and failed.endswith("could not be observed: the program ended with signal SIGSEGV.")
 
 
 def test_what_the_kind_says_by_itself_is_likely_where_no_experiment_shows_it() -> None:
@@ -514,7 +514,7 @@ def test_without_time_the_likely_answer_stays_and_what_was_not_tried_is_listed()
     assert found(comparison) == [("seed-missing-torch", "likely")]
     limit = comparison.diagnosis.limit
     assert limit is not None and "Not tried: torch-seed" in limit
-    assert limit.endswith("To go on: determinism check --budget 120 -- python x.py")
+    assert limit.endswith("To continue: determinism check --budget 120 -- python x.py")
 
 
 def test_what_the_text_shows_comes_before_what_runs_that_were_equal_by_chance_may_have_shown() -> None:

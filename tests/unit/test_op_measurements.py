@@ -135,7 +135,7 @@ def test_fewer_runs_than_were_asked_for_are_not_called_equal() -> None:
 
 
 def test_what_was_measured_before_a_stop_is_kept_with_the_reason(tmp_path: Path) -> None:
-    stopped = replace(audit(EQUAL), stopped="Ctrl-C came in.", runs_asked=20)
+    stopped = replace(audit(EQUAL), stopped="It was interrupted by Ctrl-C.", runs_asked=20)
     (tmp_path / "out.json").write_text(stopped.text(), encoding="utf-8")
     assert read_audit(tmp_path / "out.json") == stopped
-    assert "Not everything was measured: Ctrl-C came in." in audit_text(stopped)
+    assert "Not everything was measured: It was interrupted by Ctrl-C." in audit_text(stopped)

@@ -21,7 +21,10 @@ SITE = Frame("/p/read.py", 2, "main", "value = hash(name)")
 
 
 def cause(
-    identifier: str = "hash-value", title: str = "A hash decides", status: Status = Status.CONFIRMED, line: int = 2
+    identifier: str = "hash-value",
+    title: str = "The result depends on a hash",
+    status: Status = Status.CONFIRMED,
+    line: int = 2,
 ) -> Cause:
     return Cause(identifier, title, status, ("Why.",), (EXPERIMENT,), (SITE._replace(line=line),))
 
@@ -32,7 +35,7 @@ def explained(*causes: Cause, fixes: tuple[Fix, ...] = ()) -> Comparison:
 
 def test_cause_fix_and_place_in_this_order_and_in_fifteen_lines() -> None:
     lines = lines_of(explained(cause(), fixes=(FIX,)), 80)
-    assert lines[0] == "Different: a hash decides (confirmed)"
+    assert lines[0] == "Different: the result depends on a hash (confirmed)"
     assert lines[2] == "  /p/read.py:2      value = hash(name)"
     assert lines[4:6] == [
         "  fix               Use another hash (verified: 3 runs with it were",
@@ -57,8 +60,11 @@ def test_an_op_that_varies_is_named() -> None:
 
 def test_two_causes_are_two_blocks_each_with_its_fix() -> None:
     other = Fix("clock", "Decide by a count", "value = 0", None, True, 3)
-    lines = lines_of(explained(cause(), cause("clock", "The clock decides", line=9), fixes=(FIX, other)))
-    assert lines[0] == "Different: a hash decides (confirmed) and the clock decides (confirmed)"
+    lines = lines_of(explained(cause(), cause("clock", "The result depends on the clock", line=9), fixes=(FIX, other)))
+    assert (
+        lines[0]
+        == "Different: the result depends on a hash (confirmed) and the result depends on the clock (confirmed)"
+    )
     order = [line.split()[0] for line in lines if line[2:7] in ("cause", "fix  ", "/p/re")]
     assert order == ["cause", "/p/read.py:2", "fix", "cause", "/p/read.py:9", "fix"]
 
@@ -78,7 +84,7 @@ def test_causes_of_one_sort_share_the_fixes_in_order() -> None:
 def test_a_possible_cause_is_not_the_answer() -> None:
     lines = lines_of(explained(cause(status=Status.POSSIBLE)))
     assert lines[0].startswith("Different: an operation gave different results")
-    assert "  possible causes   A hash decides, /p/read.py:2" in lines
+    assert "  possible causes   The result depends on a hash, /p/read.py:2" in lines
 
 
 def test_what_shows_a_cause_is_a_detail() -> None:

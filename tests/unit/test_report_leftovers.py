@@ -18,8 +18,8 @@ def left(*names: str, is_copied: bool = True, change: FileChange = FileChange.CR
 
 def test_differing_runs_are_told_what_to_do_first() -> None:
     lines = lines_of(make_different(leftovers=left("last.pt")))
-    assert lines[2].startswith("  leftovers         The runs did not start alike: run 2 read last.pt")
-    assert "To let them start alike: --before 'rm -f last.pt', or --fresh-copy." in " ".join(lines)
+    assert lines[2].startswith("  leftovers         The runs did not start from the same files: run 2 read last.pt")
+    assert "To start them from the same files: --before 'rm -f last.pt', or --fresh-copy." in " ".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ def test_what_cannot_be_told_is_said() -> None:
     comparison = make_different(resume=ResumeFindings())
     (entry,) = missing_entries(comparison)
 
-    assert "could not be told" in entry.text
+    assert "could not be determined" in entry.text
 
 
 def test_a_line_that_is_not_known_is_said() -> None:
     comparison = make_different(resume=ResumeFindings([Missing("optimizer", None, fix("optimizer"))]))
 
-    assert "No line is known that saves" in [*missing_entries(comparison)][-1].text
+    assert "The line that saves is not known" in [*missing_entries(comparison)][-1].text
 
 
 def test_other_reports_say_nothing_of_it() -> None:

@@ -61,7 +61,7 @@ def test_the_schema_has_the_words_of_the_project() -> None:
 
 
 def reject(constant: str) -> None:
-    raise AssertionError(f"{constant} is no JSON")
+    raise AssertionError(f"{constant} is not JSON")
 
 
 @pytest.mark.parametrize("name", VARIED)

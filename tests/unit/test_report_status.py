@@ -66,13 +66,13 @@ def test_an_answer_says_all(width: int) -> None:
 def test_what_is_missing_is_said() -> None:
     answers = status("torch.median", framework="torch", version="1.7", device="cuda")
     text = " ".join(answers_text(answers, [], 100, colors=False).split())
-    assert "Nothing is known of it for what was asked, which does not mean that it is deterministic." in text
+    assert "Nothing is known about it for this query, which does not mean that it is deterministic." in text
     assert "Something is known for the versions >=1.8" in text
 
 
 def test_a_version_that_was_not_looked_at_is_told() -> None:
     text = answers_text(status("torch.histc", version="2.99"), [], 100, colors=False)
-    assert "Only 1.7 to 2.15 were looked at." in text
+    assert "Only 1.7 to 2.15 were examined;" in text
 
 
 def test_what_is_not_installed_is_named() -> None:
@@ -88,7 +88,7 @@ def test_a_list_has_a_line_for_each_status_and_counts_them() -> None:
     count = sum(len(answer.statuses) for answer in answers)
     assert f"{count} statuses of {len(answers)} ops." in lines
     assert sum("raises" in line for line in lines) == count
-    assert list_text([], 80, colors=False) == "Nothing is known that fits."
+    assert list_text([], 80, colors=False) == "Nothing that is known matches."
 
 
 def test_the_document_holds_what_was_answered() -> None:

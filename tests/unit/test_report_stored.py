@@ -83,8 +83,8 @@ def test_a_document_of_a_later_version_is_read(tmp_path: Path) -> None:
         ({**make_full_document(), "schema": "determinism.report/2"}, "report-newer", "'determinism.report/2'"),
         ({**make_full_document(), "schema": "other"}, "report-foreign", "does not say that it is"),
         ({}, "report-foreign", "does not say that it is"),
-        ([], "report-foreign", "no object"),
-        ("text", "report-foreign", "no object"),
+        ([], "report-foreign", "not an object"),
+        ("text", "report-foreign", "not an object"),
     ],
 )
 def test_another_document_is_refused(content: Any, identifier: str, reason: str, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def change_at(*keys: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
         (change_at("runs", 0, "command", to="python x"), "runs[0].command is 'python x'"),
         (change_at("runs", 0, to={}), "runs[0].command is missing"),
         (change_at("first_divergence", "step", to=-1), "first_divergence.step is -1"),
-        (change_at("first_divergence", "step", to=10**70), "first_divergence.step is a number beyond any count"),
+        (change_at("first_divergence", "step", to=10**70), "first_divergence.step is a number too large for a count"),
         (change_at("first_divergence", "stack", 0, "line", to=1.5), "first_divergence.stack[0].line is 1.5"),
         (change_at("first_divergence", to=[]), "first_divergence is a list"),
         (change_at("losses", 3, "first", to="x" * 99), f"losses[3].first is '{'x' * 39}..."),
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_named(change: Callable[[Any], None], fault: str, tmp_p
     change(found)
     error = refused(store(tmp_path, found))
     assert error.identifier == "report-foreign"
-    assert f"is no report: {fault}." in error.message
+    assert f"is not a report: {fault}." in error.message
 
 
 def keywords(schema: Any) -> set[str]:

@@ -75,7 +75,7 @@ def test_values_of_repeats() -> None:
     assert "37 of 524,288 elements differ, within [3 to 7, 0 to 511], by at most 3 ulp" in text
     assert "first at [3, 0]: 0.5 in one repeat, 0.25 in another" in text
     assert "37 distinct results in 100 repeats on equal inputs; 1 with one thread; 1 at varied alignments" in text
-    assert "reproducer python /home/ada/project/traces/reproducer/reproduce.py shows it by itself" in text
+    assert "reproducer python /home/ada/project/traces/reproducer/reproduce.py reproduces it" in text
     assert "evidence tensors of the record in /home/ada/project/traces/evidence" in text
 
 
@@ -140,7 +140,7 @@ def test_the_outermost_module_and_none() -> None:
         ({}, "an operation gave different results from equal inputs at step 3, /home/ada/project/train.py:17"),
         ({"inputs_equal": None}, "an operation gave different results at step 3, /home/ada/project/train.py:17"),
         ({"kind": Kind.RNG}, "random numbers differ at step 3, /home/ada/project/train.py:17"),
-        ({"kind": None}, "the runs part at step 3, /home/ada/project/train.py:17"),
+        ({"kind": None}, "the runs diverge at step 3, /home/ada/project/train.py:17"),
         (
             {"forward_site": None, "op": "aten::add_.Tensor"},
             "an operation gave different results from equal inputs at step 3, add_",
@@ -160,7 +160,7 @@ def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
     )
     assert "from equal inputs at step 0, randn" in counted
     assert "from equal inputs at randn" in uncounted
-    assert "`determinism.step()` at the end of each turn of a loop" in uncounted
+    assert "`determinism.step()` at the end of each iteration of a loop" in uncounted
 
 
 def test_consequences() -> None:
@@ -169,7 +169,7 @@ def test_consequences() -> None:
     assert "visible first at step 0: parameter 0" in text
     assert "reached parameter 1 (step 1), parameter 2 (step 2)" in text
     assert "parameter 6 (step 6) and 2 more" in text
-    assert "absorbed The difference was read and then vanished" in text
+    assert "absorbed The difference was read and then disappeared" in text
 
 
 def test_who_received_it() -> None:
@@ -205,11 +205,13 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
     read = Visible(3, "value read by item()", make_frame(30))
     only = {"first_visible": read, "infected": [read]}
     text = text_of(make_different(**only, recorded=make_recorded(steps_by="SGD.step")))
-    assert "nothing that was trained or saved: only what the program reads differs" in text
+    assert "nothing that was trained or saved: only values that the program reads differ" in text
     assert "visible first at step 3: value read by item() at /home/ada/project/train.py:30" in text
     trained = [read, Visible(4, "parameter weight")]
-    assert "only what the program reads" not in text_of(
+    assert "only values that the program reads" not in text_of(
         make_different(first_visible=read, infected=trained, recorded=make_recorded(steps_by="SGD.step"))
     )
     # Where no optimizer steps, nobody knows what is trained.
-    assert "only what the program reads" not in text_of(make_different(**only, recorded=make_recorded(steps_by=None)))
+    assert "only values that the program reads" not in text_of(
+        make_different(**only, recorded=make_recorded(steps_by=None))
+    )

@@ -158,7 +158,7 @@ def test_every_detail() -> None:
 
 def test_a_diff_is_never_folded() -> None:
     fix = Fix("hash-value", "Sort", "x", None, True, 3, None, "+" + "word " * 30)
-    cause = Cause("hash-value", "A hash decides", Status.CONFIRMED, (), (), ())
+    cause = Cause("hash-value", "The result depends on a hash", Status.CONFIRMED, (), (), ())
     lines = lines_of(make_different(causes=[cause], fixes=[fix]), 60)
     assert f"      +{'word ' * 30}".rstrip() in lines
 

@@ -41,7 +41,7 @@ def test_a_sample_is_told_to_be_one() -> None:
     )
     assert "looks like rounding: only the last bits differ" in text
     assert "This is evidence, not proof" in text
-    assert "values part" not in text
+    assert "values diverge" not in text
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_is_more_than_rounding(likeness: Likeness, text: str) -> None:
 
 def test_values_that_part_elsewhere_have_their_place() -> None:
     text = told(make_apart(alone=(12, 1300)), record=7, kind=Kind.STRUCTURE)
-    assert "values part of records that both runs have, first in aten::mul at step 3, backward," in text
+    assert "values diverge in the records that both runs have, first in aten::mul at step 3, backward," in text
     assert "records 12 only in run 1, 1,300 only in run 2; the others were compared" in text
 
 
@@ -72,9 +72,12 @@ def test_how_it_grows() -> None:
     text = told(make_apart(beyond_rounding=make_parting(step=4, op="aten::div"), steps=steps))
     assert "grows more than rounding apart first in aten::div at step 4, backward" in text
     assert (
-        "loss apart from step 4 on, by 1 ulp, 1e-07 of its value; most at step 5, by 9 ulp, 9e-07 of its value" in text
+        "loss different from step 4 on, by 1 ulp, 1e-07 of its value; most at step 5, by 9 ulp, 9e-07 of its value"
+        in text
     )
-    assert "parameters apart from step 3 on, by 1 ulp, 1e-07 of the largest element of weight; most at step 4" in text
+    assert (
+        "parameters different from step 3 on, by 1 ulp, 1e-07 of the largest element of weight; most at step 4" in text
+    )
 
 
 def test_a_loss_that_stays_equal() -> None:

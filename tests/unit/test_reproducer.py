@@ -159,7 +159,7 @@ def test_what_is_no_name_is_refused(place: tuple[str | int, ...]) -> None:
     ],
 )
 def test_what_is_no_call_is_refused(call: dict[str, Any]) -> None:
-    with pytest.raises(NotReproducible, match="wrote what is no call"):
+    with pytest.raises(NotReproducible, match="wrote something that is not a call"):
         written(call)
 
 

@@ -25,7 +25,7 @@ def reason(seconds: float = 96.0, step: int = 3, steps: int = 400, **options: An
 
 def test_a_long_run_and_what_a_search_would_take() -> None:
     assert reason() == (
-        "No cause was searched for: a run took 96 s, and from 60 s on that is done only when asked for. To search:\n"
+        "No cause was searched for: a run took 96 s, and from 60 s on causes are searched for only on request. To search:\n"
         "determinism check --explain --steps 5 -- python train.py  # up to 60 s\n"
         "determinism check --explain -- python train.py  # up to 15 minutes"
     )

@@ -180,7 +180,7 @@ class TestRegisteredGenerators:
 
     @pytest.mark.parametrize("thing", [None, 5, "generator", object()])
     def test_what_cannot_be_seeded_is_refused(self, thing: object) -> None:
-        with pytest.raises(UsageError, match="is no generator"):
+        with pytest.raises(UsageError, match="is not a generator"):
             determinism.seed(1).register(thing)
 
 

@@ -177,7 +177,7 @@ class TestEnabling:
         )
 
         assert fresh == ["needs a fresh process", ["PYTHONHASHSEED"], "0\n"]
-        assert seeded == ["was so already", [], "1\n"]
+        assert seeded == ["already set", [], "1\n"]
 
     def test_nothing_is_printed(self, capfd: pytest.CaptureFixture[str]) -> None:
         determinism.enable(seed=1).restore()

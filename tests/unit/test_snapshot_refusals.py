@@ -171,7 +171,7 @@ def test_what_cannot_be_undone_is_an_error() -> None:
 
     snapshot = Snapshot.take(run, (), {})
     run()
-    with pytest.raises(StateError, match=r"closure\['variable'\].* cannot be put back") as caught:
+    with pytest.raises(StateError, match=r"closure\['variable'\].* cannot be restored") as caught:
         snapshot.restore()
     assert caught.value.identifier == "state-unrestored"
 

@@ -165,7 +165,7 @@ class Auditor(ABC):
 
     @abstractmethod
     def threads(self) -> int:
-        """How many threads compute on the CPU."""
+        """Number of threads that compute on the CPU."""
 
     @abstractmethod
     def running(self, device: str, *, deterministic_mode: bool) -> AbstractContextManager[object]:
@@ -200,7 +200,7 @@ class Auditor(ABC):
         Args:
             case: What to run.
             device: Where: `cpu` or `cuda`.
-            seed: The inputs are made from it.
+            seed: Seed for the inputs.
             runs: How often, at most.
             seconds: After this time a case is left, if it was run at least three times.
             deterministic_mode: Whether to run in the framework's deterministic mode.

@@ -32,7 +32,7 @@ class OpAuditRequest:
         ops: Names of ops; all that there are cases for if empty.
         runs: How often each case is run, at most.
         seconds: After this time a case is left, if it was run at least three times.
-        seed: The inputs are made from it.
+        seed: Seed for the inputs.
         database: Take the framework's own small samples of every op instead of the cases of the project.
         patched: Measure also with ops replaced as by `determinism.patch`, in deterministic mode.
     """
@@ -68,7 +68,7 @@ class Way:
         return f"{threads}, {mode} deterministic mode{' and patched' if self.patched else ''}"
 
 
-INTERRUPTED_AUDIT = "Ctrl-C came in."
+INTERRUPTED_AUDIT = "It was interrupted by Ctrl-C."
 """Why an audit stopped that the user ended."""
 WAYS = tuple(Way(threads, mode) for mode in (False, True) for threads in (None, 1))
 PATCHED_WAYS = (Way(None, True, True), Way(1, True, True))

@@ -494,14 +494,14 @@ def _output(placed: PlacedCall, position: int) -> tuple[OutputDifference, ...]:
 
 
 _DETAILS = {
-    BatchKind.OP: "Equal rows, with equal weights and arguments, came out in two ways: in batches of {}.",
-    BatchKind.MIXING: "The op takes the rows of a batch together, so what becomes of a row depends on the others (batches of {}).",
-    BatchKind.RNG: "The op draws random numbers, so a row gets other ones in another batch (batches of {}).",
+    BatchKind.OP: "Equal rows, with equal weights and arguments, gave different results in batches of {}.",
+    BatchKind.MIXING: "The op combines the rows of a batch, so the result of a row depends on the others (batches of {}).",
+    BatchKind.RNG: "The op draws random numbers, so a row gets different ones in a different batch (batches of {}).",
     BatchKind.PADDING: (
-        "The same row came with other numbers of zeros at its end, since batches are padded to their longest row, and the model gave "
-        "another result (batches of {})."
+        "The same row had different numbers of zeros at its end, since batches are padded to their longest row, and the model gave a "
+        "different result (batches of {})."
     ),
-    None: "Equal rows had different results of the whole model (batches of {}); no recorded op tells why.",
+    None: "The whole model gave equal rows different results (batches of {}); no recorded op explains it.",
 }
 
 
@@ -666,28 +666,28 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 _STATE = (
-    "The results of equal rows differ, but the model changed buffers of its own while it ran ({}), and no op was found that made something "
-    "else of an equal row. So it cannot be told whether the batch or what came before made the difference. Let each run start from the "
-    "same state, and make one call for each batch."
+    "The results of equal rows differ, but the model changed buffers of its own while it ran ({}), and no op was found that gave equal "
+    "rows different results. So it is not known whether the batch or earlier calls made the difference. Let each run start from the same "
+    "state, and make one call for each batch."
 )
-_CUT = "The rows took too much room, and what came late in a run was not looked at. Give the program less data, or smaller models."
+_CUT = "The rows took too much memory, so the later part of a run was not compared. Give the program less data, or a smaller model."
 _NO_ROWS = (
-    "Nothing was found that takes rows and makes rows, as many as the batch has: sizes were {}, and the calls had batches of {}. See that "
-    "{{batch}} in the command is the number of samples in a batch, that PyTorch computes, and that not only their mean is computed."
+    "No call was found that takes and returns as many rows as the batch has: sizes were {}, and the calls had batches of {}. Check that "
+    "{{batch}} in the command is the number of samples in a batch, that PyTorch computes, and that more than their mean is computed."
 )
 _NO_CALLS = (
-    "No call of a module or op of PyTorch was seen whose rows could be compared; sizes were {}. Rows of whole programs are looked at where "
-    "PyTorch computes. For TensorFlow, JAX or NumPy give the function that computes to determinism.check_batch_invariance."
+    "No call of a module or op of PyTorch was seen whose rows could be compared; sizes were {}. Rows of whole programs are compared only "
+    "in PyTorch. For TensorFlow, JAX or NumPy pass the function to determinism.check_batch_invariance."
 )
 _WEIGHTS = (
-    "The same rows came in, but the parameters of the model were others in each run, so results cannot be compared. Seed the program, load "
+    "The inputs were equal, but the parameters of the model differed between the runs, so results cannot be compared. Seed the program, load "
     "the parameters, or put `determinism run --seed 1 --` before the command."
 )
 _UNMATCHED = (
-    "No row came in batches of two sizes with equal content, so nothing was compared. Let each run take the same samples: seed what draws "
+    "No row with equal content was found in batches of two sizes, so nothing was compared. Let each run use the same samples: seed what draws "
     "them, do not shuffle or augment, and pad to a fixed length."
 )
 _LOST = (
-    "No model was called whose results come row by row, and on the way to the result {} had no rows in common between the sizes. Wrap what is "
+    "No model was called that returns one result per row, and on the way to the result {} had no rows in common between the sizes. Wrap what is "
     "to be tested in a torch.nn.Module, whose inputs and outputs are then compared."
 )

@@ -81,7 +81,7 @@ def causes_of(comparison: Comparison, verified: Trial | None) -> list[Cause]:
     if rows.training or _TRAINING in proven:
         explains = kind in (BatchKind.MIXING, BatchKind.RNG, None)
         status = Status.CONFIRMED if _TRAINING in proven else Status.LIKELY if explains else Status.POSSIBLE
-        evidence = (f"In training mode and computing otherwise because of it: {names}",) if names else ()
+        evidence = (f"In training mode, which changes what they compute: {names}",) if names else ()
         found.append(Cause(_TRAINING, _TITLES[_TRAINING], status, evidence, tried, ()))
     if _KERNEL in proven:
         found.append(Cause(_KERNEL, _TITLES[_KERNEL], Status.CONFIRMED, (), tried, ()))
@@ -130,8 +130,8 @@ EVALUATION = Trial(
 )
 _TITLES = {
     _TRAINING: "The model was left in training mode",
-    _KERNEL: "The library computes a row in another way in batches of another size",
-    "mixing": "An op takes the rows of a batch together",
+    _KERNEL: "The library computes a row differently in batches of a different size",
+    "mixing": "An op combines the rows of a batch",
     "random": "Random numbers are drawn for each batch",
     "padding": "Batches are padded to their longest row",
 }

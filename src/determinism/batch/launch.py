@@ -51,13 +51,13 @@ class BatchRequest:
         if not any(PLACE in word for word in self.program):
             raise UsageError(
                 "batch-place-missing",
-                f"The command holds no {PLACE}, so nothing was run: each size needs a run of its own. Write {PLACE} where the size of a "
-                f"batch stands: determinism check-batch --sizes {sizes} -- python predict.py --batch-size {PLACE}",
+                f"The command does not contain {PLACE}, so nothing was run: each size needs its own run. Write {PLACE} where the batch "
+                f"size goes: determinism check-batch --sizes {sizes} -- python predict.py --batch-size {PLACE}",
             )
         if len(set(self.sizes)) < 2 or min(self.sizes) < 1:
             raise UsageError(
                 "batch-sizes",
-                f"--sizes {sizes} gives no two sizes of 1 or more, so there is nothing to compare. Give two or more: --sizes 1,16,64",
+                f"--sizes {sizes} does not give two sizes of 1 or more, so there is nothing to compare. Give two or more: --sizes 1,16,64",
             )
 
     def command(self, size: int) -> list[str]:
@@ -133,9 +133,9 @@ class BatchCheck:
         if result.exit_status:
             raise LaunchError(
                 "batch-run-failed",
-                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Mend it, or leave this size out: --sizes. In training mode batch norm "
-                "takes no batch of 1.",
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Fix it, or leave this size out of --sizes. In training mode batch norm "
+                "does not accept a batch of 1.",
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)

@@ -210,6 +210,6 @@ def _others() -> str:
 
 
 _NOT_TOLD = (
-    "Which op makes the first difference cannot be told: rows of the ops of {} are not recorded, so the results of the function were compared and nothing "
+    "Which op makes the first difference is not known: rows of the ops of {} are not recorded, so only the results of the function were compared and nothing "
     "in between. Check parts of the model one by one."
 )

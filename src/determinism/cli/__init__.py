@@ -40,7 +40,7 @@ class _Command(click.Group):
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="determinism")
 def command() -> None:
-    """Find out whether a deep-learning program is bit-exact from run to run, why it is not, and make it so.
+    """Check whether a deep-learning program is bit-exact from run to run, find out why not, and make it so.
 
     Start with:  determinism check -- python train.py
     """

@@ -1,4 +1,4 @@
-"""`determinism audit`: measure whether ops give the same bits again, and compare with what is declared."""
+"""`determinism audit`: measure whether ops return the same bits every time, and compare with what is declared."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ if TYPE_CHECKING:
     from determinism.knowledge.entries import Audit
 
 
-@click.command(short_help="Measure whether ops give the same bits again.")
-@click.option("--framework", default="torch", show_default=True, help="Whose ops to measure.")
-@click.option("--device", default="cpu", show_default=True, help="Where they run: cpu or cuda.")
-@click.option("--ops", multiple=True, metavar="OP,...", help="Only these ops, by the names that `status` shows first.")
-@click.option("--runs", type=click.IntRange(min=2), default=20, show_default=True, help="How often each case is run.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="The most per case.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The inputs are made from it.")
+@click.command(short_help="Measure whether ops return the same bits every time.")
+@click.option("--framework", default="torch", show_default=True, help="Framework to measure.")
+@click.option("--device", default="cpu", show_default=True, help="Device to run on: cpu or cuda.")
+@click.option("--ops", multiple=True, metavar="OP,...", help="Only these ops, by the first name that `status` shows.")
+@click.option("--runs", type=click.IntRange(min=2), default=20, show_default=True, help="Number of runs of each case.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Time limit for each case."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for the inputs.")
 @click.option(
     "-o",
     "--output",
     metavar="PLACE",
     type=click.Path(path_type=Path),
-    help="A file for the results, or its folder.",
+    help="File for the results, or a folder for it.",
 )
 @click.option(
     "--database",
     is_flag=True,
-    help="Take the small samples of every op that PyTorch's own tests use; needs expecttest.",
+    help="Use the small samples of PyTorch's own tests, for every op; needs expecttest.",
 )
-@click.option("--patched", is_flag=True, help="Measure also with ops replaced as by `run --patch`; PyTorch only.")
-@click.option("--diff", is_flag=True, help="Measure nothing: list where stored results contradict what is declared.")
+@click.option("--patched", is_flag=True, help="Also measure with ops replaced as by `run --patch`; PyTorch only.")
+@click.option("--diff", is_flag=True, help="Measure nothing; list where stored results contradict what is declared.")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 def audit(
     framework: str,
@@ -48,13 +50,13 @@ def audit(
     diff: bool,
     files: tuple[Path, ...],
 ) -> None:
-    """Run ops again and again on equal inputs made to provoke them, and count the results.
+    """Run ops repeatedly on equal inputs chosen to provoke differences, and count the distinct results.
 
-    Forward and backward, with all threads and with one, with the framework's deterministic mode and without. With --diff, FILE is
-    a result to compare with what is declared; without one, the results that come with this tool are.
+    Each case runs forward and backward, with all threads and with one, with and without the framework's deterministic mode.
+    With --diff, FILE is a stored result to compare with what is declared; the default is the results that come with this tool.
 
-    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble. After Ctrl-C (130) what was measured until
-    then is shown and kept.
+    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble, 130 if Ctrl-C ended it; what was measured
+    by then is shown and kept.
     """
     if files and not diff:
         raise click.UsageError("Files are only read with --diff.")

@@ -26,50 +26,50 @@ from determinism.types import Verdict
     "--runs",
     "num_runs",
     type=click.IntRange(min=2),
-    help="How many runs.  [default: 2, and up to 3 more if they are equal but its order depends on timing]",
+    help="Number of runs.  [default: 2, and up to 3 more if they are equal but depend on timing]",
 )
 @recording_options(without=["values"])
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the traces go.  [default: .determinism/<time>]",
+    help="Folder for the traces.  [default: .determinism/<time>]",
 )
-@click.option("--keep", is_flag=True, help="Keep the traces although the runs are the same.")
+@click.option("--keep", is_flag=True, help="Keep the traces even if the runs are the same.")
 @click.option(
     "--runs-from",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Compare new runs with a stored one, which counts as the first.",
+    help="Use this stored run as the first one.",
 )
 @click.option(
     "--explain/--no-explain",
     default=None,
     help="Make further runs to find the cause.  [default: if a run takes less than a minute]",
 )
-@click.option("--fix/--no-fix", default=True, show_default=True, help="Try whether fixes make the runs equal.")
+@click.option("--fix/--no-fix", default=True, show_default=True, help="Verify fixes by further runs.")
 @click.option(
     "--budget",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long looking for the cause may take.  [default: 30 runs, 1 to 15 minutes]",
+    help="Time limit for the search for the cause.  [default: 30 runs, 1 to 15 minutes]",
 )
 @click.option(
     "--vary",
     type=Factors(),
     default=(),
     metavar="all|NAME,...",
-    help="If the runs are the same, make further ones with factors perturbed on purpose.",
+    help="If the runs are the same, make further runs with these factors perturbed.",
 )
 @click.option("--before", metavar="COMMAND", help="Run a shell command before each run.")
 @click.option("--fresh-copy", is_flag=True, help="Start each run in a new copy of the working directory.")
-@click.option("--fail-fast", is_flag=True, help="End a later run as soon as it has shown a difference.")
+@click.option("--fail-fast", is_flag=True, help="Stop a later run as soon as it differs.")
 @verdict_options
 @program_argument
 def check(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
     """Run a program twice, unchanged, and say whether every tensor was bit-identical.
 
-    If not, the report names the first record that differs, its line, and what kind of difference it is.
+    If not, the report names the cause and its line, a fix, and the first record that differs.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """

@@ -1,4 +1,4 @@
-"""`determinism check-batch`: tell whether a row's result depends on the batch that it came in."""
+"""`determinism check-batch`: check whether a row's result depends on its batch."""
 
 from __future__ import annotations
 
@@ -22,34 +22,40 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of cli
         try:
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of sizes. Write whole numbers with commas, such as 1,16,64.", param, ctx)
+            self.fail(
+                f"{value!r} is not a list of sizes. Give whole numbers separated by commas, such as 1,16,64.",
+                param,
+                ctx,
+            )
 
 
 @click.command(
     "check-batch",
     context_settings=PROGRAM_SETTINGS,
-    short_help="Tell whether a result depends on the size of the batch.",
+    short_help="Check whether results depend on the batch size.",
 )
-@click.option("--sizes", type=Sizes(), default="1,16,64", show_default=True, help="What {batch} is, run by run.")
+@click.option(
+    "--sizes", type=Sizes(), default="1,16,64", show_default=True, help="Values of {batch}, one for each run."
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the traces go.  [default: .determinism/<time>]",
+    help="Folder for the traces.  [default: .determinism/<time>]",
 )
-@click.option("--keep", is_flag=True, help="Keep the traces although the rows are the same.")
+@click.option("--keep", is_flag=True, help="Keep the traces even if the rows are the same.")
 @click.option(
     "--explain/--no-explain",
     default=None,
-    help="Make further runs to find what cures it.  [default: if a run takes less than a minute]",
+    help="Make further runs to find a fix.  [default: if a run takes less than a minute]",
 )
 @report_options
 @program_argument
 def check_batch(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
     """Run a program with batches of different sizes, and say whether equal rows have equal results.
 
-    {batch} in the command stands for the size. Rows are matched by content: wherever an equal row goes into an op or the model,
-    with equal weights, an equal row must come out. If not, the report names the first op, its line, and what cures it.
+    {batch} in the command is replaced by the size. Rows are matched by content: wherever equal rows enter an op or the model,
+    with equal weights, equal rows must come out. If they do not, the report names the first op, its line, and a fix.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """

@@ -1,4 +1,4 @@
-"""`determinism check-resume`: tell whether a resumed run goes on as the full one, and what its checkpoint lacks."""
+"""`determinism check-resume`: check whether a resumed run continues as the full one, and name what its checkpoint lacks."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, r
 @click.command(
     "check-resume", context_settings=PROGRAM_SETTINGS, short_help="Resume a program and name what its checkpoint lacks."
 )
-@click.option("--full", metavar="COMMAND", help="Trains without stopping.")
-@click.option("--first", metavar="COMMAND", help="Trains some steps, saves, and ends.")
-@click.option("--resumed", metavar="COMMAND", help="Goes on from what was saved.")
+@click.option("--full", metavar="COMMAND", help="Command that trains without stopping.")
+@click.option("--first", metavar="COMMAND", help="Command that trains some steps, saves, and exits.")
+@click.option("--resumed", metavar="COMMAND", help="Command that resumes from what was saved.")
 @click.option(
-    "--steps", type=click.IntRange(min=2), default=8, show_default=True, help="What {steps} is in the full run."
+    "--steps", type=click.IntRange(min=2), default=8, show_default=True, help="Value of {steps} in the full run."
 )
-@click.option("--at", type=click.IntRange(min=1), help="What {steps} is in the first run.  [default: half of --steps]")
+@click.option("--at", type=click.IntRange(min=1), help="Value of {steps} in the first run.  [default: half of --steps]")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where traces and checkpoints go.  [default: .determinism/<time>]",
+    help="Folder for traces and checkpoints.  [default: .determinism/<time>]",
 )
-@click.option("--keep", is_flag=True, help="Keep them although the runs are the same.")
+@click.option("--keep", is_flag=True, help="Keep them even if the runs are the same.")
 @click.option(
     "--explain/--no-explain",
     default=None,
-    help="Make further runs that try what can be mended from outside.  [default: if a run takes less than a minute]",
+    help="Make further runs that restore missing state from outside.  [default: if a run takes less than a minute]",
 )
 @failure_option
 @report_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
-    """Run a program in full, up to a checkpoint, and on from it; say whether the resumed steps are bit-identical.
+    """Run a program in full, then up to a checkpoint and resumed from it, and say whether the resumed steps are bit-identical.
 
-    If not, the report names what was not saved, and the line that saves; what can be mended from outside is, in further runs. Give three commands, or one with {steps}, {save} and
-    {load} in it: the step to stop at, the file to save to, and the file to go on from, which is empty in runs that begin anew.
+    If they are not, the report names what the checkpoint lacks and the line that saves it. Further runs restore the missing state
+    from outside where that is possible, to verify it.
+
+    Give three commands, or one that contains {steps}, {save} and {load}: the step to stop at, the file to save to, and the file
+    to resume from, which is empty in runs that start from scratch.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """

@@ -9,7 +9,7 @@ import click
 from determinism.cli.options import Reports, verdict_options
 
 
-@click.command(short_help="Compare runs that were recorded before.")
+@click.command(short_help="Compare recorded runs.")
 @verdict_options
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
 def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports) -> None:

@@ -1,4 +1,4 @@
-"""`determinism doctor`: tell what is deterministic in an environment and what is not."""
+"""`determinism doctor`: show what is deterministic in an environment and what is not."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_optio
 SCHEMA = "determinism.doctor/1"
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Tell which settings are missing here.")
+@click.command(context_settings=PROGRAM_SETTINGS, short_help="Show which settings this environment lacks.")
 @enabling_options
-@click.option("--explain", is_flag=True, help="Give the reason and the source of each setting.")
+@click.option("--explain", is_flag=True, help="Show the reason and the source of each setting.")
 @click.option(
     "--json",
     "json_file",
     type=OutputFile(),
     metavar="FILE",
-    help="Write what was found as JSON.",
+    help="Write the findings as JSON.",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def doctor(
@@ -33,9 +33,9 @@ def doctor(
     explain: bool,
     json_file: Path | None,
 ) -> None:
-    """Tell what is deterministic in this environment and what is not, with the line to add.
+    """Show which determinism settings this environment has and lacks, with the lines to add.
 
-    With a command, its interpreter is started to look; the program itself is not run. To see what `run` changes:
+    With COMMAND, its interpreter is inspected; the program itself is not run. To see what `run` changes:
     determinism run --seed 1 -- determinism doctor
 
     Exit status: 0 nothing is missing, 1 something is, 2 trouble.

@@ -35,7 +35,7 @@ def defect(error: Exception, consequence: str) -> DeterminismError:
         traceback.print_exception(error)
     return DeterminismError(
         "internal-error",
-        f"{type(error).__name__}{place}: {error}. This is a defect of determinism, so {consequence}; traces that were "
+        f"{type(error).__name__}{place}: {error}. This is a bug in determinism, so {consequence}; traces that were "
         f"made are kept. Please report it with what {TRACEBACK_VARIABLE}=1 prints.",
     )
 
@@ -104,7 +104,7 @@ class Reports:
             except DeterminismError as error:
                 failures.append(error)
             except Exception as error:
-                failures.append(defect(error, f"{option} made nothing"))
+                failures.append(defect(error, f"{option} wrote nothing"))
         for failure in failures:
             say(failure.message)
         return not failures
@@ -179,7 +179,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # older versions of clic
         try:
             size = int(float(digits) * _UNITS[text[len(digits) :]])
         except (ValueError, KeyError, OverflowError):
-            self.fail(f"{value!r} is no size. Write a number of bytes such as 500M, 2G or 2GiB.", param, ctx)
+            self.fail(f"{value!r} is not a size. Give a number of bytes such as 500M, 2G or 2GiB.", param, ctx)
         if size <= 0:
             self.fail(f"{value!r} leaves no room. Give a size above 0.", param, ctx)
         return size
@@ -207,19 +207,19 @@ class Factors(click.ParamType):  # type: ignore[type-arg]  # as above
 _RECORDING_OPTIONS = {
     "level": click.option(
         "--level", type=click.Choice([level.value for level in Level]), default=Level.OP.value, show_default=True,
-        help="How much is recorded: every op, every module call, or what is held at the end of each step.",
+        help="What to record: every op, every module call, or only the state at the end of each step.",
     ),
     "steps": click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps."),
     "max_disk": click.option(
-        "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace takes this much."
+        "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace reaches this size."
     ),
     "paranoid": click.option(
         "--paranoid", is_flag=True,
-        help="Digest inputs that a recorded op made too, in case something writes into their memory unseen.",
+        help="Also digest inputs that recorded ops produced, to catch writes to their memory from outside.",
     ),
     "values": click.option(
         "--values", type=click.IntRange(min=1), metavar="N",
-        help="Keep up to N elements of each tensor, so that `compare` can say how far values are apart; 64 will do.",
+        help="Keep up to N elements of each tensor, so that `compare` can say how far apart values are; 64 is plenty.",
     ),
 }  # fmt: skip
 """By the field of `RunSpec` that each sets."""
@@ -248,7 +248,7 @@ def recording_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
 
 
 failure_option = click.option(
-    "--allow-failure", is_flag=True, help="Equal runs that failed in the same way are the same."
+    "--allow-failure", is_flag=True, help="Report equal runs as the same even if they failed."
 )
 
 
@@ -270,7 +270,7 @@ def file_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable
     return click.option(f"--{name}", f"{name}_file", type=OutputFile(), metavar="FILE", help=text)
 
 
-html_option = file_option("html", "Write the report as one HTML file, to look at in a browser.")
+html_option = file_option("html", "Write the report as a single HTML page.")
 junit_option = file_option("junit", "Write the report as JUnit XML, for continuous integration.")
 
 
@@ -295,15 +295,13 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, reports=Reports(json_file, html_file, junit_file, annotate, verbose), **options)
 
     json_option = file_option("json", "Write the report as JSON.")
-    annotate = click.option(
-        "--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program."
-    )
+    annotate = click.option("--annotate", is_flag=True, help="Print GitHub annotations for the lines concerned.")
     return json_option(html_option(junit_option(annotate(verbose_option(with_reports)))))
 
 
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--strict`, `--allow-failure`, and what reports are written."""
-    strict = click.option("--strict", is_flag=True, help="Differences that nothing reads count too.")
+    strict = click.option("--strict", is_flag=True, help="Also count differences that nothing reads.")
     return strict(failure_option(report_options(function)))
 
 
@@ -313,12 +311,10 @@ program_argument = click.argument("program", nargs=-1, required=True, type=click
 def enabling_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--warn-only`, `--threads` and `--precision`."""
     warn_only = click.option(
-        "--warn-only", is_flag=True, help="Ops that cannot be deterministic warn instead of raising."
+        "--warn-only", is_flag=True, help="Let ops that cannot be deterministic warn instead of raising."
     )
     threads = click.option(
-        "--threads", type=click.IntRange(min=1), metavar="N", help="How many threads compute on the CPU."
+        "--threads", type=click.IntRange(min=1), metavar="N", help="Number of threads that compute on the CPU."
     )
-    precision = click.option(
-        "--precision", type=click.Choice(PRECISIONS), help="How exact float32 matrix products are."
-    )
+    precision = click.option("--precision", type=click.Choice(PRECISIONS), help="Precision of float32 matrix products.")
     return warn_only(threads(precision(function)))

@@ -13,14 +13,14 @@ from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recordin
 from determinism.run_spec import RunSpec
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program once and keep its trace.")
+@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program once and record a trace.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The trace to make."
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder for the trace."
 )
 @click.option(
     "--part",
     metavar="NAME",
-    help="Record one part of a run, such as that of one machine of a cluster; all parts go to the same DIR.",
+    help="Record one part of a run, such as one machine of a cluster; all parts share DIR.",
 )
 @recording_options()
 @program_argument
@@ -53,6 +53,6 @@ def record(
             status = result.exit_status
             require_recorded(folder, status)
         except Interrupted as interrupted:
-            say(f"{interrupted.message} What it recorded until then is kept in {folder}.")
+            say(f"{interrupted.message} What it recorded by then is kept in {folder}.")
             status = interrupted.program_exit.exit_status
     sys.exit(status if status >= 0 else 128 - status)

@@ -1,4 +1,4 @@
-"""`determinism report`: print a report that was written as JSON before, or make a page or a test result of it."""
+"""`determinism report`: print a stored JSON report, or convert it to a page or a test result."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import click
 from determinism.cli.options import Reports, html_option, junit_option, verbose_option
 
 
-@click.command(short_help="Print a report that was written as JSON, or make a page of it.")
+@click.command(short_help="Print a stored JSON report, or render it as a page.")
 @html_option
 @junit_option
-@click.option("--annotate", is_flag=True, help="Print annotations that GitHub shows beside the lines of the program.")
+@click.option("--annotate", is_flag=True, help="Print GitHub annotations for the lines concerned.")
 @verbose_option
 @click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json")
 def report(document: Path, html_file: Path | None, junit_file: Path | None, annotate: bool, verbose: bool) -> None:
-    """Print what `--json` wrote, as `check` printed it; or write it as a page or a test result.
+    """Print a report stored with `--json`, or convert it to a page or a test result.
 
-    Nothing else is needed: neither the traces nor the program.
+    Neither the traces nor the program are needed.
 
-    Exit status: 0 if all was written, 2 if not.
+    Exit status: 0 success, 2 trouble.
     """
     from determinism.cli.ending import reporting, say
 

@@ -9,8 +9,8 @@ import click
 from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_argument
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program so that it is deterministic.")
-@click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with a stream of its own.")
+@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program with deterministic settings.")
+@click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with its own stream.")
 @click.option("--patch", is_flag=True, help="Replace ops that have no deterministic implementation.")
 @enabling_options
 @program_argument

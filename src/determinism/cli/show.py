@@ -1,4 +1,4 @@
-"""`determinism show`: tell what a trace holds."""
+"""`determinism show`: show what a trace contains."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Tell what a trace holds.")
+@click.command(short_help="Show what a trace contains.")
 @click.option("--step", type=click.IntRange(min=0), metavar="K", help="List the records of one step.")
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="List at most N records.")
 @click.argument("trace", type=click.Path(path_type=Path), metavar="DIR")
 def show(trace: Path, step: int | None, records: int | None) -> None:
-    """Tell what a trace holds: the run, and per process its steps, phases and most frequent ops."""
+    """Show what a trace contains: the run and, for each process, its steps, phases and most frequent ops."""
     from determinism.cli.ending import reporting
     from determinism.report.terminal import ReportConsole
 

@@ -1,4 +1,4 @@
-"""`determinism status`: tell what is known of the determinism of ops."""
+"""`determinism status`: look up what is known about the determinism of ops."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def _named_like(context: click.Context, parameter: click.Parameter, incomplete: 
     ]
 
 
-@click.command(short_help="Tell what is known of the determinism of ops.")
+@click.command(short_help="Look up whether ops are deterministic.")
 @click.option(
-    "--framework", metavar="F", help="Only this framework or library, such as torch, tensorflow, jax or nccl."
+    "--framework", metavar="F", help="Restrict to one framework or library, such as torch, tensorflow, jax or nccl."
 )
-@click.option("--version", metavar="V", help="For this version; without it, for the installed one.")
-@click.option("--device", type=click.Choice(_DEVICES), help="Only what holds there; gpu stands for any.")
-@click.option("--direction", type=click.Choice(_DIRECTIONS), help="Only what holds in this pass.")
-@click.option("--verdict", type=click.Choice(_VERDICTS), help="Only this verdict, with or without deterministic mode.")
-@click.option("--all", "everything", is_flag=True, help="List all that is known.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--version", metavar="V", help="Version to answer for.  [default: the installed one]")
+@click.option("--device", type=click.Choice(_DEVICES), help="Restrict to one device; gpu means any GPU.")
+@click.option("--direction", type=click.Choice(_DIRECTIONS), help="Restrict to the forward or the backward pass.")
+@click.option(
+    "--verdict", type=click.Choice(_VERDICTS), help="Restrict to one verdict, with or without deterministic mode."
+)
+@click.option("--all", "everything", is_flag=True, help="List everything that is known.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("ops", nargs=-1, metavar="[OP]...", shell_complete=_named_like)
 def status(
     ops: tuple[str, ...],
@@ -48,12 +50,12 @@ def status(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Tell whether ops are deterministic, by version, device and direction, and what to do where they are not.
+    """Say whether ops are deterministic, by version, device and direction, and what to do if they are not.
 
     OP is a name (torch.Tensor.scatter_add_, scatter_add, tf.nn.bias_add, a Keras layer, aten::index_put), the name of a kernel,
     or the text of an error about determinism.
 
-    Exit status: 0 answered, 2 trouble, such as an op that nothing is known about.
+    Exit status: 0 answered, 2 trouble, such as an unknown op.
     """
     if bool(ops) == everything:
         raise click.UsageError("Give the ops to look up, or --all to list what is known, and not both.")

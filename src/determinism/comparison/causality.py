@@ -193,8 +193,8 @@ def place(found: Found) -> tuple[int, float, int]:
 # Recognises a checkpoint that a thread saved while others changed it, by what was read back from it.
 
 _DETAIL = (
-    "No thread made what was read here in {runs}, and a thread saves tensors at {file}:{line}. What is on disk was "
-    "written while the tensors changed."
+    "In {runs} no thread produced what was read here, and a thread saves tensors at {file}:{line}: they changed while they "
+    "were written to disk."
 )
 
 

@@ -97,9 +97,9 @@ def detail_of(root: Root, kind: Kind | None) -> str:
     first, second = root.first, root.second
     if first is None or second is None:
         has, lacks = ("run 1", "run 2") if second is None else ("run 2", "run 1")
-        return f"{has} made a record here that {lacks} did not make."
+        return f"{has} has a record here that {lacks} does not have."
     if kind is Kind.RNG:
-        text = "The generator was in another state before the op drew from it."
+        text = "The generator's state already differed before the op drew from it."
         if first.arguments != second.arguments:
             text += f" Its arguments differ, too. Run 1: {_cut(first.arguments)}. Run 2: {_cut(second.arguments)}."
         return text
@@ -107,27 +107,27 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         layouts = _output_layouts(root)
         if first.arguments == second.arguments and not root.aspects.edges and layouts:
             mine, other = map(_view, layouts)
-            return f"The tensor that the op writes has another size, dtype or device. Run 1: {mine}. Run 2: {other}."
+            return f"The tensor that the op writes to has a different size, dtype or device. Run 1: {mine}. Run 2: {other}."
         if first.arguments == second.arguments:
-            return f"The op read another part of the same tensor: {_parts(first, second)}."
+            return f"The op read a different part of the same tensor: {_parts(first, second)}."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA and root.came_in:
         return "What arrived from another process differs."
     if kind is Kind.DATA:
-        text = "The values that came in from outside the framework differ."
+        text = "The values that entered from outside the framework differ."
         # For a batch the arguments say through which stages of a pipeline it came.
-        return f"{text} They came through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
-    if kind is Kind.ORDER and (root.received_at is not None or root.received_behind is not None):
         return (
-            "It was received from whichever process sent first: both runs received the same tensors, in another order."
+            f"{text} They entered through {first.arguments}." if first.role is Role.BATCH and first.arguments else text
         )
+    if kind is Kind.ORDER and (root.received_at is not None or root.received_behind is not None):
+        return "It was received from whichever process sent first: both runs received the same tensors, in a different order."
     if kind is Kind.ORDER:
         return (
-            "The op took its inputs in another order: both runs hold the same tensors. The program went through something without "
-            "a fixed order, such as a set, a queue or a folder listing."
+            "The op took the same tensors in a different order. The program iterated over something without a fixed order, such as "
+            "a set, a queue or a directory listing."
         )
     if kind is Kind.STRUCTURE:
-        return "The op took another tensor as its input in run 2 than in run 1."
+        return "The op took a different tensor as its input in run 2 than in run 1."
     if kind is Kind.UNINITIALIZED:
         return "The op read memory that no op had written."
     if kind is Kind.MUTATION:
@@ -225,8 +225,8 @@ def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
 
 
 _RACE = (
-    "Two threads use the same tensor, and at least one writes it while nothing makes the other wait. Which comes first "
-    "differs from run to run, and an update can be lost."
+    "Two threads use the same tensor without synchronization, and at least one writes to it. Which comes first differs "
+    "from run to run, and an update can be lost."
 )
 
 

@@ -21,18 +21,18 @@ from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level
 
 _TURNS = (
-    "Threads change the same tensor, one after the other. Which comes first differs from run to run, and sums of floats depend "
+    "Threads update the same tensor one after the other. Their order differs from run to run, and floating-point sums depend "
     "on it."
 )
 _PROCESSES_DETAIL = (
-    "Processes share this memory, and at least one writes it while nothing makes the others wait. Which comes first "
-    "differs from run to run, and an update can be lost."
+    "Processes share this memory without synchronization, and at least one writes to it. Which comes first differs from "
+    "run to run, and an update can be lost."
 )
 _HANDED_OVER = (
-    "Other threads made the same tensors in both runs, and this op got another one of them: what is handed over between "
-    "threads came in another order."
+    "Other threads made the same tensors in both runs, but this op got a different one of them: what threads hand over "
+    "arrived in a different order."
 )
-_BATCHES = "Both runs loaded the same batches, in another order."
+_BATCHES = "Both runs loaded the same batches, in a different order."
 
 
 def as_race_of_processes(divergence: Divergence) -> Divergence:

@@ -40,7 +40,7 @@ def _check_parts(traces: Sequence[Trace]) -> None:
             texts = [f"run {at} has {_few(found)}" for at, found in ((1, parts[0]), (number, names))]
             raise UsageError(
                 "parts-differ",
-                f"The runs were recorded in different parts: {' and '.join(texts)}. So processes of one run have no partner in "
+                f"The runs were recorded in different parts: {' and '.join(texts)}. So processes of one run have no counterpart in "
                 "the other. Record both with the same names for --part, and compare when all parts are there.",
             )
 
@@ -69,7 +69,7 @@ def _check_steps(traces: Sequence[Trace]) -> None:
         raise UsageError(
             "steps-differ",
             f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
-            "was told to leave out. Record both with the same --steps.",
+            "was told not to record. Record both with the same --steps.",
         )
 
 
@@ -141,23 +141,23 @@ def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Itera
 
 
 _CUT_MESSAGES = {
-    "max-disk": "The trace of {runs} reached --max-disk after {records} records, and what came after was not recorded. What "
-    "was recorded is equal. Give more room, or record less with --steps or --level.",
-    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and what came after "
-    "was not recorded. What was recorded is equal. Make room, or give another place with --output.",
-    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, and yet what was recorded up to there is equal. "
+    "max-disk": "The trace of {runs} reached --max-disk after {records} records, and nothing after that was recorded. What "
+    "was recorded is equal. Raise the limit, or record less with --steps or --level.",
+    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and "
+    "nothing after that was recorded. What was recorded is equal. Free up space, or give another folder with --output.",
+    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, yet what was recorded up to there is equal. "
     "Make the run again without it.",
     "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
     "run again.",
-    "run-unfinished": "How {runs} ended is not on record: the recording was ended from outside, or still goes on. The "
-    "{records} records that are there are equal. Make the run again.",
-    "time-limit": "{runs} took longer than it was given and was stopped after {records} records. What was recorded up to "
+    "run-unfinished": "How {runs} ended was not recorded: the recording was killed, or is still running. The {records} "
+    "records that exist are equal. Make the run again.",
+    "time-limit": "{runs} exceeded its time limit and was stopped after {records} records. What was recorded up to "
     "there is equal. Make the run again.",
     "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their folders were "
-    "removed or emptied, or were not copied. The {records} records that are there are equal. Copy the trace again, or make "
+    "removed or emptied, or were not copied. The {records} records that exist are equal. Copy the trace again, or make "
     "the run again.",
-    "trace-truncated": "The trace of {runs} ({folder}) breaks off after {records} records although more were written: its "
-    "files are cut or damaged. What can be read is equal. Copy it again, or make the run again.",
+    "trace-truncated": "The trace of {runs} ({folder}) ends after {records} records although more were written: its "
+    "files are truncated or damaged. What can be read is equal. Copy it again, or make the run again.",
 }
 
 

@@ -109,7 +109,7 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
             Trouble(
                 "runs-failed",
                 f"All runs ended with {exit_phrase(failed)}. What they recorded up to there is equal, but a program that "
-                "fails shows only part of what it does. Mend it, or accept the failure with --allow-failure.",
+                "fails shows only part of what it does. Fix it, or accept the failure with --allow-failure.",
             )
         )
     verdict = Verdict.INCONCLUSIVE if trouble else comparison.verdict
@@ -206,7 +206,7 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
     Args:
         *traces: The folders that `determinism record` or `determinism.record` wrote.
         strict: Dead differences make runs different too.
-        allow_failure: Equal runs that failed in the same way are the same.
+        allow_failure: Report equal runs as the same even if they failed.
 
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
@@ -234,7 +234,7 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     Args:
         traces: Two or more runs.
         strict: Dead differences make runs different too.
-        allow_failure: Equal runs that failed in the same way are the same.
+        allow_failure: Report equal runs as the same even if they failed.
 
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
@@ -351,8 +351,8 @@ def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
 def _too_many(streams: Sequence[str]) -> Trouble:
     return Trouble(
         "too-many-differences",
-        f"So many records of {' and '.join(streams)} are in one run only that the earliest were followed and the others were "
-        "not. None of those counts, but one of the others may. Record less with --steps.",
+        f"So many records of {' and '.join(streams)} are in only one run that just the earliest were followed. None of "
+        "those counts, but a later one may. Record less with --steps.",
     )
 
 

@@ -196,11 +196,7 @@ class ValueScan:
             for side, chunk in zip(self._sides, (group.first, group.second), strict=True):
                 side.load(chunk)
             self._add(group)
-        note = (
-            ""
-            if self._first is not None
-            else "Of records that both runs have, none of the values that were kept differ."
-        )
+        note = "" if self._first is not None else "In the records that both runs have, none of the kept values differ."
         return ValuesApart(
             (self._most, self._most),
             note,
@@ -342,7 +338,7 @@ def _names(text: str) -> list[tuple[str, str]]:
     return [(str(sort), str(name)) for sort, name in json.loads(text)] if text.startswith("[[") else []
 
 
-_ONLY_TORCH = "How far the values are apart is not known: values are kept of PyTorch's tensors only."
+_ONLY_TORCH = "How far apart the values are is not known: values are kept only for PyTorch's tensors."
 _AGAIN = "Record both with `determinism record --values 64`"
 
 
@@ -384,12 +380,12 @@ def _kept(process: ProcessTrace) -> int | None:
 
 def _nothing_to_compare(one: int | None, other: int | None, number: int) -> str:
     if one is None and other is None:
-        return f"How far the values are apart is not known: the traces hold digests only. {_AGAIN}, and compare these."
+        return f"How far apart the values are is not known: the traces hold digests only. {_AGAIN}, and compare these."
     if one is None or other is None:
         which = 1 if one is None else number
-        return f"How far the values are apart is not known: the trace of run {which} holds digests only. {_AGAIN}."
+        return f"How far apart the values are is not known: the trace of run {which} holds digests only. {_AGAIN}."
     return (
-        f"How far the values are apart is not known: {one} elements of each tensor were kept in run 1, and {other} in run "
+        f"How far apart the values are is not known: {one} elements of each tensor were kept in run 1, and {other} in run "
         f"{number}. {_AGAIN}."
     )
 

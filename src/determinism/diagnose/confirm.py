@@ -157,9 +157,9 @@ def _detail(outputs: tuple[OutputDifference, ...]) -> str:
         return f"{held}; it was not repeated."
     if not varies("distinct"):
         if varies("distinct_alignments"):
-            return "The op varies with the alignment of its inputs in memory: on equal inputs at the same place it gave one result only."
+            return "The op varies with the alignment of its inputs in memory: on equal inputs at the same address it gave only one result."
         return (
-            f"{held}, and repeating it gave one result only. It may vary rarely, or under conditions that the "
+            f"{held}, and repeating it gave only one result. It may vary rarely, or under conditions that the "
             "repetition did not meet."
         )
     text = "The op itself varies: on equal inputs it gave different results within one run"
@@ -244,7 +244,7 @@ def with_further_values(
     folder = str(folders[0].parent) if folders else None
     files = [one / CAPTURED_OUTPUTS_FILE for one in folders]
     if len(files) < 2 or not all(file.is_file() for file in files):
-        note = f"The values were not compared, because {reason or 'a further run did not come to this record'}."
+        note = f"The values were not compared, because {reason or 'a further run did not reach this record'}."
     else:
         try:
             tensors = [read_tensors(file) for file in files]
@@ -293,7 +293,7 @@ def _with_values(
         outputs.append(output)
     note = ""
     if not has_seen and are_alike and outputs:
-        note = "Two further runs had equal values here, so how far values are apart was not seen."
+        note = "Two further runs had equal values here, so how far apart they can be was not seen."
     elif not has_seen:
         note = "Two further runs had no values here that could be compared: they differ in number, shape or type."
     return replace(divergence, outputs=tuple(outputs)), note

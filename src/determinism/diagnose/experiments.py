@@ -258,12 +258,12 @@ class Trial:
             added: What this one did that earlier ones had not found yet.
         """
         if self.failure is not None:
-            outcome = f"Nothing can be said: {self.failure}"
+            outcome = f"No conclusion: {self.failure}"
         elif self.is_equal:
             outcome = f"All {self.runs} runs were bit-identical."
         elif self.removes(divergence):
             assert self.divergence is not None
-            outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs parted later, at {_divergence_place(self.divergence)}."
+            outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs diverged later, at {_divergence_place(self.divergence)}."
         else:
             outcome = "The runs still differed."
         equal = None if self.verdict is Verdict.INCONCLUSIVE else self.is_equal
@@ -391,7 +391,7 @@ class FactorSearch:
                 trial = self.laboratory.compare(Intervention.perturb(name), runs=RUNS)
                 is_known = trial.verdict is not Verdict.INCONCLUSIVE
                 outcome = (
-                    f"Nothing can be said: {trial.failure}" if not is_known
+                    f"No conclusion: {trial.failure}" if not is_known
                     else f"All {trial.runs} runs were bit-identical." if trial.is_equal
                     else "The runs differed."
                 )  # fmt: skip
@@ -401,6 +401,6 @@ class FactorSearch:
                 if trial.verdict is Verdict.DIFFERENT:
                     responsible.append(name)
         except BudgetSpent:
-            limit = "The time for further runs was used up; --budget SECONDS gives more."
+            limit = "The time for further runs is used up; --budget SECONDS gives more."
             self.diagnosis = replace(self.diagnosis, limit=limit)
         self.diagnosis = replace(self.diagnosis, varied=tuple(responsible or self.factors))

@@ -616,7 +616,7 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
         return Fix(hypothesis.cause, title, code, None, *proof, patch=unified_diff(change))
     if hypothesis.intervention.fresh_copy:
-        title = "Start each run from the same files, as in a copy of the folder that is made anew for each"
+        title = "Start each run from the same files, for example in a fresh copy of the folder"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
     factors = [name for name, _ in hypothesis.intervention.factors]
     remedy = FACTORS[factors[0]].remedy if len(factors) == 1 else None
@@ -635,7 +635,7 @@ def _repeated(hypothesis: Hypothesis) -> str:
     source = hypothesis.source
     if source is None or source.source not in _SEEDED or max(source.counts) < 2:
         return ""
-    return f", which ran {max(source.counts):,} times: each then draws the same numbers, so rather make it once, or seed it by the step"
+    return f", which ran {max(source.counts):,} times: each generator then draws the same numbers, so create it once, or seed it with the step"
 
 
 def _apart(hypothesis: Hypothesis, change: CodeChange) -> str:

@@ -151,11 +151,11 @@ def use_text(source: Source) -> str:
     if source.differs is False:
         return f"{used}; what it gives depends on timing, and was the same in two further runs."
     if source.differs is None:
-        return f"{used}; whether its values differ cannot be told."
+        return f"{used}; whether its values differ is not known."
     if None in source.shown:
-        return f"{used}, with other values in each of two further runs."
+        return f"{used}, with different values in two further runs."
     first, second = (" ".join(str(text).split())[:_SHOWN] for text in source.shown)
-    return f"{used}, with other values in each of two further runs: {first} and {second}."
+    return f"{used}, with different values in two further runs: {first} and {second}."
 
 
 # Tells the looks at the clock that decide something from those whose time is only logged.
@@ -216,14 +216,12 @@ def entropy_named(one: Hypothesis, asking: Sequence[tuple[Frame, ...]]) -> Hypot
         library, line = frames[0], frames[-1]
         place = f"{line.file.rpartition('/')[2]}:{line.line}"
         if len(frames) > 1:
-            evidence.append(
-                f"{library.function} at {library.file}:{library.line} asked for them, and {place} led there."
-            )
+            evidence.append(f"{library.function} at {library.file}:{library.line} requested them, called from {place}.")
         else:
-            evidence.append(f"{place} asked for them.")
+            evidence.append(f"{place} requested them.")
     more = len(asking) - _MOST_ASKING
     if more > 0:
-        evidence.append(f"{more} more lines led to such bytes.")
+        evidence.append(f"{more} more lines requested such bytes.")
     lines = [frame for frames in asking[:_MOST_ASKING] for frame in reversed(frames)]
     sites = dict.fromkeys([*lines, *one.sites])
     return replace(one, sites=tuple(sites), evidence=(*evidence, *one.evidence))
@@ -470,7 +468,7 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
             )
             break
     if divergence.allocated_at is not None:
-        found.append("The memory that was read had been allocated there, and no op had written it.")
+        found.append("The memory that was read had been allocated there, and no op had written to it.")
     return tuple(found)
 
 
@@ -486,7 +484,9 @@ def unseen_text(probed: Trial) -> str:
         probed: Runs with the sources noted.
     """
     if probed.failure is not None:
-        return f" What the program takes from outside could not be looked at: {probed.failure.rstrip('.')}."
-    named = [f" Of {PurePath(one.file).name} nothing could be noted: {one.reason}." for one in probed.unprobed]
+        return f" What the program takes from outside could not be observed: {probed.failure.rstrip('.')}."
+    named = [f" Nothing could be observed in {PurePath(one.file).name}: {one.reason}." for one in probed.unprobed]
     more = len(named) - _MOST_NAMED
-    return "".join(named[:_MOST_NAMED]) + (f" So it is of {more:,} more." if more > 0 else "")
+    return "".join(named[:_MOST_NAMED]) + (
+        f" The same holds for {more:,} more {'file' if more == 1 else 'files'}." if more > 0 else ""
+    )

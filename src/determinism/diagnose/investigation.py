@@ -131,7 +131,7 @@ class Investigation:
         except BudgetSpent:
             unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
             left = self._left_text(divergence)
-            self._limit = f"The time for further runs was used up; --budget SECONDS gives more.{left}{unseen}"
+            self._limit = f"The time for further runs is used up; --budget SECONDS gives more.{left}{unseen}"
             self._suppose_what_was_probed(divergence)
         except LaunchError:
             self._suppose_what_was_probed(divergence)
@@ -191,7 +191,7 @@ class Investigation:
             return ""
         more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
         told = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
-        return f"{told} To go on: {self.command}" if self.command else told
+        return f"{told} To continue: {self.command}" if self.command else told
 
     def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
         """How sure a cause is whose removal made a divergence go.
@@ -213,7 +213,7 @@ class Investigation:
         ]
         likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
         self._causes.append(_cause(likely, Status.LIKELY, []))
-        self._limit = "Two further runs, in the same surroundings, were equal; so no experiment was made."
+        self._limit = "Two further runs in the same environment were equal, so no experiment was made."
 
     def _probe(self, divergence: Divergence) -> Trial:
         trial = self.laboratory.probe(self._held)

@@ -193,7 +193,7 @@ def _of_values(divergence: Divergence, program: _Program) -> list[Hypothesis]:
         return []
     cause = "address-order" if found.has_objects else _CAUSES[found.source]
     sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
-    evidence = "By the text of the program, what differs comes from there; no experiment has shown it."
+    evidence = "According to the program's source, what differs comes from there; no experiment has confirmed it."
     if cause in _FACTORS:
         intervention = Intervention.fix(_FACTORS[cause])
     elif cause == "hash-order":

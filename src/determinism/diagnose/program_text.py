@@ -205,9 +205,9 @@ def library_sites(source: Source) -> tuple[Frame, ...]:
 def library_evidence(source: Source) -> tuple[str, ...]:
     """Sentences on what a library did, and which lines of the program led there."""
     did = (
-        "makes a generator without a seed"
+        "creates a generator without a seed"
         if source.source == "unseeded-generator"
-        else "seeds a generator with another value in each run"
+        else "seeds a generator with a different value in each run"
     )
     lines = list(dict.fromkeys(_place(led) for led in source.led_by))
     more = len(lines) - _MOST_LINES

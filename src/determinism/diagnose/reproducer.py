@@ -30,7 +30,7 @@ def checked_name(text: Any) -> str:
         ValueError: It is none.
     """
     if type(text) is not str or _NAME.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no name")
+        raise ValueError(f"{text!r} is not a name")
     return text
 
 
@@ -41,7 +41,7 @@ def whole(number: Any) -> int:
         ValueError: It is none.
     """
     if type(number) is not int:
-        raise ValueError(f"{number!r} is no whole number")
+        raise ValueError(f"{number!r} is not a whole number")
     return number
 
 
@@ -89,7 +89,7 @@ def _given(at: Any, tensors: Mapping[str, Any]) -> str:
     if type(at) is list:
         return f"[{', '.join(_given(one, tensors) for one in at)}]"
     if at not in tensors:
-        raise ValueError(f"no tensor is called {at!r}")
+        raise ValueError(f"there is no tensor called {at!r}")
     return f"tensor[{checked_name(at)!r}]"
 
 
@@ -108,7 +108,7 @@ def _value(value: Any) -> str:
     if kind == "shape":
         known = None if content is None else [None if size is None else whole(size) for size in content]
         return f"tf.TensorShape({known!r})"
-    raise ValueError(f"{kind!r} is no kind of value")
+    raise ValueError(f"{kind!r} is not a kind of value")
 
 
 def _tensorflow_settings(found: Mapping[str, Any]) -> list[str]:
@@ -181,13 +181,13 @@ class _CallSource:
     def tensor_name(self, name: Any) -> str:
         """A name, if a tensor has it."""
         if name not in self._tensors:
-            raise ValueError(f"no tensor is called {name!r}")
+            raise ValueError(f"there is no tensor called {name!r}")
         return checked_name(name)
 
     def _function(self) -> str:
         found = _OP.fullmatch(self.op)
         if found is None:
-            raise ValueError(f"{self.op!r} is no op")
+            raise ValueError(f"{self.op!r} is not an op")
         source = "torch.ops"
         for part in (found[1], found[2], found[3] or "default"):
             # `__and__` is a name, and so is `is`, which cannot be written as an attribute.
@@ -233,7 +233,7 @@ class _CallSource:
 def _torch_settings(found: Mapping[str, Any]) -> list[str]:
     precision = found["float32_matmul_precision"]
     if precision not in ("highest", "high", "medium"):
-        raise ValueError(f"{precision!r} is no precision")
+        raise ValueError(f"{precision!r} is not a precision")
     return [
         f"torch.use_deterministic_algorithms({bool(found['deterministic_algorithms'])})",
         f"torch.set_float32_matmul_precision({precision!r})",
@@ -244,7 +244,7 @@ def _torch_settings(found: Mapping[str, Any]) -> list[str]:
 
 def _device(text: Any) -> str:
     if type(text) is not str or _DEVICE.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no device")
+        raise ValueError(f"{text!r} is not a device")
     return text
 
 
@@ -306,6 +306,6 @@ def script(call: Mapping[str, Any], *, origin: str, seen: str, repeats: int, mov
             template, fields = TORCH_TEMPLATE, torch_fields(call, moves=moves)
         told = {"op": ascii(str(call["op"])), "origin": ascii(printable(origin)), "seen": ascii(printable(seen))}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotReproducible(f"the capturing run wrote what is no call ({error!r})") from None
+        raise NotReproducible(f"the capturing run wrote something that is not a call ({error!r})") from None
     text = (_TEMPLATES / template).read_text(encoding="utf-8")
     return Template(text).substitute(fields, **told, repeats=str(repeats))

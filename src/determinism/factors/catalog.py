@@ -63,7 +63,7 @@ _TORCH, _TENSORFLOW = ("torch",), ("tensorflow",)
 
 _ALL = (
     Factor(
-        "hash-seed", "PYTHONHASHSEED=0", "another PYTHONHASHSEED in each run",
+        "hash-seed", "PYTHONHASHSEED=0", "a different PYTHONHASHSEED in each run",
         cause="hash-order",
         remedy=Remedy("Fix the salt of hashes", environment=(("PYTHONHASHSEED", "0"),)),
     ),
@@ -97,7 +97,7 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:start_entropy"), Starter(f"{_SIMPLE}:fix_numpy", after="numpy")),
     ),
     Factor(
-        "memory", "fresh memory holds zeros", "fresh memory holds other bytes in each run",
+        "memory", "fresh memory holds zeros", "fresh memory holds different bytes in each run",
         cause="uninitialized-memory",
         remedy=Remedy(
             "Fill the memory where it is allocated; until then, start the program with",
@@ -106,7 +106,7 @@ _ALL = (
     ),
     Factor(
         "thread-schedule", "threads that the program starts take turns, in a fixed order",
-        "threads are delayed and interrupted in another way in each run",
+        "threads are delayed and interrupted differently in each run",
         cause="thread-race",
         starters=(Starter(f"{_TURNS}:start"),),
     ),
@@ -122,13 +122,13 @@ _ALL = (
     ),
     Factor(
         "workers", "data is loaded without workers (num_workers=0)",
-        "workers of data loaders are delayed in another way in each run",
+        "workers of data loaders are delayed differently in each run",
         cause="worker-order",
         remedy=Remedy("Load data without workers", "DataLoader(..., num_workers=0)"),
         frameworks=_TORCH,
     ),
     Factor(
-        "pipeline-order", "parallel stages of tf.data pipelines give their elements in the order of the data",
+        "pipeline-order", "parallel stages of tf.data pipelines yield their elements in the order of the data",
         cause="pipeline-order",
         remedy=Remedy(
             "Take the elements of parallel stages in the order of the data",
@@ -137,7 +137,7 @@ _ALL = (
         frameworks=_TENSORFLOW,
     ),
     Factor(
-        "pipeline-parallel", "tf.data pipelines make one element after the other",
+        "pipeline-parallel", "tf.data pipelines process one element at a time",
         cause="pipeline-race",
         remedy=Remedy(
             "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
@@ -180,13 +180,13 @@ _ALL = (
         frameworks=_TORCH,
     ),
     Factor(
-        "listings", "directory listings are sorted", "directory listings come in another order in each run",
+        "listings", "directory listings are sorted", "directory listings come in a different order in each run",
         cause="listing-order",
         starters=(Starter(f"{_SIMPLE}:start_listings"),),
     ),
     Factor(
         "addresses", "memory lies at the same addresses in each run (no address space randomisation)",
-        "memory lies at other addresses, with other alignments, in each run",
+        "memory lies at different addresses, with different alignments, in each run",
         cause="address-order",
         remedy=Remedy(
             "Start the program without address space randomisation", "setarch --addr-no-randomize COMMAND"
@@ -194,7 +194,7 @@ _ALL = (
         starters=(Starter(f"{_SIMPLE}:start_addresses"),),
     ),
     Factor(
-        "patches", "ops that have no deterministic form are replaced (determinism.patch())",
+        "patches", "ops that have no deterministic implementation are replaced (determinism.patch())",
         remedy=Remedy(
             "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
             "import determinism\n\ndeterminism.patch()",
@@ -204,7 +204,7 @@ _ALL = (
     ),
     Factor(
         "clock",
-        perturbed="the clock of `time` shows another time and day in each run; that of `datetime.datetime` does not",
+        perturbed="`time` shows a different time and date in each run; `datetime.datetime` does not",
         starters=(Starter(f"{_SIMPLE}:start_clock"),),
     ),
 )  # fmt: skip
@@ -267,7 +267,7 @@ def obstacle(name: str, action: Action) -> str | None:
     if name == "memory" and platform.libc_ver()[0] != "glibc":
         return "filling fresh memory needs the GNU C library"
     if name == "addresses" and action is Action.FIXED and not _may_fix_addresses():
-        return "this system does not let a program switch address space randomisation off"
+        return "this system does not let a program turn off address space randomisation"
     return None
 
 

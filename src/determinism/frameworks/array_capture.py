@@ -113,7 +113,7 @@ class Capture:
             return
         result: dict[str, Any] = {"changed_inputs": [], "repeats": 0, "outputs": []}
         try:
-            result |= {"saved": _saved("it is no op")} if call is None else self._examine(call())
+            result |= {"saved": _saved("it is not an op")} if call is None else self._examine(call())
         except Exception as error:
             result["saved"] = _saved(f"running it failed ({type(error).__name__}: {error})")
         write_json(self._folder / CAPTURE_FILE, result)

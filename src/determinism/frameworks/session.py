@@ -119,7 +119,7 @@ class AdapterSession:
             folder, description={**description, "world_size": world_size()}, max_bytes=self._spec.max_disk
         )
         if self._spec.values is not None:
-            self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept of PyTorch's tensors only")
+            self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch's tensors")
 
     def _capture(self, as_array: Callable[[Any], Any], digest: Callable[[Any], bytes]) -> Capture | None:
         """What looks closely at a record of this process; None if none is asked for.

@@ -248,7 +248,7 @@ def release(version: str) -> tuple[int, ...]:
     if match is None:
         raise UsageError(
             "version-unreadable",
-            f"{version!r} is no version, so nothing can be looked up for it. Give one such as 2.13 or 2.13.0.",
+            f"{version!r} is not a version, so nothing was looked up. Give one such as 2.13 or 2.13.0.",
         )
     numbers = [int(number) for number in match[1].split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:

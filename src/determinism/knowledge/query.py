@@ -136,7 +136,7 @@ def framework_named(name: str) -> Framework:
     if word not in framework_names():
         raise UsageError(
             "framework-unknown",
-            f"Nothing is known about a framework called {name!r}. There are: {', '.join(framework_names())}.",
+            f"Nothing is known about a framework called {name!r}. Known are: {', '.join(framework_names())}.",
         )
     return _read(word)
 
@@ -451,7 +451,7 @@ def _require_one_framework(entries: list[Entry], wanted: _Wanted) -> None:
     if wanted.version is not None and wanted.framework is None and len(frameworks) > 1:
         raise UsageError(
             "version-without-framework",
-            f"Version {wanted.version} was given without saying whose: what was asked for is known for "
+            f"Version {wanted.version} was given without a framework, and the query matches "
             f"{', '.join(frameworks)}. Name one with --framework.",
         )
 
@@ -545,5 +545,5 @@ def _why(one: Measurement, verdicts: set[OpVerdict]) -> str | None:
     if one.varies and not verdicts & _MAY_VARY:
         return f"it gave {one.distinct} results in {one.runs} runs, {said}"
     if verdicts == {OpVerdict.RAISES}:
-        return "it ran, declared to raise"
+        return "it ran, although it is declared to raise"
     return None

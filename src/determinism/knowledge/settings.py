@@ -85,7 +85,7 @@ class Request:
         ):
             raise UsageError(
                 "threads-unusable",
-                f"threads={self.threads!r} is no number of threads, so nothing was set. Give 1 or more.",
+                f"threads={self.threads!r} is not a number of threads, so nothing was set. Give 1 or more.",
             )
         if self.precision is not None and self.precision not in PRECISIONS:
             raise UsageError(
@@ -101,12 +101,12 @@ class Effect(StrEnum):
     """What became of a setting."""
 
     NOW = "took effect now"
-    ALREADY = "was so already"
+    ALREADY = "already set"
     FRESH = "needs a fresh process"
     WAITING = "waits for the import"
     ABSENT = "does not exist in this version"
     UNNEEDED = "not needed here"
-    KEPT = "left as it is"
+    KEPT = "left unchanged"
     FAILED = "could not be applied"
     MISSING = "missing"
     """Only where nothing was to be changed: it is not as it should be."""
@@ -421,7 +421,7 @@ def is_within(version: str, bounds: str) -> bool:
     for bound in filter(None, (part.strip() for part in bounds.split(","))):
         match = _BOUND.fullmatch(bound)
         if match is None:
-            raise ValueError(f"{bound!r} is no bound of a range of versions; write >=2.1 or <2.10")
+            raise ValueError(f"{bound!r} is not a version bound; write >=2.1 or <2.10")
         if not _COMPARISONS[match[1]](release(version), release(match[2])):
             return False
     return True

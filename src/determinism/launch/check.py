@@ -199,7 +199,7 @@ class EvidenceRuns:
             return evidence
         try:
             if saved is None or saved["call"] is None or kept is None:
-                raise NotReproducible((saved or {}).get("reason") or "the call was not written down")
+                raise NotReproducible((saved or {}).get("reason") or "the call was not saved")
             path = write_reproducer(
                 self._output.path / REPRODUCER_FOLDER,
                 kept / CAPTURED_INPUTS_FILE,
@@ -234,7 +234,7 @@ class ShortRunsEqual(Exception):
 
 
 _NOTES = "notes"
-_PROBING = "probing what comes from outside"
+_PROBING = "observing what the program takes from outside"
 _PATIENCE = 3.0
 _LEAST_PATIENCE = 10.0
 """What is fixed may keep a program from its end; then it is stopped after so many times a plain run, and seconds."""
@@ -514,9 +514,9 @@ def explain(
     try:
         return search(short)
     except ShortRunsEqual:
-        equal = f"Runs of the first {short.extent} came out equal, so they cannot show the cause"
+        equal = f"Runs of the first {short.extent} were equal, so they cannot show the cause"
         if request.explain:
-            warn(f"{equal}; whole runs follow.")
+            warn(f"{equal}; continuing with whole runs.")
             return search()
         limit = f"{equal}. {search_commands(comparison, request)}"
         return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit)), 0

@@ -116,7 +116,7 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
     if "settings" not in found:
         raise LaunchError(
             "interpreter-too-old",
-            f"{interpreter} is Python {found['python']}; its settings can be looked at from "
+            f"{interpreter} is Python {found['python']}; its settings can be inspected from "
             f"{'.'.join(map(str, OLDEST_PYTHON))} on. Run the program with a newer Python.",
         )
     settings = [Setting(**{**one, "effect": Effect(one["effect"])}) for one in found["settings"]]
@@ -131,7 +131,7 @@ def _interpreter_of(command: Sequence[str]) -> str:
     if interpreter is None:
         raise LaunchError(
             "interpreter-unknown",
-            f"One cannot tell which Python {command[0]!r} starts without running it. Give that Python: "
+            f"Which Python {command[0]!r} starts is not known without running it. Name that Python: "
             "determinism doctor -- /path/to/python",
         )
     return interpreter.path
@@ -150,7 +150,8 @@ def _ask(interpreter: str, command: Sequence[str]) -> None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(
-            "interpreter-silent", f"{interpreter} could not be asked ({error}). See that it starts: {interpreter} -V"
+            "interpreter-silent",
+            f"{interpreter} could not be inspected ({error}). Check that it starts: {interpreter} -V",
         ) from None
     if ended.returncode:
         last = ended.stderr.strip().rpartition("\n")[2] or "it printed nothing"

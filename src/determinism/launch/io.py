@@ -164,7 +164,7 @@ def _open_terminal(like: int, log: int) -> _Terminal:
         raise LaunchError(
             "terminal-unavailable",
             f"The first run writes to a terminal; no pseudo terminal can be opened for the later ones ({error}), so "
-            f"they could take another way through the program. Send the command's output to a file or through `| cat`.",
+            f"they might behave differently. Send the command's output to a file or through `| cat`.",
         ) from None
 
 
@@ -360,8 +360,8 @@ class InputOfRun:
 def _not_kept(error: OSError) -> LaunchError:
     return LaunchError(
         "input-not-kept",
-        f"What the program reads from the pipe cannot be kept ({error}), so later runs could not be fed with it. "
-        f"Make room for temporary files, or give the input as a file.",
+        f"What the program reads from the pipe cannot be kept ({error}), so later runs could not read the same. "
+        f"Free up space for temporary files, or redirect the input from a file.",
     )
 
 

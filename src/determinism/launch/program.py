@@ -349,7 +349,7 @@ class Interrupted(LaunchError):
         """
         super().__init__(
             "interrupted",
-            f"{program_exit.stopped_by} came in, so the program was stopped after {program_exit.seconds:.1f} s "
+            f"The program was stopped by {program_exit.stopped_by} after {program_exit.seconds:.1f} s "
             f"({exit_phrase(program_exit.exit_status)}).",
         )
         self.program_exit = program_exit

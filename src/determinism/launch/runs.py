@@ -229,7 +229,7 @@ class FreshCopy:
         raise LaunchError(
             "copy-too-large",
             f"{self.original} holds {size:,} bytes, more than {limit}, so it was not copied and the run was not made. Keep "
-            "data elsewhere and link to it, which the copy follows, or remove what a run leaves with --before 'rm ...' "
+            "data elsewhere and use symbolic links to it, which are not copied, or remove what a run leaves with --before 'rm ...' "
             "instead of --fresh-copy.",
         )
 
@@ -303,7 +303,7 @@ def _remove(folder: Path) -> None:
 def _failed(original: Path, error: OSError) -> LaunchError:
     return LaunchError(
         "copy-failed",
-        f"{original} cannot be copied ({error}), so the run was not made. Mend that, or remove what a run leaves with "
+        f"{original} cannot be copied ({error}), so the run was not made. Fix that, or remove what a run leaves with "
         "--before 'rm ...' instead of --fresh-copy.",
     )
 
@@ -324,11 +324,11 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     Returns:
         The comparison, which says so, and the exit status of the command if the user ended it.
     """
-    limit = "The search for causes was broken off; what was known until then is shown."
+    limit = "The search for causes was interrupted; what was known by then is shown."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
     is_interrupt = isinstance(error, Interrupted | KeyboardInterrupt)
-    reason = "Interrupted; what is known by now follows." if is_interrupt else getattr(error, "message", str(error))
-    warn(f"The search for causes was broken off. {reason}")
+    reason = "Interrupted; what is known so far follows." if is_interrupt else getattr(error, "message", str(error))
+    warn(f"The search for causes was stopped. {reason}")
     return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
 
 
@@ -439,7 +439,7 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
     reason = (
         "--fail-fast ends runs as soon as they differ" if request.fail_fast
         else f"{asked} was given" if request.explain is False or request.budget == 0
-        else f"a run took {duration(seconds)}, and from {duration(LONGEST_UNASKED)} on that is done only when asked for"
+        else f"a run took {duration(seconds)}, and from {duration(LONGEST_UNASKED)} on causes are searched for only on request"
     )  # fmt: skip
     return f"No cause was searched for: {reason}. {search_commands(comparison, request)}"
 
@@ -613,7 +613,7 @@ def prepare(command: str, title: str, *, folder: Path | None, log: Path) -> None
             "before-failed",
             f"The command given with --before ended with {exit_phrase(ended.returncode)}, so {title} was not made:",
             redacted_text(command),
-            f"Its output is in {log}. Mend it; `|| true` at its end says that it may fail.",
+            f"Its output is in {log}. Fix it, or append `|| true` if it may fail.",
         )
 
 

@@ -19,7 +19,7 @@ _LONGEST_COMMAND = 50
 
 _NOT_REACHED = (
     "No process of the program recorded anything: none that recording could reach imported torch or tensorflow, or used jax. "
-    "If the program uses one of them, see that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
+    "If the program uses one of them, check that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
 )
 _LEAST_ROOM = 1 << 20
 """Bytes that a trace needs to begin."""
@@ -88,13 +88,13 @@ def require_recorded(folder: Path, exit_status: int) -> None:
     if room < _LEAST_ROOM:
         raise LaunchError(
             "disk-full",
-            f"No process of the program recorded anything: the disk with {folder} has {room:,} bytes left. {ended} Make "
-            "room, or give another place with --output.",
+            f"No process of the program recorded anything: the disk with {folder} has {room:,} bytes left. {ended} Free up "
+            "space, or give another folder with --output.",
         )
     if exit_status and reason == _NOT_REACHED:
         raise LaunchError(
             "nothing-recorded",
-            f"{ended} None of its processes had imported torch or tensorflow, or used jax, by then, so nothing was recorded. See what it printed.",
+            f"{ended} None of its processes had imported torch or tensorflow, or used jax, by then, so nothing was recorded. Check its output.",
         )
     raise LaunchError("nothing-recorded", f"{reason} {ended}")
 

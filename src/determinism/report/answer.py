@@ -33,8 +33,8 @@ _WHAT = {
     Kind.RNG: "random numbers differ",
     Kind.DATA: "a value from outside the framework differs",
     Kind.ARGUMENT: "an argument of an operation differs",
-    Kind.ORDER: "the same values came in a different order",
-    Kind.UNINITIALIZED: "memory was read that nothing had written",
+    Kind.ORDER: "the same values arrived in a different order",
+    Kind.UNINITIALIZED: "uninitialized memory was read",
     Kind.MUTATION: "a tensor was changed outside the framework",
     Kind.OP: "an operation gave different results",
 }
@@ -93,7 +93,7 @@ def _difference(content: Document) -> str:
     causes = [cause for cause in content["causes"] if cause["status"] != "possible"]
     first = content["first_divergence"]
     if content["missing"] is not None and first is not None:
-        return f"the resumed run departs from the full one {_point(first, content)}"
+        return f"the resumed run diverges from the full one {_point(first, content)}"
     if causes:
         shown = [f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes[:MOST_CAUSES]]
         more = len(causes) - MOST_CAUSES
@@ -290,7 +290,7 @@ def _line(first: Document) -> Document | None:
 
 def _what(first: Document) -> str:
     if first["kind"] is None:
-        return "the runs part"
+        return "the runs diverge"
     text = _WHAT[Kind(first["kind"])]
     return f"{text} from equal inputs" if first["kind"] == Kind.OP and first["inputs_equal"] else text
 
@@ -338,7 +338,7 @@ def _reached(content: Document) -> str:
         return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "")
     visible = content["first_visible"]
     if visible is None:
-        return "nothing that was kept: the difference was read and then vanished" if content["absorbed"] else ""
+        return "nothing that was kept: the difference was read and then disappeared" if content["absorbed"] else ""
     return f"{visible['what']} at step {visible['step']:,}"
 
 

@@ -13,11 +13,11 @@ _MOST_FRAMES = 4
 _MOST_MODULES = 4
 
 _KINDS = {
-    BatchKind.OP: "op: it treats each row by itself, and computes it in another way in another batch",
-    BatchKind.MIXING: "mixing: the op takes the rows of a batch together",
+    BatchKind.OP: "op: it processes each row on its own, but computes it differently in a batch of another size",
+    BatchKind.MIXING: "mixing: the op combines the rows of a batch",
     BatchKind.RNG: "rng: the op draws random numbers for each batch",
-    BatchKind.PADDING: "padding: the same row was padded to another length",
-    None: "not known: equal rows had different results of the whole model, and no recorded op tells why",
+    BatchKind.PADDING: "padding: the same row was padded to a different length",
+    None: "not known: the whole model gave equal rows different results, and no recorded op explains it",
 }
 
 
@@ -26,7 +26,7 @@ def batch_headline(comparison: Comparison, rows: BatchFindings) -> str:
     sizes = listed([str(size) for size in rows.sizes])
     if comparison.verdict is Verdict.SAME:
         places = counted(rows.places, "place")
-        what = "came out equal" if rows.results_differ is None else "had equal results"
+        what = "were equal" if rows.results_differ is None else "had equal results"
         return f"Same: {counted(rows.rows_matched, 'row')} {what} in batches of {sizes}, at {places} of the program"
     difference = rows.difference
     if difference is None:
@@ -76,18 +76,16 @@ def _row_entries(rows: BatchFindings) -> Iterator[Entry]:
         text = f"{rows.rows_matched:,} different rows were compared; there were {counts}"
         yield Entry(text, "compared")
     if rows.results_differ is None:
-        text = "No model was called whose results come row by row, so rows were compared up to the last op that makes some."
+        text = "No model was called that returns one result per row, so rows were compared up to the last op that produces rows."
         yield Entry(text, "limits")
     if rows.results_differ is False and rows.difference is not None:
-        text = (
-            "The results of the whole model were equal all the same: what differed within it vanished for these rows."
-        )
+        text = "The results of the whole model were equal nevertheless: what differed inside it made no difference for these rows."
         yield Entry(text, "absorbed")
     if rows.training:
         names = [f"{one.module or 'the outermost module'} ({one.name})" for one in rows.training]
         more = len(names) - _MOST_MODULES
         shown = listed(names[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
-        yield Entry(f"In training mode, and computing otherwise because of it: {shown}", "training")
+        yield Entry(f"In training mode, which changes what they compute: {shown}", "training")
     if rows.not_told is not None:
         yield Entry(rows.not_told, "not told")
 
@@ -98,7 +96,7 @@ def batch_cures(comparison: Comparison, rows: BatchFindings) -> Iterator[Entry]:
         yield Entry(f"{cause.title} ({cause.status})", "" if number else "cause")
     for number, one in enumerate(comparison.fixes):
         yield Entry(f"{_written(one)}: {one.title}", "" if number else "cure")
-        yield Entry("Verified: the program ran with it, and all rows were equal in batches of all sizes.")
+        yield Entry("Verified: with it, all rows were equal in batches of all sizes.")
     failed = [one for one in rows.tried if not one.verified]
     if failed:
         text = f"{'; '.join(_written(one) for one in failed)}: rows still depended on their batch"

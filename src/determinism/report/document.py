@@ -65,7 +65,7 @@ def write_report(path: Path, text: str, option: str, *, mode: int = 0o666) -> No
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             "report-unwritable",
-            f"The report cannot be written to {path} ({reason}), so {option} made nothing. "
+            f"The report cannot be written to {path} ({reason}), so {option} wrote nothing. "
             f"Give {option} a file in a folder that exists and that you may write to.",
         ) from None
 
@@ -170,7 +170,7 @@ def _described(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-        return "a number beyond any count"
+        return "a number too large for a count"
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -542,9 +542,9 @@ def read_document(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error.strerror or error}). Give the file that `--json` wrote.",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise _foreign(path, f"it is no JSON ({error})") from None
+        raise _foreign(path, f"it is not JSON ({error})") from None
     if not isinstance(found, dict):
-        raise _foreign(path, "it is JSON, but no object")
+        raise _foreign(path, "it is JSON, but not an object")
     schema = found.get("schema")
     if schema != SCHEMA:
         if isinstance(schema, str) and schema.startswith("determinism.report/"):
@@ -618,10 +618,10 @@ def _experiment_lists(content: dict[str, Any]) -> list[Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _foreign(path: Path, fault: str) -> UsageError:
     return UsageError(
-        "report-foreign", f"{path} is no report: {fault}. Give the file that `determinism check --json` wrote."
+        "report-foreign", f"{path} is not a report: {fault}. Give the file that `determinism check --json` wrote."
     )

@@ -100,11 +100,11 @@ def frame_text(frame: Frame) -> str:
 
 
 _KINDS = {
-    Kind.STRUCTURE: "the runs executed different operations here: one has records that another lacks, or an op took another tensor",
+    Kind.STRUCTURE: "the runs executed different operations here: one has records that another lacks, or an op took a different tensor",
     Kind.RNG: "a random op ran with different states of its random generator",
     Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
     Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",
-    Kind.ORDER: "the same values came in a different order",
+    Kind.ORDER: "the same values arrived in a different order",
     Kind.UNINITIALIZED: "the op read memory that nothing had written, so it got whatever was there",
     Kind.MUTATION: (
         "a tensor was changed between two ops by something else, such as a NumPy view, another thread or process, or an extension"
@@ -112,12 +112,12 @@ _KINDS = {
     Kind.OP: "the op itself gave different outputs from equal inputs and arguments",
 }
 
-_UNPROVEN_OP = "the op gave different outputs; its arguments, and where its inputs came from, are equal"
+_UNPROVEN_OP = "the op gave different outputs from equal arguments, and the records that its inputs come from are equal"
 
 _STOPS = {
     "steps": "ended by --steps",
     "fail-fast": "ended by --fail-fast",
-    "time-limit": "stopped because it took longer than it was given",
+    "time-limit": "stopped at its time limit",
     "max-disk": "recording ended at the limit of --max-disk",
     "disk-full": "recording ended because the disk was full",
     "interrupt": "interrupted",
@@ -148,7 +148,7 @@ def kind_sentence(first: Divergence, level: str) -> str:
         return f"{kind}: {_KINDS[kind]}"
     if level != Level.OP:
         return f"not known: recording at level {level} does not show it; rerun with --level op"
-    return "not established: the outputs of this op differ, and it is not known what made them differ"
+    return "not established: the outputs of this op differ, and it is not known why"
 
 
 def dead_phrase(count: int) -> str:

@@ -41,7 +41,7 @@ def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
         if comparison.verdict is not Verdict.DIFFERENT:
             yield Entry(what, label)
         else:
-            lead = "The runs did not start alike: " if is_first else "Also, "
+            lead = "The runs did not start from the same files: " if is_first else "Also, "
             yield Entry(f"{lead}{what}.", label)
             yield Entry(f"{_REMEDIES[change](leftovers)}.")
         is_first = False
@@ -79,11 +79,11 @@ def _removal(leftovers: Sequence[Leftover]) -> str:
     removal = shlex.join(["rm", "-f", *map(path_text, files[:MOST_FILES])])
     more = " ..." if len(files) > MOST_FILES else ""
     remedy = f"--before {shlex.quote(removal + more)}"
-    return f"To let them start alike: {remedy}{', or --fresh-copy' if _all_copied(leftovers) else ''}"
+    return f"To start them from the same files: {remedy}{', or --fresh-copy' if _all_copied(leftovers) else ''}"
 
 
 def _restoring(leftovers: Sequence[Leftover]) -> str:
-    return f"To let them start alike: {_original(leftovers)}"
+    return f"To start them from the same files: {_original(leftovers)}"
 
 
 def _repeating(leftovers: Sequence[Leftover]) -> str:
@@ -146,7 +146,7 @@ MOST_BLIND_SPOTS = 5
 MOST_ENVIRONMENT = 5
 MOST_TRACES = 4
 _NO_STEPS = (
-    "no steps were counted, because no optimizer stepped and no batch was loaded; `determinism.step()` at the end of each turn of "
+    "no steps were counted, because no optimizer stepped and no batch was loaded; call `determinism.step()` at the end of each iteration of "
     "a loop counts them"
 )
 
@@ -205,7 +205,7 @@ def _command_entries(comparison: Comparison) -> Iterator[Entry]:
     commands = list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs if run.command))
     if len(commands) < 2:
         return
-    yield Entry("the runs are not of the same command", "commands")
+    yield Entry("the runs are of different commands", "commands")
     for number, run in enumerate(comparison.runs, start=1):
         yield Entry(f"run {number}: {shlex.join(run.command)}")
 
@@ -245,7 +245,7 @@ def _recorder_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _level_entries(comparison: Comparison) -> Iterator[Entry]:
     if comparison.level != Level.OP and comparison.verdict is Verdict.SAME:
-        yield Entry(f"recorded at level {comparison.level}, which does not see single ops", "level")
+        yield Entry(f"recorded at level {comparison.level}, which does not record single ops", "level")
 
 
 def _has_failed(run: RunSummary) -> bool:

@@ -48,7 +48,7 @@ def _ending(manifest: dict[str, Any]) -> str:
         return "not known: it is still running, or its recording was ended from outside"
     status, stopped_by = manifest.get("exit_status"), manifest.get("stopped_by")
     known = [exit_phrase(status) if status is not None else "", stop_phrase(str(stopped_by)) if stopped_by else ""]
-    parts = [part for part in known if part] or ["when the recorded block was left"]
+    parts = [part for part in known if part] or ["at the end of the recorded block"]
     return f"{', '.join(parts)}, after {manifest.get('seconds') or 0:.1f} s"
 
 
@@ -59,8 +59,8 @@ def _completeness(process: ProcessTrace) -> str | None:
             process.stopped_by
         )
     if process.truncated:
-        return "its files are cut or damaged"
-    return None if process.description.get("ended") else "the process was killed; everything until then is here"
+        return "its files are truncated or damaged"
+    return None if process.description.get("ended") else "the process was killed; everything before that is here"
 
 
 def _render_process(process: ProcessTrace, console: Console) -> None:
@@ -125,7 +125,7 @@ def render_records(trace: Trace, console: Console, *, step: int | None, limit: i
             console.print(Text(legible(line, console.encoding)), soft_wrap=True)
         if next(lines, None) is not None:
             more = "more" if step is not None else f"{process.extent[0] - shown:,} more"
-            console.print(Text(f"    … and {more}; --records lists as many as it is given"))
+            console.print(Text(f"    … and {more}; --records N lists more"))
         if not shown:
             steps = f" of step {step}; it has {counted(process.extent[1], 'step')}, counted from 0"
             console.print(Text(f"no records{'' if step is None else steps}"))
@@ -199,9 +199,9 @@ def story(inspection: Inspected) -> str:
     if inspection.recorders:
         lines += ["", *(f"Recorder of {name}: {which}" for name, which in inspection.recorders.items())]
     if inspection.missing:
-        lines += ["", "To make all of them, without a change to the program:"]
+        lines += ["", "To apply all of them, without changing the program:"]
         lines += [f"{_GAP}determinism run --seed 1 -- COMMAND"]
-        lines += ["or, in the program, with what Python reads when it starts set before:"]
+        lines += ["or, in the program, with the variables that Python reads at startup already set:"]
         lines += [f"{_GAP}determinism.enable(seed=1)", "or one by one:"]
         lines += [f"{_GAP}{line}" for line in dict.fromkeys(one.line for one in inspection.missing if one.line)]
     return "\n".join(lines)

@@ -94,7 +94,7 @@ def audit_text(audit: Audit) -> str:
     if short:
         runs = str(min(short)) if min(short) == max(short) else f"{min(short)} to {max(short)}"
         said.append(
-            f"{len(short)} were left after {runs} of {asked} runs, without a difference, because their time was over; --seconds gives more."
+            f"{len(short)} were left after {runs} of {asked} runs, without a difference, because their time was up; --seconds gives more."
         )
     if audit.stopped is not None:
         said.append(f"Not everything was measured: {audit.stopped}")
@@ -294,7 +294,7 @@ def list_text(answers: Sequence[OpStatus], width: int, colors: bool) -> str:
     """
     rows = [[Cell(answer.op.name), *_cells(status)] for answer in answers for status in answer.statuses]
     if not rows:
-        return "Nothing is known that fits."
+        return "Nothing that is known matches."
     heads = [Cell(head, "dim") for head in ("op", *_STATUS_HEADS)]
     lines = in_columns([heads, *rows], width, _WHEN + 1, colors)
     count = f"{len(rows)} {'status' if len(rows) == 1 else 'statuses'} of {len(answers)} {'op' if len(answers) == 1 else 'ops'}."
@@ -315,9 +315,7 @@ def _answer_lines(answer: OpStatus, width: int, colors: bool) -> Iterator[str]:
         yield from paragraph(text, width, _MARGIN)
     if answer.is_beyond_what_is_known:
         known = f"{answer.framework.first} to {answer.framework.last}"
-        yield from paragraph(
-            f"Only {known} were looked at. What follows may be different in this version.", width, _MARGIN
-        )
+        yield from paragraph(f"Only {known} were examined; this version may differ.", width, _MARGIN)
     yield ""
     if not answer.statuses:
         yield from paragraph(_nothing(answer), width, _MARGIN)
@@ -370,7 +368,7 @@ def _nothing(answer: OpStatus) -> str:
     of_framework = [status for status in answer.op.statuses if status.framework == answer.framework.identifier]
     ranges = dict.fromkeys(str(status.versions) for status in of_framework)
     known = f" Something is known for the versions {'; '.join(ranges)}." if ranges else ""
-    return f"Nothing is known of it for what was asked, which does not mean that it is deterministic.{known}"
+    return f"Nothing is known about it for this query, which does not mean that it is deterministic.{known}"
 
 
 def _modes(answers: Sequence[OpStatus]) -> Iterator[str]:

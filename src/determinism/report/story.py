@@ -98,7 +98,7 @@ def evidence_entries(comparison: Comparison) -> Iterator[Entry]:
     if evidence is None:
         return
     if evidence.reproducer is not None:
-        text = f"python {path_text(evidence.reproducer)} shows it by itself: it needs the framework only"
+        text = f"python {path_text(evidence.reproducer)} reproduces it; it needs only the framework"
         yield Entry(text, "reproducer")
     if evidence.folder is not None:
         yield Entry(f"tensors of the record in {path_text(evidence.folder)}", "evidence")
@@ -161,23 +161,23 @@ _NAMES = {
     "rng-numpy": "the state of NumPy's generator",
     "rng-generator": "the state of a generator of the program's own",
     "number": "a number that the program keeps itself",
-    "own-data": "something that the program keeps itself, beside tensors",
+    "own-data": "something that the program keeps itself, besides tensors",
     "carried-tensor": "a tensor that the program carries from step to step",
     "rng-key": "a random key that the program carries from step to step",
     "training-mode": "the mode of the model: training or evaluation",
     "optimizer-order": "the order of the optimizer's parameters",
-    "gradients": "gradients that were added up since the last step",
+    "gradients": "gradients accumulated since the last step",
     "sampler-position": "the position in the epoch: which samples were consumed",
 }
 
 _NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
 """What no checkpoint holds, so that the program itself has to make it as it was."""
 
-_VERIFIED = "Verified: put back from outside, in runs made for it, the resumed run was equal to the full one."
+_VERIFIED = "Verified: with it restored from outside, in further runs, the resumed run was equal to the full one."
 
 _IN_VAIN = (
-    "Not verified: put back from outside, in runs made for it, it did not make the resumed run equal. Something else lacks too, of which its "
-    "other state may only follow, or the program draws between the point where it is put back and its first step."
+    "Not verified: restoring it from outside, in further runs, did not make the resumed run equal. Something else is missing too, and this "
+    "may only follow from it; or the program draws between the point of restoring and its first step."
 )
 
 
@@ -189,7 +189,7 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     if comparison.verdict is not Verdict.DIFFERENT:
         return
     if not comparison.missing:
-        text = "It could not be told what the checkpoint lacks: it is none of what checkpoints are known to be without."
+        text = "What the checkpoint lacks could not be determined: it is none of the things that checkpoints are known to lack."
         yield Entry(text, "not saved")
         return
     for number, missing in enumerate(comparison.missing):
@@ -204,7 +204,7 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     site = comparison.missing[0].site
     if site is None:
         seen = "torch.save or determinism.state" if "torch" in comparison.recorded.frameworks else "determinism.state"
-        yield Entry(f"No line is known that saves: nothing went through {seen}.", "saved at")
+        yield Entry(f"The line that saves is not known: nothing was saved through {seen}.", "saved at")
         return
     yield Entry(frame_text(site), "saved at")
     if site.code.strip():
@@ -213,8 +213,8 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _label(missing: Missing) -> str:
     if missing.is_put_back:
-        return "put back early"
-    return "not put back" if missing.is_saved or missing.identifier in _NEVER_SAVED else "not saved"
+        return "restored too early"
+    return "not restored" if missing.is_saved or missing.identifier in _NEVER_SAVED else "not saved"
 
 
 def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
@@ -273,9 +273,9 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         # What a program of JAX trains or saves is not told from its other values.
         and "jax" not in comparison.recorded.frameworks
     ):
-        yield Entry("nothing that was trained or saved: only what the program reads differs", "reached")
+        yield Entry("nothing that was trained or saved: only values that the program reads differ", "reached")
     if comparison.absorbed:
-        text = "The difference was read and then vanished: it reached nothing that was kept."
+        text = "The difference was read and then disappeared: it reached nothing that was kept."
         if comparison.recorded.blind_spots:
             text += " What was not recorded (see the blind spots) may have kept it."
         yield Entry(text, "absorbed")
@@ -353,15 +353,13 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         # The cause is known without them, or there is nothing to compare them with; other levels do not follow inputs.
         return None
     if first.stream is not None:
-        return (
-            "It is not known whether the inputs were equal: a further run shares out the work among threads otherwise."
-        )
+        return "It is not known whether the inputs were equal: a further run distributes the work among threads differently."
     if not is_repeatable(first.op):
-        return "It is not known whether the inputs were equal: what ran here is no single op that could be repeated."
+        return "It is not known whether the inputs were equal: what ran here is not a single op that could be repeated."
     if comparison.diagnosis.missed_in_confirming_run:
-        return "It is not known whether the inputs were equal: the confirming run did not come to this record."
+        return "It is not known whether the inputs were equal: the confirming run did not reach this record."
     if stack_differences(comparison.environment):
-        return "They come from records that are equal in both runs; what they held was not looked at again."
+        return "They come from records that are equal in both runs; what they held was not checked again."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 
@@ -391,10 +389,10 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
     if parting is None:
         return
     if first is None or (first.records_of, first.record) != (0, parting.record):
-        which = "of records that both runs have"
+        which = "in the records that both runs have"
         if first is not None and first.kind is not Kind.STRUCTURE:
             which = "none of the elements that were kept of this record differ; of later ones"
-        yield Entry(f"{which}, first in {_place(parting)}", "values part")
+        yield Entry(f"{which}, first in {_place(parting)}", "values diverge")
         yield from output_entries(parting.outputs, None)
     if parting.looks_like is not None:
         yield Entry(_LOOKS[parting.looks_like], "looks like")
@@ -449,7 +447,7 @@ def _course(sizes: list[_Size]) -> str:
     if not apart:
         return "equal at all steps at which values are known"
     first, most = apart[0], max(apart, key=lambda size: size.relative or 0.0)
-    text = f"apart from step {first.step} on, by {first}"
+    text = f"different from step {first.step} on, by {first}"
     return text if most.ulp == first.ulp else f"{text}; most at step {most.step}, by {most}"
 
 

@@ -298,7 +298,7 @@ def _apart(mine: list[list[str]], other: list[list[str]]) -> tuple[Array, Array]
 
 _UNKNOWN_INPUTS = (
     "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
-    "was not put back, or is not the same."
+    "was not restored, or is not the same."
 )
 
 
@@ -466,14 +466,14 @@ def _with_departure(comparison: Comparison, departing: list[ResumedProcess]) -> 
 def _nothing_compared(processes: Sequence[ResumedProcess]) -> str:
     if not processes:
         return (
-            "No process recorded in the full run, the first and the resumed one, so there is nothing to compare. Give three commands "
+            "No process was recorded in all three runs, so there is nothing to compare. Give three commands "
             "that start the same program."
         )
     process = next(one for one in processes if one.parts is None)
     counts = (process.full.extent[1], process.steps_before, process.resumed.extent[1])
     return (
-        f"The full run made {counts[0]} steps, the first {counts[1]} and the resumed one {counts[2]}, so no step of the resumed run has its "
-        "partner in the full one. The full run must go on beyond the step at which the first ends, and the resumed one from there on. Where "
+        f"The full run made {counts[0]} steps, the first {counts[1]} and the resumed one {counts[2]}, so no step of the resumed run has a "
+        "counterpart in the full one. The full run must continue beyond the step at which the first one ends, and the resumed one from there. If "
         "no optimizer counts the steps, call determinism.step()."
     )
 
@@ -483,7 +483,7 @@ def _first_departs(process: ResumedProcess) -> str:
     divergence = process.first_departs.divergence
     where = "" if divergence.site is None else f" at {divergence.site.file}:{divergence.site.line}"
     return (
-        f"The first run departs from the full one already at step {divergence.step}, in {divergence.op}{where} ({divergence.kind}), before "
-        "anything was resumed. So it cannot be told what the checkpoint lacks. Make the program deterministic first: `determinism check` "
-        "names the cause, `determinism run` makes the settings."
+        f"The first run diverges from the full one already at step {divergence.step}, in {divergence.op}{where} ({divergence.kind}), before "
+        "anything was resumed. So what the checkpoint lacks cannot be determined. Make the program deterministic first: `determinism check` "
+        "names the cause, `determinism run` applies the settings."
     )

@@ -109,7 +109,7 @@ def _words(name: str, command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise _incomplete(f"--{name} {redacted_text(command)!r} cannot be taken apart into words ({error})") from None
+        raise _incomplete(f"--{name} {redacted_text(command)!r} cannot be split into words ({error})") from None
     if not words:
         raise _incomplete(f"--{name} is empty")
     return words
@@ -120,7 +120,7 @@ def _incomplete(found: str) -> UsageError:
         "resume-commands",
         f"{found}, so nothing was run. Give either --full COMMAND --first COMMAND --resumed COMMAND, or one command with {{steps}}, "
         "{save} and {load} in it: determinism check-resume -- python train.py --steps {steps} --save {save} --load {load}. There "
-        "{steps} is the step to stop at, and {load} is empty in runs that begin anew.",
+        "{steps} is the step to stop at, and {load} is empty in runs that start from scratch.",
     )
 
 
@@ -188,8 +188,8 @@ class ResumeRuns:
         if result.exit_status and not self.allow_failure:
             raise LaunchError(
                 "resume-run-failed",
-                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is nothing whole to compare. Its output is "
-                f"{'above' if log is None else f'in {log}'}. Mend it, or accept the failure with --allow-failure.",
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
             )
         require_recorded(trace, result.exit_status)
         return open_trace(trace)

@@ -60,10 +60,10 @@ def generator_trials(missing: Sequence[Missing], last: Mapping[str, int]) -> lis
         return []
     if last:
         request = {"which": names, "moment": WITHOUT_LOADER, "after": dict(last)}
-        return [ResumeTrial("generators put back before the first step", request)]
+        return [ResumeTrial("generators restored before the first step", request)]
     texts = {"batch": "before the first batch", "iterator": "before the loader is iterated over"}
     return [
-        ResumeTrial(f"generators put back {texts[moment]}", {"which": names, "moment": moment}) for moment in MOMENTS
+        ResumeTrial(f"generators restored {texts[moment]}", {"which": names, "moment": moment}) for moment in MOMENTS
     ]
 
 
@@ -151,23 +151,23 @@ _LINES = {
 # What to write where a checkpoint lacks something.
 
 PUT_BACK_TOO_EARLY = (
-    "It was saved and put back, but was drawn from before the first step: making an iterator of a DataLoader draws, for instance. Put "
-    "it back last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
+    "It was saved and restored, but was drawn from before the first step: creating the iterator of a DataLoader draws, for instance. "
+    "Restore it last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
 )
 
 DRAWN_OTHERWISE = (
-    "It was saved and put back, but drawn from another number of times: after the last step and before it was saved, or before the first "
-    "step, where the full run does not draw; or something else differs that decides how often, such as what is in a replay buffer. Save it "
-    "right after a step, and put it back last."
+    "It was saved and restored, but drawn from a different number of times: between the last step and saving, or before the first step, "
+    "where the full run does not draw; or something else differs that decides how often, such as the content of a replay buffer. Save it "
+    "right after a step, and restore it last."
 )
 
 NOT_TAKEN_UP = {
     "model": (
-        "It was saved, and loaded from the file, but the run did not go on with it: {}. See that load_state_dict is called, and drops "
-        "nothing: with strict=False it passes over keys that do not fit, such as those with `_orig_mod.` or `module.` before them."
+        "It was saved, and loaded from the file, but the run did not continue with it: {}. Check that load_state_dict is called and drops "
+        "nothing: with strict=False it skips keys that do not match, such as those with `_orig_mod.` or `module.` before them."
     ),
     "optimizer": (
-        "It was saved, and loaded from the file, but the run did not go on with it: {}. Call optimizer.load_state_dict(...), on the "
+        "It was saved, and loaded from the file, but the run did not continue with it: {}. Call optimizer.load_state_dict(...), on the "
         "optimizer that steps, after it was made."
     ),
 }
@@ -194,7 +194,7 @@ FIXES = {
 
 
 CARRIED_ARRAYS = (
-    "Save every array that goes on from step to step (parameters, the state of the optimizer, keys, running averages), and go on with them; or "
+    "Save every array carried from step to step (parameters, the state of the optimizer, keys, running averages), and continue with them; or "
     "use determinism.state.capture(values=values) and determinism.state.restore(state, values=values)."
 )
 """What to write for a tensor that is carried on, where the framework tells none from the others."""
@@ -206,39 +206,39 @@ def fix(identifier: str) -> str:
     whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
     if identifier == "gradients":
         return (
-            "The full run went on with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
-            f"them in between. Save right after gradients are cleared, or save {save} too and put each back: {load}."
+            "The full run continued with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
+            f"them in between. Save right after gradients are cleared, or save {save} too and restore each: {load}."
         )
     if identifier == "training-mode":
         return "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode."
     if identifier == "optimizer-order":
         return (
-            "A parameter took the state or the learning rate of another one: {}. An optimizer saves them by number, not by name: give it the "
+            "A parameter got the state or the learning rate of another one: {}. An optimizer saves them by number, not by name: give it the "
             "parameters and groups in the order of the run that saved, such as that of model.named_parameters()."
         )
     if identifier == "own-data":
         return (
-            "Save what the program keeps beside tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. What "
-            "departs was given something else from outside of the framework, and no global generator that lacks explains it."
+            "Save what the program keeps besides tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. The op "
+            "that diverges got something different from outside the framework, and no missing global generator explains it."
         )
     if identifier == "carried-tensor":
         return (
-            "Save the tensors that go on from step to step beside the model, such as the hidden state of a recurrent network, a memory or a "
-            f"running average, and go on with them; or use {whole}."
+            "Save the tensors carried from step to step besides the model, such as the hidden state of a recurrent network, a memory or a "
+            f"running average, and continue with them; or use {whole}."
         )
     if identifier == "number":
         return (
             "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a "
-            "loss, without rounding them. The op that departs was given another one."
+            "loss, without rounding them. The op that diverges got a different one."
         )
     if identifier == "scheduler":
         return (
-            f"Save {save} and load it with {load}, or use {whole}. If that is done, see that nothing sets or steps the learning rate anew "
-            "after loading."
+            f"Save {save} and load it with {load}, or use {whole}. If you do that already, check that nothing sets or steps the learning "
+            "rate again after loading."
         )
     if identifier == "sampler-position":
         return (
-            f"Save how far the epoch has come: loader = determinism.state.resumable(loader), with {whole}. See, too, that the "
+            f"Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that the "
             "sampler is given its epoch, that the data set lists its samples in the same order, and that a generator is saved with which the "
             "program draws them itself."
         )

@@ -33,7 +33,7 @@ from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import PUT_BACK_FILE, Frame
 from determinism.types import Kind, Phase, Role
 
-# Tells which global generators were not put back, from what was drawn and from the states at the ends of steps.
+# Tells which global generators were not restored, from what was drawn and from the states at the ends of steps.
 
 _GENERATORS = ("rng-torch", "rng-python", "rng-numpy")
 """In the order in which the ends of steps have their states."""
@@ -259,7 +259,7 @@ class Mode(NamedTuple):
         does = "draws random numbers or takes the statistics of the batch"
         if self.is_evaluating:
             return (
-                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to go on in evaluation mode. Call "
+                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to continue in evaluation mode. Call "
                 "model.train() after loading: no checkpoint holds the mode."
             )
         return (
@@ -441,7 +441,7 @@ def _fix_of(identifier: str, search: _Search) -> str:
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
         return NOT_TAKEN_UP[identifier].format(listed)
-    never = f"Never held again: {listed}. If that was saved, then before the last step, in another precision, or it was not loaded. "
+    never = f"The resumed run never had this value: {listed}. If it was saved, then before the last step, in a different precision, or it was not loaded. "
     return f"{never if names else ''}{fix(identifier)}"
 
 

@@ -29,7 +29,7 @@ def check(
         function: What to check.
         *args: Its arguments.
         runs: How often it is called.
-        strict: Differences that nothing reads count too.
+        strict: Also count differences that nothing reads.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -48,7 +48,7 @@ def check(
     if not callable(function):
         raise UsageError(
             "not-callable",
-            f"check() calls a function, and was given {function!r}, which cannot be called; nothing was run. Give the function and its "
+            f"check() expects a function, got {function!r}, so nothing was run. Give the function and its "
             "arguments, or check a whole program with: determinism check -- python train.py",
         )
     if runs < 2:

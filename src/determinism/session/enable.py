@@ -154,7 +154,7 @@ def start_patches(request: FactorRequest) -> None:
 # What became of the seeds, as settings.
 
 _SOURCE = "docs/seeds.md"
-_WHY = "Whatever draws from it draws other numbers in each run, unless it begins at the same seed."
+_WHY = "What it draws differs in each run, unless it starts from the same seed."
 _LINE = "determinism.enable(seed=1)"
 _NAMES = {
     "python": "seed of random",
@@ -200,7 +200,7 @@ def _unseeded_numpy(change: bool) -> Setting:
         "the system's",
         "the system's" if reason else "derived from the seed",
         effect,
-        "Generators that are made without a seed take the system's entropy, which is other in each run.",
+        "Generators created without a seed take the system's entropy, which differs in each run.",
         "https://numpy.org/doc/stable/reference/random/bit_generators/generated/numpy.random.SeedSequence.html",
         reason or "",
         "numpy.random.default_rng(1)",
@@ -288,7 +288,9 @@ def _make_flag(fact: Fact, request: Request) -> Change:
     flags = os.environ.get(settings.XLA_FLAGS)
     before, value = settings.flag_value(flags or "", fact.name), wanted(fact, request)
     if not xla_knows(fact.name):
-        return _unchanged(fact, Effect.ABSENT, "the installed XLA does not know it, and would end the process", before)
+        return _unchanged(
+            fact, Effect.ABSENT, "the installed XLA does not know it, and would abort the process", before
+        )
     if fact.accepts(before, value):
         return _unchanged(fact, Effect.ALREADY, value=before)
     if not request.change:
@@ -357,7 +359,7 @@ def _has_passed(fact: Fact) -> bool:
 def _moment(fact: Fact) -> str:
     """The moment up to which a setting must be made, in words."""
     return {
-        "start": "Python reads it when it starts",
+        "start": "Python reads it at startup",
         "import": f"{fact.condition.removeprefix('package:') or fact.group} was imported before",
         "libraries": "the libraries that read it were loaded before",
         "device": "the device was in use before",
@@ -493,8 +495,8 @@ class Settings:
         if failures:
             raise StateError(
                 "settings-not-restored",
-                f"These settings could not be put back, all others were: {'; '.join(failures)}. Start a fresh process to have "
-                "them as they were.",
+                f"These settings could not be restored, all others were: {'; '.join(failures)}. Start a fresh process to "
+                "restore them.",
             )
 
     def _restore(self) -> list[str]:

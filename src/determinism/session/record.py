@@ -76,7 +76,7 @@ def is_recording() -> bool:
 
 _NO_RECORDING = (
     "determinism.step() was called outside of a recording, so it did nothing. It counts steps under `determinism check` and "
-    "`determinism record`, and within `with determinism.record(path):`. This is said once."
+    "`determinism record`, and within `with determinism.record(path):`. This is shown once."
 )
 
 
@@ -234,7 +234,7 @@ def record(
         ...         determinism.step()
     """
     if level not in set(Level):
-        raise UsageError("unknown-level", f"There is no level {level!r}; give one of {', '.join(Level)}.")
+        raise UsageError("unknown-level", f"There is no level {level!r}; choose from {', '.join(Level)}.")
     if values is not None and values < 1:
         raise UsageError(
             "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."

@@ -66,14 +66,14 @@ class RegisteredGenerators:
         if name in self._entries:
             raise UsageError(
                 "generator-name-taken",
-                f"A generator is registered under the name {name!r} already; with the same name both would draw the same "
+                f"A generator is already registered under the name {name!r}; with the same name both would draw the same "
                 "numbers. Give another name, or unregister the other one.",
             )
         seed = _reseeder(thing, name)
         if seed is None:
             raise UsageError(
                 "generator-unknown",
-                f"{type(thing).__qualname__} is no generator that can be seeded, so it was not registered. Give a "
+                f"{type(thing).__qualname__} is not a generator that can be seeded, so it was not registered. Give a "
                 "random.Random, a numpy.random.Generator or RandomState, a torch.Generator, a tf.random.Generator, or a "
                 "function that takes a seed.",
             )
@@ -196,7 +196,7 @@ def rank_of_environment() -> int | None:
                 return int(text)
             raise UsageError(
                 "rank-unreadable",
-                f"The environment variable {name} is {text!r}, which is no rank, so nothing was seeded. Unset it, or give "
+                f"The environment variable {name} is {text!r}, which is not a rank, so nothing was seeded. Unset it, or give "
                 "rank=.",
             )
     return None
@@ -392,8 +392,8 @@ def require_seeded() -> None:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in STATE.failures.items())
         raise StateError(
             "seed-failed",
-            f"The generators of these could not be seeded, all others were: {reasons}. See that the version is one that "
-            "determinism knows, or seed them by hand.",
+            f"The generators of these could not be seeded, all others were: {reasons}. Check that determinism supports this "
+            "version, or seed them by hand.",
         )
 
 

@@ -75,7 +75,7 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 """Locks; those that belong to an object of a library guard it between calls, and hold nothing."""
 
 _POSITION = "whose position cannot be copied"
-_RUNNING = "which goes on by itself and cannot be copied"
+_RUNNING = "which runs on its own and cannot be copied"
 _OUTSIDE = "which is connected to something outside this function and cannot be copied"
 
 _BY_TYPE: tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...] = (
@@ -596,7 +596,7 @@ class Snapshot:
 
 
 _UNRESTORED = (
-    "{} cannot be put back as it was before the call: {}. A second call would not start where the first one did. "
+    "{} cannot be restored to its state before the call: {}. A second call would not start where the first one did. "
     "Create it inside the function, or check the whole program with `determinism check -- python ...`, which starts "
     "new processes."
 )

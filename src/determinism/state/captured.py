@@ -78,7 +78,7 @@ def keeper(name: str) -> StateKeeper:
     except (ImportError, KeyError):
         raise StateError(
             "state-unfit",
-            f"The state holds tensors of {name}, which cannot be imported here, so nothing was put back. Install {name}.",
+            f"The state holds tensors of {name}, which cannot be imported here, so nothing was restored. Install {name}.",
         ) from None
 
 
@@ -205,7 +205,7 @@ def decode(encoded: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         return base64.b64decode(content, validate=True)
     if kind == "float":
         return float(content)
-    raise ValueError(f"{kind!r} is no kind of value")
+    raise ValueError(f"{kind!r} is not a kind of value")
 
 
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
@@ -315,8 +315,8 @@ class State:
             temporary.unlink(missing_ok=True)
             raise StateError(
                 "state-unwritable",
-                f"{target} cannot be written ({error.strerror or error}), so the state was not saved; what stood there before is "
-                "unharmed. Make room, or give a place that you may write to.",
+                f"{target} cannot be written ({error.strerror or error}), so the state was not saved; the file that was there before is "
+                "unharmed. Free up space, or give a place that you can write to.",
             ) from None
 
     def to_dict(self) -> dict[str, Any]:
@@ -386,7 +386,9 @@ def from_bytes(data: bytes, name: str = "The data") -> State:
         text = header["__metadata__"][_DOCUMENT]
         arrays = load_arrays(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(name, f"it is no state, or damaged ({type(error).__name__}: {error})") from None
+        raise _unreadable(
+            name, f"it is not a saved state, or it is damaged ({type(error).__name__}: {error})"
+        ) from None
     return _checked(text, dict(arrays), name)
 
 
@@ -414,7 +416,7 @@ def from_dict(saved: Mapping[str, Any]) -> State:
             arrays[name] = np.array(tensor.cpu().numpy())
         text = saved["document"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise _unreadable("The dictionary", f"it is no state ({type(error).__name__}: {error})") from None
+        raise _unreadable("The dictionary", f"it is not a saved state ({type(error).__name__}: {error})") from None
     return _checked(text, arrays, "The dictionary")
 
 
@@ -438,7 +440,7 @@ def from_tree(tree: Mapping[str, Any]) -> State:
     try:
         data = np.asarray(tree[_DOCUMENT], dtype=np.uint8).tobytes()
     except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable("The tree", f"it is no state ({type(error).__name__}: {error})") from None
+        raise _unreadable("The tree", f"it is not a saved state ({type(error).__name__}: {error})") from None
     return from_bytes(data, "The tree")
 
 
@@ -450,7 +452,9 @@ def _checked(text: str, arrays: dict[str, np.ndarray[Any, Any]], name: str) -> S
         document = json.loads(text)
         found = str(document["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(name, f"it is no state, or damaged ({type(error).__name__}: {error})") from None
+        raise _unreadable(
+            name, f"it is not a saved state, or it is damaged ({type(error).__name__}: {error})"
+        ) from None
     number = found.removeprefix(_FAMILY)
     if number.isdecimal() and int(number) > _VERSION:
         raise StateError(
@@ -467,5 +471,5 @@ def _checked(text: str, arrays: dict[str, np.ndarray[Any, Any]], name: str) -> S
 def _unreadable(name: str, reason: str) -> StateError:
     return StateError(
         "state-unreadable",
-        f"{name} cannot be read as a state: {reason}. Nothing was put back. Give what State.save, to_bytes or to_dict made.",
+        f"{name} cannot be read as a state: {reason}. Nothing was restored. Give what State.save, to_bytes or to_dict made.",
     )

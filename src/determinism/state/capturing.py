@@ -229,8 +229,8 @@ def refusal(reasons: list[str]) -> StateError:
     """
     return StateError(
         "state-unfit",
-        f"The state does not fit here, so nothing was put back: {'; '.join(reasons)}. A run that went on from it would not have "
-        "the bits of the one that was saved. Resume as it was saved, or name what may differ: restore(state, "
+        f"The state does not fit here, so nothing was put back: {'; '.join(reasons)}. A run resumed from it would not be "
+        "bit-identical to the saved one. Resume in the same setup, or name what may differ: restore(state, "
         'allow=["versions"], ...).',
     )
 
@@ -262,7 +262,7 @@ def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) 
     seeds = active_seeds()
     own = {name: value for name, value in (("epoch", epoch), ("step", step)) if value is not None}
     described = {name: _part(encoder, name, thing) for name, thing in {**own, **parts}.items()}
-    gaps = [f"the registered function {name!r} gives nobody its state" for name in unreadable]
+    gaps = [f"the registered function {name!r} does not expose its state" for name in unreadable]
     gaps += [gap for _, adapter in loaded_keepers() for gap in adapter.gaps()]
     document = {
         "format": FORMAT,
@@ -291,7 +291,7 @@ def _part(encoder: Encoder, name: str, thing: Any) -> dict[str, Any]:
     if isinstance(thing, Iterable) and hasattr(thing, "batch_sampler"):
         raise StateError(
             "state-loader-untracked",
-            f"{name} is a {type(thing).__module__}.{type(thing).__qualname__}, which does not tell how far it has come, so nothing "
+            f"{name} is a {type(thing).__module__}.{type(thing).__qualname__}, which does not expose its position, so nothing "
             f"was captured. Wrap it where it is made, and iterate over that: {name} = determinism.state.resumable({name}).",
         )
     return {"kind": "value", "value": encoder.encode(thing, name)}
@@ -374,7 +374,7 @@ def _check_allowed(state: State, allow: Collection[str]) -> None:
     if unknown or isinstance(allow, str):
         raise UsageError(
             "allow-unknown",
-            f"allow={allow!r} names {', '.join(unknown) or 'a text where a list is wanted'}, so nothing was put back. Give a list of "
+            f"allow={allow!r} names {', '.join(unknown) or 'a string instead of a list'}, so nothing was restored. Give a list of "
             f"these: {', '.join(known)}.",
         )
 

@@ -45,8 +45,8 @@ class ResumableLoader:
         if getattr(loader, "persistent_workers", False):
             raise StateError(
                 "state-loader-persistent",
-                "The loader has persistent_workers=True: its workers go on drawing from one epoch to the next, and a resumed run, whose "
-                "workers are new, would get other random numbers. Make it with persistent_workers=False.",
+                "The loader has persistent_workers=True: its workers keep drawing from one epoch to the next, so a resumed run, whose "
+                "workers are new, would get different random numbers. Create it with persistent_workers=False.",
             )
         self.loader = loader
         self._yielded = 0

@@ -68,21 +68,21 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def require_plain(path: Path, status: os.stat_result) -> None:
-    """Refuse what is no regular file, or is a large one that is mostly holes.
+    """Refuse what is not a regular file, or is a large one that is mostly holes.
 
     Reading a FIFO waits forever, and a device or a file of holes fills the memory.
 
     Raises:
         TraceError: It is one of these.
     """
-    kind = None if stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+    kind = None if stat.S_ISREG(status.st_mode) else _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
     allocated = status.st_blocks * 512
     if kind is None and status.st_size >= _LARGE and allocated < status.st_size // _MOST_HOLES:
         kind = f"a file of {status.st_size:,} bytes of which only {allocated:,} are on the disk"
     if kind is not None:
         raise TraceError(
             "trace-damaged",
-            f"{path} is {kind}, and a trace holds nothing of the kind. So the trace was changed or damaged, and was not read. "
+            f"{path} is {kind}, which no trace contains. So the trace was changed or damaged, and was not read. "
             "Remove it, or record the run again.",
         )
 
@@ -92,7 +92,7 @@ def open_plain(path: Path) -> io.FileIO:
 
     Raises:
         OSError: It is not there, or cannot be read.
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     # Opening alone may do something to a device, so those are refused before.
     require_plain(path, os.lstat(path))
@@ -120,7 +120,7 @@ def read_plain(path: Path, *, most: int) -> bytes:
 
     Raises:
         OSError: It is not there, or cannot be read.
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     with open_plain(path) as file:
         left = min(os.fstat(file.fileno()).st_size, most)
@@ -137,7 +137,7 @@ def read_document(path: Path) -> Any:
     Raises:
         OSError: It is not there, or cannot be read.
         ValueError: It is not JSON.
-        TraceError: It is no regular file, or larger than any that a run writes.
+        TraceError: It is not a regular file, or larger than any that a run writes.
     """
     content = read_plain(path, most=MOST_DOCUMENT_BYTES + 1)
     if len(content) > MOST_DOCUMENT_BYTES:

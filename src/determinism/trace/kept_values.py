@@ -108,7 +108,7 @@ class ValuesReader:
             most: How many elements of an output were kept at most.
 
         Raises:
-            TraceError: It is no regular file.
+            TraceError: It is not a regular file.
         """
         self._rows = _rows(folder / VALUES_FILE, most * _LARGEST_ELEMENT)
         self._next = next(self._rows, None)
@@ -145,7 +145,7 @@ def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
         most: So many bytes of elements a row has at most.
 
     Raises:
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     try:
         file = io.BufferedReader(open_plain(path))

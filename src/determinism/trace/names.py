@@ -128,7 +128,7 @@ class Names:
         try:
             return parse(text)
         except (ValueError, TypeError, RecursionError):
-            raise _damaged(self.folder, f"{text[:60]!r} is no such entry") from None
+            raise _damaged(self.folder, f"{text[:60]!r}is not such an entry") from None
 
 
 def _damaged(folder: Path, found: str) -> TraceError:

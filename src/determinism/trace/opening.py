@@ -103,7 +103,8 @@ def part_folder(run: Path, name: str) -> Path:
         )
     if (run / schema.MANIFEST_FILE).exists():
         raise TraceError(
-            "output-exists", f"{run} already holds a run that is no part, so nothing was recorded. Give another folder."
+            "output-exists",
+            f"{run} already holds a run that was recorded without --part, so nothing was recorded. Give another folder.",
         )
     return run / PARTS_FOLDER / name
 

@@ -69,7 +69,7 @@ def has_begun(folder: Path) -> bool:
     if (content is not None and content.num_records) or (records.exists() and records.stat().st_size):
         raise TraceError(
             "trace-damaged",
-            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is not whole. Record the run again.",
+            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is incomplete. Record the run again.",
         )
     return False
 
@@ -91,9 +91,9 @@ def _read(path: Path, rules: dict[str, _Rule]) -> Document:
     try:
         document: Document = read_document(path)
     except (OSError, ValueError) as error:
-        reason = f"is empty or cut: {error}" if isinstance(error, ValueError) else f"cannot be read: {error}"
+        reason = f"is empty or truncated: {error}" if isinstance(error, ValueError) else f"cannot be read: {error}"
         raise TraceError(
-            "trace-damaged", f"{path} {reason}. So this trace is not whole. Record the run again."
+            "trace-damaged", f"{path} {reason}. So this trace is incomplete. Record the run again."
         ) from None
     _check_format(document, path)
     for key, is_valid in rules.items():
@@ -569,7 +569,7 @@ class Trace:
                 if mine is not None and its is not None and its != mine:
                     raise TraceError(
                         "trace-mixed",
-                        f"{place} belongs to {what} {its[:40]!r}, and lies in the folder of {what} {mine[:40]!r}. So the trace is made up of "
+                        f"{place} belongs to {what} {its[:40]!r}, but is in the folder of {what} {mine[:40]!r}. So the trace is made up of "
                         "files that do not belong together, and says nothing of any run. Copy it again as a whole, or record the run again.",
                     )
 

@@ -155,7 +155,7 @@ def read_row_calls(folder: Path) -> Iterator[SeenCall]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TraceError(
             "trace-damaged",
-            f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
+            f"{path} cannot be read ({error}), so this trace is incomplete. Record the run again.",
         ) from None
 
 

@@ -128,7 +128,7 @@ def read_spool(path: Path) -> SpoolContent | None:
     """Read the spool that a process left behind; None if there is none or if it is not whole.
 
     Raises:
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     try:
         data = read_plain(path, most=_MOST_BYTES)
@@ -150,7 +150,7 @@ def steady_bytes(path: Path) -> bytes | None:
     """What a spool that is being written holds at one moment; None if there is none, or if it is emptied again and again.
 
     Raises:
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     for _ in range(_MOST_TRIES):
         try:

@@ -61,7 +61,7 @@ class _MessageFile:
 
         Raises:
             OSError: It is not there, or cannot be read.
-            TraceError: It is no regular file.
+            TraceError: It is not a regular file.
         """
         self._file = open_plain(path)
         weakref.finalize(self, self._file.close)
@@ -89,11 +89,11 @@ class _MessageFile:
             return None
         body = offset + _PREFIX.size + metadata_bytes
         if metadata_bytes > min(_MOST_METADATA_BYTES, size - offset):
-            raise ValueError("the message breaks off")
+            raise ValueError("the message is truncated")
         metadata = self._read(offset + _PREFIX.size, metadata_bytes)
         header = _Header(metadata)
         if header.kind != kind or not 0 <= header.body_bytes <= size - body:
-            raise ValueError("the message breaks off, or is another one than belongs here")
+            raise ValueError("the message is truncated, or is another one than belongs here")
         content = self._read(body, header.body_bytes)
         rows, decoded = (header.rows, header.decoded_bytes(content)) if kind == _RECORD_BATCH else (0, 0)
         message = pa.ipc.read_message(pa.py_buffer(prefix + metadata + content))
@@ -104,7 +104,7 @@ class _MessageFile:
         while len(content) < size:
             part = os.pread(self._file.fileno(), size - len(content), offset + len(content))
             if not part:
-                raise ValueError("the file breaks off")
+                raise ValueError("the file is truncated")
             content += part
         return content
 
@@ -198,7 +198,7 @@ class BatchStream:
         """Open the file and read which columns it has.
 
         Raises:
-            TraceError: It is not there, is no regular file, or has other columns.
+            TraceError: It is not there, is not a regular file, or has other columns.
         """
         self.is_broken = False
         """Whether something follows the last batch that could be read."""
@@ -209,7 +209,7 @@ class BatchStream:
         except OSError as error:
             raise TraceError(
                 "trace-damaged",
-                f"{path} cannot be read ({error}), so this trace is not whole. Record the run again.",
+                f"{path} cannot be read ({error}), so this trace is incomplete. Record the run again.",
             ) from None
         if not self._source.size:
             # Arrow writes the description of the columns with the first batch; there was none yet.
@@ -222,7 +222,7 @@ class BatchStream:
         if self.start is None:
             raise TraceError(
                 "trace-damaged",
-                f"{path} has other columns than {FORMAT!r} has, so this trace was changed or damaged. Record the run again.",
+                f"{path} has different columns from those of {FORMAT!r}, so this trace was changed or damaged. Record the run again.",
             )
 
     def at(self, offset: int) -> Placed | None:
@@ -241,7 +241,7 @@ def owner_named_in(path: Path) -> tuple[str | None, str | None]:
     """The run and the process that a file of records or names says that it belongs to; None where it does not say so.
 
     Raises:
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     try:
         placed = _MessageFile(path).at(0, _SCHEMA)
@@ -263,13 +263,13 @@ def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:
     Raises:
         OSError: It is not there, or cannot be read.
         ValueError: It breaks off, or holds what no writer wrote.
-        TraceError: It is no regular file.
+        TraceError: It is not a regular file.
     """
     source = _MessageFile(path)
     left = MOST_BATCH_BYTES + _MOST_RATIO * source.size
     offset = _start(source, columns)
     if offset is None:
-        raise ValueError("it has other columns")
+        raise ValueError("it has different columns")
     while (placed := source.at(offset, _RECORD_BATCH)) is not None:
         left -= placed.decoded_bytes
         if left < 0:
@@ -294,7 +294,7 @@ def _start(source: _MessageFile, columns: pa.Schema) -> int | None:
     """
     placed = source.at(0, _SCHEMA)
     if placed is None:
-        raise ValueError("it breaks off before its columns")
+        raise ValueError("it is truncated before its columns")
     try:
         return placed.end if pa.ipc.read_schema(placed.message).equals(columns) else None
     except pa.ArrowException as error:

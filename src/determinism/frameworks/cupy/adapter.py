@@ -94,7 +94,7 @@ def devices() -> dict[str, int]:
 
 
 def state_of(thing: Any) -> tuple[str, Any] | None:
-    """A generator of CuPy's gives nobody its state."""
+    """A generator of CuPy's does not expose its state."""
     return None
 
 
@@ -120,6 +120,6 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
 def gaps() -> list[str]:
     """What generators have drawn."""
     return [
-        "CuPy's generators give nobody their state: seed them anew where the program saves and where it goes on, with "
+        "CuPy does not expose the state of its generators: seed them again where the program saves and where it resumes, with "
         "cupy.random.seed(...) and a number that depends on the step, or draw on the CPU"
     ]

@@ -82,7 +82,7 @@ def digest_value(value: Any) -> bytes:
 
 # One execution of a compiled program with what it was given, to be run again by itself.
 
-_NOT_REPEATED = "the program calls back into Python, which would do something else each time"
+_NOT_REPEATED = "the program calls back into Python, which may do something different each time"
 
 
 class CapturedExecution:
@@ -219,9 +219,7 @@ class Values:
 
 _NONE = -1
 _MOST_UNREAD = 1000
-_CALLS_BACK = (
-    "it calls back into Python: neither what it was compiled to nor what Python gives it is told from what it computes"
-)
+_CALLS_BACK = "it calls back into Python, so its results do not show whether the compiled code or the callback differs"
 
 
 class Recorder(RecordingGuard):

@@ -90,7 +90,7 @@ _SETTINGS = (
 )  # fmt: skip
 _ALL_LEVELS = "JAX is recorded execution by execution at every level"
 _ELSEWHERE = "executions in threads other than the one that imported JAX are not recorded"
-_FORKED = "A process that was forked after JAX was used did something with JAX, and was not recorded. Start it with the method spawn."
+_FORKED = "A process that was forked after JAX was used used JAX, and was not recorded. Use the start method spawn."
 
 
 class Session(AdapterSession):

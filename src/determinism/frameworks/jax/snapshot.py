@@ -43,7 +43,7 @@ def _require_present(array: Any) -> None:
     """
     if array.is_deleted():
         raise RuntimeError(
-            "the array was donated (donate_argnums or donate_argnames), so its memory is used for something else by now. Give a "
+            "the array was donated (donate_argnums or donate_argnames), so its memory has been reused. Give a "
             "copy away inside the function, as with jax.numpy.copy"
         )
 

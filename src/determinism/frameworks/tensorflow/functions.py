@@ -1,6 +1,6 @@
 """Records what happens inside a `tf.function`: a second function computes the same and hands out what its ops made.
 
-The program's own function is left as it is: what is traced, saved or differentiated stays the program's. Where an op would run a
+The program's own function is left unchanged: what is traced, saved or differentiated stays the program's. Where an op would run a
 function, the second one runs a second one too, made for this place alone, so that what comes back says by itself where it was made.
 """
 
@@ -472,8 +472,8 @@ def _results(plan: FunctionPlan, slots: list[Held]) -> list[Held]:
 # Calls of functions from eager code: the second version runs in place of the function, and then its records are made.
 
 _COUNTED = re.compile(r"^__(inference|forward|backward)_|_\d+$")
-_COMPILED = "XLA compiles it: what went in and what came out is recorded, the ops within are not"
-_UNKNOWN_GRAPH = "its graph is not known: what went in and what came out is recorded, the ops within are not"
+_COMPILED = "XLA compiles it: its inputs and outputs are recorded, the ops inside are not"
+_UNKNOWN_GRAPH = "its graph is not known: its inputs and outputs are recorded, the ops inside are not"
 
 
 class FunctionCalls:

@@ -177,14 +177,14 @@ def graph_call(op: Any, inputs: Sequence[Any], outputs: Sequence[Any], *, is_fus
     """
     problem = None
     if is_fused:
-        problem = "it stands for several ops that TensorFlow may compute as one"
+        problem = "it represents several ops that TensorFlow may compute as one"
     elif any(one is None for one in inputs):
         problem = "what one of its inputs held was not kept"
     attributes = {name: op.get_attr(name) for name in op.node_def.attr if not name.startswith("_")}
     return OpCall(op.type, inputs, attributes, outputs, problem)
 
 
-_HANDLES = "it reads or writes something that lives outside of tensors"
+_HANDLES = "it reads or writes state outside of tensors"
 
 
 def as_array(value: Any) -> Any:

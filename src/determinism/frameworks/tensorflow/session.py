@@ -394,8 +394,8 @@ class OtherThreads:
             self._threads.used()
 
 
-_NO_LAYERS = "they are not recorded; what is held at the ends of steps is, and --level op records every op"
-_FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Start it with the method spawn."
+_NO_LAYERS = "they are not recorded; the state at the end of each step is, and --level op records every op"
+_FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Use the start method spawn."
 
 
 class Session(AdapterSession):

@@ -213,7 +213,7 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> torc
             return tensor
         dtype = getattr(torch, description["dtype"], None)
         if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{description['dtype']!r} is no type of numbers")
+            raise ValueError(f"{description['dtype']!r} is not a numeric type")
         if not tensor.numel():
             return torch.empty(description["shape"], dtype=dtype)
         return tensor.view(dtype).reshape(description["shape"])

@@ -53,7 +53,9 @@ _functorch_is_active = torch._C._are_functorch_transforms_active
 
 _VIEW_WRITE = "torch::autograd::CopySlices"
 """Holds the node of an op that wrote into a view."""
-_REASON = "it takes another formula while it is recorded; its bits can differ from those of the unrecorded program"
+_REASON = (
+    "it uses a different formula while it is recorded, so its bits can differ from those of the unrecorded program"
+)
 
 
 class FormulaNodes:

@@ -79,7 +79,7 @@ def _loaded(path: Path) -> Any:
         raise NotNative(f"{path} was built for {library.built_for}, and this is {_built_for()}")
     sample = bytes(range(256)) * 5
     if library.digest(sample) != digest_bytes(sample):
-        raise NotNative(f"{path} digests in another way than the xxhash package")
+        raise NotNative(f"{path} computes other digests than the xxhash package")
     return library
 
 
@@ -150,7 +150,7 @@ def _compile(folder: Path, say: Callable[[str], None]) -> Path:
     if not (Path(python) / "Python.h").is_file():
         raise NotNative(f"the headers of Python are missing in {python}; install the package python3-dev")
     if not (root / "include" / "ATen" / "record_function.h").is_file():
-        raise NotNative(f"this PyTorch comes without its headers in {root / 'include'}")
+        raise NotNative(f"this PyTorch has no headers in {root / 'include'}")
     sets = _INSTRUCTIONS if platform.machine() in ("x86_64", "AMD64") else {"base": ()}
     objects = []
     for name, options in sets.items():

@@ -16,7 +16,7 @@ EPOCHS, SAMPLES, BATCH = 2, 16, 4
 parser = argparse.ArgumentParser()
 parser.add_argument("--save", help="end in the middle of an epoch, and save the state under this name, in both forms")
 parser.add_argument("--load", help="go on from the state under this name")
-parser.add_argument("--without", default="", help="what is not put back")
+parser.add_argument("--without", default="", help="what is not restored")
 parser.add_argument("--form", default="file", choices=["file", "torch.save"])
 options = parser.parse_args()
 

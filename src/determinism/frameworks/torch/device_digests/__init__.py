@@ -430,7 +430,7 @@ def verify(ring: Ring, device: torch.device) -> None:
     tickets = ring.ask([view for _, view in views])
     for (view, _), ticket in zip(views, tickets, strict=True):
         if ticket.wait() != reference_digest(_numpy(view.contiguous()).tobytes()):
-            raise RuntimeError("the kernel's digest of known bytes is not the one that it must be")
+            raise RuntimeError("the kernel computed a wrong digest for known bytes")
 
 
 # What a record takes as the digest of a tensor: bytes, or for a tensor on a GPU what stands for the digest to come.
