@@ -10,6 +10,7 @@ import pytest
 from determinism.comparison.columns import (
     Canonical,
     Flags,
+    RunPair,
     align,
     compare_rows,
     producers,
@@ -110,7 +111,9 @@ def flags_of(tmp_path: Path, *changes: dict) -> Flags:
     _, _, left, right, canonical = opened(*folders)
     rows = np.arange(left.rows)
     assert same_structure(left, right, canonical).all()
-    flags = compare_rows(left, right, rows, rows, canonical, producers(left), producers(right))
+    flags = compare_rows(
+        RunPair(left, right), RunPair(rows, rows), canonical, RunPair(producers(left), producers(right))
+    )
     others = [
         array[[0, 1, 3]] for array in (flags.outputs, flags.edges, flags.digests, flags.arguments, flags.generators)
     ]
@@ -155,10 +158,10 @@ def test_entries_of_lists() -> None:
     first = Children(np.array([0, 2, 2, 3]), {"x": np.array([1, 2, 3])})
     second = Children(np.array([0, 2, 3, 4]), {"x": np.array([1, 9, 5, 3])})
     rows = np.arange(3)
-    columns = [(first.columns["x"], second.columns["x"])]
-    assert ragged_differs(first, second, rows, rows, columns).tolist() == [True, True, False]
-    assert ragged_differs(first, second, rows[:0], rows[:0], columns).tolist() == []
-    assert ragged_differs(first, second, np.array([2]), np.array([2]), columns).tolist() == [False]
+    lists, columns = RunPair(first, second), [(first.columns["x"], second.columns["x"])]
+    assert ragged_differs(lists, RunPair(rows, rows), columns).tolist() == [True, True, False]
+    assert ragged_differs(lists, RunPair(rows[:0], rows[:0]), columns).tolist() == []
+    assert ragged_differs(lists, RunPair(np.array([2]), np.array([2])), columns).tolist() == [False]
 
 
 def test_translation_of_record_numbers() -> None:
@@ -197,7 +200,7 @@ def test_groups_begin_at_the_first_difference_and_end_with_the_step(tmp_path: Pa
     assert [(group.first.first, group.first.rows) for group in groups] == [(3, 3), (6, 3), (9, 1)]
     assert groups[0].flags.outputs.tolist() == [True, False, False]
     assert not groups[1].flags.any().any()
-    assert groups[1].producers_first.tolist() == groups[1].producers_second.tolist() == [6, 6]
+    assert groups[1].producers.first.tolist() == groups[1].producers.second.tolist() == [6, 6]
 
 
 def test_extra_records_shift_numbers_but_not_keys(tmp_path: Path) -> None:
@@ -215,7 +218,7 @@ def test_extra_records_shift_numbers_but_not_keys(tmp_path: Path) -> None:
     assert groups[0].keys.tolist() == [-2, 0, 1, 2]
     for group in groups:
         assert not group.flags.any().any()
-        assert group.producers_first.tolist() == group.producers_second.tolist()
+        assert group.producers.first.tolist() == group.producers.second.tolist()
 
 
 def test_a_run_that_ends_earlier(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from determinism.trace.chunks import Array, Children, Chunk
 from determinism.trace.names import Names
 from determinism.trace.schema import INPUT_PATHS, Frame, Table
+
+T = TypeVar("T")
 
 # Gives equal names of two processes equal numbers, so that columns of numbers can be compared.
 
@@ -22,15 +24,15 @@ _PRECISIONS = ((True, True, True), (True, False, True), (True, False, False), (F
 """Whether stacks match with their files, line numbers and source lines. Of an edited program, lines have moved."""
 
 
-@dataclass(frozen=True)
-class Numbers:
+class RunPair(NamedTuple, Generic[T]):
+    """The same thing of both runs."""
+
+    first: T
+    second: T
+
+
+class Numbers(RunPair[Array]):
     """For both processes: the canonical number of each own number; the last entry stands for "absent"."""
-
-    first: Array
-    second: Array
-
-    def __getitem__(self, side: int) -> Array:
-        return (self.first, self.second)[side]
 
     @cached_property
     def num_common(self) -> int:
@@ -78,6 +80,11 @@ class Canonical:
         self.arguments = _match(*(map(_without_paths, one.names.texts(Table.ARGUMENTS)) for one in (first, second)))
         self.layouts = _match(first.names.texts(Table.LAYOUT), second.names.texts(Table.LAYOUT))
         self.stacks = _match_stacks(first, second)
+
+    def views(self, chunks: RunPair[Chunk]) -> RunPair[Array]:
+        """Per input entry of both runs the number of the view through which it was read."""
+        inputs = (chunk.children["inputs"].columns["layout"] for chunk in chunks)
+        return RunPair(*(numbers[own] for numbers, own in zip(self.layouts, inputs, strict=True)))
 
 
 def _without_paths(arguments: str) -> str:
@@ -161,13 +168,20 @@ class Flags:
         """Whether anything differs."""
         return self.outputs | self.edges | self.digests | self.arguments | self.generators
 
+    def spread(self, at: Array, length: int) -> Flags:
+        """The flags of pairs at some positions as flags of so many pairs and leftovers; leftovers have none."""
 
-def ragged_differs(
-    first: Children, second: Children, rows_first: Array, rows_second: Array, columns: list[tuple[Array, Array]]
-) -> Array:
+        def spread(flags: Array) -> Array:
+            whole = np.zeros(length, dtype=bool)
+            whole[at] = flags
+            return whole
+
+        return Flags(*(spread(getattr(self, aspect.name)) for aspect in fields(self)))
+
+
+def ragged_differs(lists: RunPair[Children], rows: RunPair[Array], columns: Iterable[tuple[Array, Array]]) -> Array:
     """For each pair of rows, whether the list entries differ in number or in any of the given columns."""
-    counts = first.starts[rows_first + 1] - first.starts[rows_first]
-    other = second.starts[rows_second + 1] - second.starts[rows_second]
+    counts, other = (entries.counts[of_side] for entries, of_side in zip(lists, rows, strict=True))
     differs = counts != other
     usable = np.where(differs, 0, counts)
     total = int(usable.sum())
@@ -175,8 +189,9 @@ def ragged_differs(
         return np.asarray(differs)
     owner = np.repeat(np.arange(len(usable)), usable)
     within = np.arange(total) - np.repeat(np.cumsum(usable) - usable, usable)
-    at_first = first.starts[rows_first][owner] + within
-    at_second = second.starts[rows_second][owner] + within
+    at_first, at_second = (
+        entries.starts[of_side][owner] + within for entries, of_side in zip(lists, rows, strict=True)
+    )
     entry_differs = np.zeros(total, dtype=bool)
     for left, right in columns:
         unequal = left[at_first] != right[at_second]
@@ -189,96 +204,84 @@ def producers(chunk: Chunk) -> Array:
     """Per input entry the number of the record that produced it; -1 where nobody recorded did."""
     inputs = chunk.children["inputs"]
     distance = inputs.columns["producer"].astype(np.int64)
-    owner = np.repeat(np.arange(chunk.rows, dtype=np.int64), np.diff(inputs.starts))
-    return np.where(distance == 0, -1, chunk.first + owner - distance)
+    return np.where(distance == 0, -1, inputs.spread(chunk.numbers) - distance)
 
 
 def compare_rows(
-    first: Chunk,
-    second: Chunk,
-    rows_first: Array,
-    rows_second: Array,
-    canonical: Canonical,
-    producers_first: Array,
-    producers_second: Array,
+    chunks: RunPair[Chunk], rows: RunPair[Array], canonical: Canonical, producers: RunPair[Array]
 ) -> Flags:
     """Compare pairs of records.
 
     Args:
-        first: Records of the first process.
-        second: Records of the second process.
-        rows_first: Positions in `first`, one per pair.
-        rows_second: Positions in `second`, one per pair.
+        chunks: Records of both processes.
+        rows: Positions in them, one per pair.
         canonical: Numbers for names.
-        producers_first: Per input entry of `first` who produced it, in numbers that both sides share.
-        producers_second: The same for `second`.
+        producers: Per input entry who produced it, in numbers that both sides share.
     """
 
-    def children(group: str, columns: list[tuple[Array, Array]]) -> Array:
-        return ragged_differs(first.children[group], second.children[group], rows_first, rows_second, columns)
+    def column(group: str, name: str) -> RunPair[Array]:
+        return RunPair(*(chunk.children[group].columns[name] for chunk in chunks))
 
-    def both(group: str, name: str, numbers: Numbers | None = None) -> tuple[Array, Array]:
-        left, right = first.children[group].columns[name], second.children[group].columns[name]
-        return (left, right) if numbers is None else (numbers.first[left], numbers.second[right])
+    def differ(group: str, *columns: RunPair[Array]) -> Array:
+        return ragged_differs(RunPair(*(chunk.children[group] for chunk in chunks)), rows, columns)
 
     arguments = (
-        canonical.arguments.first[first.columns["arguments"][rows_first]]
-        != canonical.arguments.second[second.columns["arguments"][rows_second]]
+        numbers[chunk.columns["arguments"][of_side]]
+        for numbers, chunk, of_side in zip(canonical.arguments, chunks, rows, strict=True)
     )
     return Flags(
-        outputs=children("outputs", [both("outputs", "layout", canonical.layouts), both("outputs", "digest")]),
-        edges=children(
-            "inputs",
-            [
-                (producers_first, producers_second),
-                both("inputs", "output"),
-                both("inputs", "access"),
-                both("inputs", "layout", canonical.layouts),
-            ],
+        outputs=_outputs_differ(chunks, rows, canonical),
+        edges=differ(
+            "inputs", producers, column("inputs", "output"), column("inputs", "access"), canonical.views(chunks)
         ),
-        digests=_digests_differ(first, second, rows_first, rows_second),
-        arguments=arguments,
-        generators=children("generators", [both("generators", "digest")]),
+        digests=_digests_differ(chunks, rows),
+        arguments=np.not_equal(*arguments),
+        generators=differ("generators", column("generators", "digest")),
     )
 
 
-def outputs_differ(first: Chunk, second: Chunk, pairing: tuple[Array, Array], canonical: Canonical) -> Array:
+def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
     """For each entry of a pairing, whether it is a pair with other outputs; False for records without a partner.
 
     Args:
-        first: Records of the first process.
-        second: Records of the second process.
-        pairing: Positions in both; -1 where there is none.
+        chunks: Records of both processes.
+        pairing: Positions in them.
         canonical: Numbers for names.
     """
-    paired = np.flatnonzero((pairing[0] >= 0) & (pairing[1] >= 0))
-    left, right = first.children["outputs"], second.children["outputs"]
-    layouts = canonical.layouts.first[left.columns["layout"]], canonical.layouts.second[right.columns["layout"]]
-    columns = [layouts, (left.columns["digest"], right.columns["digest"])]
-    found = np.zeros(len(pairing[0]), dtype=bool)
-    found[paired] = ragged_differs(left, right, pairing[0][paired], pairing[1][paired], columns)
-    return found
+    paired = np.flatnonzero(pairing.are_pairs)
+    differs = np.zeros(len(pairing.first), dtype=bool)
+    rows = RunPair(pairing.first[paired], pairing.second[paired])
+    differs[paired] = _outputs_differ(chunks, rows, canonical)
+    return differs
 
 
-def _digests_differ(first: Chunk, second: Chunk, rows_first: Array, rows_second: Array) -> Array:
+def _outputs_differ(chunks: RunPair[Chunk], rows: RunPair[Array], canonical: Canonical) -> Array:
+    outputs = RunPair(*(chunk.children["outputs"] for chunk in chunks))
+    layouts = (numbers[of.columns["layout"]] for numbers, of in zip(canonical.layouts, outputs, strict=True))
+    return ragged_differs(
+        outputs, rows, [RunPair(*layouts), RunPair(*(entries.columns["digest"] for entries in outputs))]
+    )
+
+
+def _digests_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
     """Whether an input that both runs digested differs.
 
     A digest that only one run has says nothing: there the memory had been handed out, for logging say, and in the other
     run it had not. If it was changed as well, repeating the op shows that.
     """
-    left, right = first.children["input_digests"], second.children["input_digests"]
-    columns = [(left.columns[name], right.columns[name]) for name in ("position", "digest")]
-    differs = ragged_differs(left, right, rows_first, rows_second, columns)
+    lists = RunPair(*(chunk.children["input_digests"] for chunk in chunks))
+    columns = [RunPair(*(entries.columns[name] for entries in lists)) for name in ("position", "digest")]
+    differs = ragged_differs(lists, rows, columns)
     for at in np.flatnonzero(differs):
-        held = [
-            {
-                int(side.columns["position"][i]): side.columns["digest"][i].tobytes()
-                for i in range(int(side.starts[rows[at]]), int(side.starts[rows[at] + 1]))
-            }
-            for side, rows in ((left, rows_first), (right, rows_second))
-        ]
-        differs[at] = any(held[0][position] != held[1][position] for position in held[0].keys() & held[1].keys())
+        mine, other = (held_by_position(entries, of_side[at]) for entries, of_side in zip(lists, rows, strict=True))
+        differs[at] = any(mine[position] != other[position] for position in mine.keys() & other.keys())
     return differs
+
+
+def held_by_position(digests: Children, row: int) -> dict[int, bytes]:
+    """What the inputs of a record held that were digested on the spot, by their positions."""
+    positions = digests.columns["position"][digests.part(row)].tolist()
+    return dict(zip(positions, digests.digests_of(row), strict=True))
 
 
 def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
@@ -317,11 +320,13 @@ def are_same(first: Chunk, second: Chunk, canonical: Canonical) -> bool:
 # Pairs the records of one step of two runs: by op, module, place and occurrence.
 
 
-class Pairing(NamedTuple):
-    """Records of both sides in one order of execution; -1 where a side has no partner."""
+class Pairing(RunPair[Array]):
+    """Positions of the records of both runs in one order of execution; -1 where one has no partner."""
 
-    first: Array
-    second: Array
+    @property
+    def are_pairs(self) -> Array:
+        """Which entries are pairs, and not records that only one run has."""
+        return np.asarray((self.first >= 0) & (self.second >= 0))
 
 
 def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
@@ -345,7 +350,7 @@ def align(first: Chunk, second: Chunk, canonical: Canonical) -> Pairing:
 
 def crosses(pairing: Pairing) -> Array:
     """Which pairs stand before another pair in one run and after it in the other."""
-    paired = np.flatnonzero((pairing.first >= 0) & (pairing.second >= 0))
+    paired = np.flatnonzero(pairing.are_pairs)
     found = np.zeros(len(pairing.first), dtype=bool)
     partners = pairing.second[paired]
     if len(partners) > 1:
@@ -364,7 +369,7 @@ def repaired(pairing: Pairing, apart: Array, first: Array, second: Array) -> Pai
         first: Rows of the first run that get another partner.
         second: Their partners.
     """
-    kept = (pairing.first >= 0) & (pairing.second >= 0)
+    kept = pairing.are_pairs
     kept[apart] = False
     rows = [int((side >= 0).sum()) for side in pairing]
     left = np.concatenate([pairing.first[kept], first])

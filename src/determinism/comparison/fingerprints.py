@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Canonical
+from determinism.comparison.columns import Canonical, producers
 from determinism.trace.chunks import Array, Children, Chunk
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.types import Access, Role, Stream
@@ -82,12 +82,10 @@ def _take(found: Array, at: Array, producers: Array, outputs: Array, first: int,
 def input_contents(chunk: Chunk, produced: Produced) -> tuple[Array, Array]:
     """Per input entry what its producer left there, and what it held, which is the digest on the spot if there is one."""
     inputs = chunk.children["inputs"]
-    distance = inputs.columns["producer"].astype(np.int64)
-    owner = np.repeat(chunk.numbers, np.diff(inputs.starts))
-    left = produced.digests(np.where(distance == 0, -1, owner - distance), inputs.columns["output"])
+    left = produced.digests(producers(chunk), inputs.columns["output"])
     held = left.copy()
     digests = chunk.children["input_digests"]
-    at = np.repeat(inputs.starts[:-1], np.diff(digests.starts)) + digests.columns["position"]
+    at = digests.spread(inputs.starts[:-1]) + digests.columns["position"]
     there = at < len(held)
     held[at[there]] = digests.columns["digest"][there]
     return left, held
@@ -142,9 +140,7 @@ def stream_fingerprints(process: ProcessTrace, canonical: Canonical, side: int) 
 
 def _entries(children: Children, digests: Array, layouts: Array | None) -> Array:
     """Two numbers per list entry: of its position in the list, its layout and what it holds."""
-    counts = np.diff(children.starts)
-    within = np.arange(int(children.starts[-1])) - np.repeat(children.starts[:-1], counts)
-    place = within if layouts is None else within + (layouts.astype(np.int64) << 20)
+    place = children.places if layouts is None else children.places + (layouts.astype(np.int64) << 20)
     mixed = _mix(_SEEDS + place.view(np.uint64)[:, None])
     mixed = _mix(mixed ^ digests[:, :1])
     return _mix(mixed ^ digests[:, 1:])

@@ -340,8 +340,7 @@ class Flow:
 
     def _has_generator(self, group: Group, row: int) -> bool:
         for chunk, at in ((group.first, int(group.pairing.first[row])), (group.second, int(group.pairing.second[row]))):
-            starts = chunk.children["generators"].starts
-            if at >= 0 and starts[at + 1] > starts[at] and chunk.columns["role"][at] == Role.OP:
+            if at >= 0 and chunk.children["generators"].of(at) and chunk.columns["role"][at] == Role.OP:
                 return True
         return False
 

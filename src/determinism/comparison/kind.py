@@ -195,7 +195,7 @@ def _kind_of_other_inputs(root: Root) -> Kind:
     rows = (int(group.pairing.first[row]), int(group.pairing.second[row]))
     chunks = (group.first, group.second)
     here = [
-        group.reads(side)[chunk.children["inputs"].starts[at] : chunk.children["inputs"].starts[at + 1]]
+        group.reads(side)[chunk.children["inputs"].part(at)]
         for side, (chunk, at) in enumerate(zip(chunks, rows, strict=True))
     ]
     # What one run reads here alone must be read by a record of the same op, or of the same line, elsewhere in the other run:
@@ -220,8 +220,8 @@ def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
         alike = alike | np.logical_and.reduce(
             [columns[name] == columns[name][row] for name in ("stack", "module", "phase")]
         )
-    owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.children["inputs"].starts))
-    return {read for read, is_chosen in zip(group.reads(side), alike[owner].tolist(), strict=True) if is_chosen}
+    chosen = chunk.children["inputs"].spread(alike).tolist()
+    return {read for read, is_chosen in zip(group.reads(side), chosen, strict=True) if is_chosen}
 
 
 _RACE = (

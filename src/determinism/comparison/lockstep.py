@@ -11,6 +11,7 @@ from determinism.comparison.columns import (
     Canonical,
     Flags,
     Pairing,
+    RunPair,
     Translation,
     align,
     are_same,
@@ -46,8 +47,7 @@ def paired_by_content(group: Group, canonical: Canonical) -> Pairing | None:
     Returns:
         The new pairing; None if nothing pairs by content.
     """
-    paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
-    differing = np.flatnonzero(paired & group.flags.outputs)
+    differing = np.flatnonzero(group.pairing.are_pairs & group.flags.outputs)
     if not 1 < len(differing) <= _MOST_RECORDS:
         return None
     rows = [np.sort(side[differing]) for side in (group.pairing.first, group.pairing.second)]
@@ -69,10 +69,8 @@ def _content(chunk: Chunk) -> Array:
     digests = outputs.columns["digest"].view(np.int64)
     sums = np.zeros((chunk.rows, 2), dtype=np.int64)
     if len(digests):
-        within = np.arange(len(digests)) - np.repeat(outputs.starts[:-1], np.diff(outputs.starts))
-        owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
         for column in (0, 1):
-            np.add.at(sums[:, column], owner, digests[:, column] * (2 * within + 1))
+            np.add.at(sums[:, column], outputs.owners, digests[:, column] * (2 * outputs.places + 1))
     return sums
 
 
@@ -84,10 +82,10 @@ class Readers:
 
     def __init__(self, group: Group) -> None:
         owners = [
-            _owners(group.first, _positions(group.pairing.first, group.first.rows)),
-            _owners(group.second, _positions(group.pairing.second, group.second.rows)),
+            chunk.children["inputs"].spread(_positions(rows, chunk.rows))
+            for chunk, rows in zip((group.first, group.second), group.pairing, strict=True)
         ]
-        self._keys = np.concatenate([group.producers_first, group.producers_second])
+        self._keys = np.concatenate(group.producers)
         self._owners = np.concatenate(owners)
 
     @cached_property
@@ -115,10 +113,6 @@ def _positions(rows: Array, count: int) -> Array:
     present = rows >= 0
     positions[rows[present]] = np.flatnonzero(present)
     return positions
-
-
-def _owners(chunk: Chunk, positions: Array) -> Array:
-    return np.repeat(positions, np.diff(chunk.children["inputs"].starts))
 
 
 # Finds pairs that are none: looks at values, such as logging by the clock, at another moment in each run.
@@ -149,12 +143,12 @@ def looks_elsewhere(group: Group, crossing: Array) -> Array:
 
 def _reading_others(group: Group, candidates: Array) -> list[int]:
     """The candidates that read other records in each run, or what such a candidate made."""
-    starts = group.first.children["inputs"].starts
+    inputs = group.first.children["inputs"]
     suspects: list[int] = []
     keys: set[int] = set()
     for at in candidates.tolist():
         row = int(group.pairing.first[at])
-        read = group.producers_first[starts[row] : starts[row + 1]].tolist()
+        read = group.producers.first[inputs.part(row)].tolist()
         if group.flags.edges[at] or not keys.isdisjoint(read):
             suspects.append(at)
             keys.add(int(group.keys[at]))
@@ -200,7 +194,7 @@ class Lockstep:
         left = _MOST_COUNTED_ALONE
         while left > 0 and (portion := self._next_in_place(left) or self._next_aligned()) is not None:
             first, second, pairing = portion
-            self.counts.add(first, second, pairing, outputs_differ(first, second, pairing, self.canonical))
+            self.counts.add(first, second, pairing, outputs_differ(RunPair(first, second), pairing, self.canonical))
             left -= len(pairing.first)
 
     def _next_in_place(self, most: int) -> tuple[Chunk, Chunk, Pairing] | None:
@@ -250,7 +244,8 @@ class Lockstep:
     def _equal_rows(self, first: Chunk, second: Chunk) -> int:
         same = same_structure(first, second, self.canonical)
         rows = np.arange(first.rows)
-        flags = compare_rows(first, second, rows, rows, self.canonical, producers(first), producers(second))
+        sources = RunPair(producers(first), producers(second))
+        flags = compare_rows(RunPair(first, second), RunPair(rows, rows), self.canonical, sources)
         unequal = ~same | flags.any()
         return int(np.argmax(unequal)) if unequal.any() else first.rows
 
@@ -302,8 +297,10 @@ class Lockstep:
         if not np.array_equal(sources, translation.keys(producers(second))):
             return None
         self.translation = translation
+        # The views are equal, too: both sides get one array, and nothing looks them up twice.
         views = self.canonical.layouts.first[first.children["inputs"].columns["layout"]]
-        return Group(first, second, Pairing(rows, rows), keys, Flags.none(first.rows), sources, sources, views, views)
+        both = RunPair(sources, sources), RunPair(views, views)
+        return Group(first, second, Pairing(rows, rows), keys, Flags.none(first.rows), *both)
 
     def _group(self, first: Chunk, second: Chunk) -> Group:
         same = self._same_group(first, second)
@@ -328,31 +325,12 @@ class Lockstep:
         has_second = pairing.second >= 0
         keys_of_second[pairing.second[has_second]] = keys[has_second]
         translation.add(second.first, keys_of_second)
-        sources = (producers(first), translation.keys(producers(second)))
-        paired = np.flatnonzero((pairing.first >= 0) & has_second)
-        found = compare_rows(
-            first, second, pairing.first[paired], pairing.second[paired], self.canonical, sources[0], sources[1]
-        )
-        views = (
-            self.canonical.layouts.first[first.children["inputs"].columns["layout"]],
-            self.canonical.layouts.second[second.children["inputs"].columns["layout"]],
-        )
-        return Group(first, second, pairing, keys, _spread(found, paired, len(keys)), *sources, *views)
-
-
-def _spread(flags: Flags, at: Array, length: int) -> Flags:
-    def spread(values: Array) -> Array:
-        whole = np.zeros(length, dtype=bool)
-        whole[at] = values
-        return whole
-
-    return Flags(
-        spread(flags.outputs),
-        spread(flags.edges),
-        spread(flags.digests),
-        spread(flags.arguments),
-        spread(flags.generators),
-    )
+        chunks = RunPair(first, second)
+        sources = RunPair(producers(first), translation.keys(producers(second)))
+        paired = np.flatnonzero(pairing.are_pairs)
+        rows = RunPair(pairing.first[paired], pairing.second[paired])
+        flags = compare_rows(chunks, rows, self.canonical, sources).spread(paired, len(keys))
+        return Group(first, second, pairing, keys, flags, sources, self.canonical.views(chunks))
 
 
 def _rest_of_step(reader: RecordReader) -> Chunk | None:

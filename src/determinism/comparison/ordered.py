@@ -87,9 +87,8 @@ class _Surroundings:
         self._different = group.flags.outputs | (group.pairing.first < 0) | (group.pairing.second < 0)
         self._num_equal = num_equal
         inputs = self._chunk.children["inputs"]
-        owners = np.repeat(np.arange(self._chunk.rows), np.diff(inputs.starts))
         distances = inputs.columns["producer"]
-        self._owners = owners[distances > 0]
+        self._owners = inputs.owners[distances > 0]
         self._produced_by = self._chunk.first + self._owners - distances[distances > 0]
         self.origin = self._entry(int(rows[root.position]))
 

@@ -261,7 +261,7 @@ def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
             digests = chunk.children[place].columns["digest"]
             there.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
         outputs = chunk.children["outputs"]
-        by_writing = np.repeat(np.isin(chunk.columns["op"], writing), np.diff(outputs.starts))
+        by_writing = outputs.spread(np.isin(chunk.columns["op"], writing))
         digests = outputs.columns["digest"][by_writing]
         written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
     return made & wanted, taken & wanted, written & wanted

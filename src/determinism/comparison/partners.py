@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Canonical, Flags, Pairing, compare_rows, join, ragged_differs, repaired
+from determinism.comparison.columns import (
+    Canonical,
+    Flags,
+    Pairing,
+    RunPair,
+    compare_rows,
+    join,
+    producers,
+    ragged_differs,
+    repaired,
+)
 from determinism.comparison.fingerprints import (
     Fingerprints,
     Produced,
@@ -149,7 +159,7 @@ def _makers(chunk: Chunk, wanted: set[bytes]) -> dict[bytes, list[int]]:
     """Positions of the records that gave outputs with these digests."""
     outputs = chunk.children["outputs"]
     digests = outputs.columns["digest"]
-    owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
+    owner = outputs.owners
     heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
     found: dict[bytes, list[int]] = {}
     for entry in np.flatnonzero(np.isin(digests[:, 0], heads)):
@@ -167,16 +177,7 @@ def _sources(chunk: Chunk) -> Array:
 
 
 def _rows_read(chunk: Chunk, sources: Array, row: int) -> list[int]:
-    starts = chunk.children["inputs"].starts
-    return [int(source) for source in sources[starts[row] : starts[row + 1]]]
-
-
-def producers(chunk: Chunk) -> Array:
-    """Per input entry the number of the record that produced it; -1 for external."""
-    inputs = chunk.children["inputs"]
-    distance = inputs.columns["producer"].astype(np.int64)
-    owner = np.repeat(chunk.numbers, np.diff(inputs.starts))
-    return np.where(distance == 0, -1, owner - distance)
+    return [int(source) for source in sources[chunk.children["inputs"].part(row)]]
 
 
 # Makes a group of the records that only one run has, so that what differs in them can be followed.
@@ -188,15 +189,14 @@ _EXTERNAL = -1
 class ContentGroup(Group):
     """Records that were paired by what they did; an input is known by what its producer left there."""
 
-    contents: tuple[Array, Array]
+    contents: RunPair[Array]
     """Per side and input entry a number that stands for that; -1 for external."""
     second_keys: Keys
     is_unordered: ClassVar[bool] = True
 
     def reads(self, side: int) -> list[tuple[int, int]]:
         """Per input entry of a side: what it held, and the view."""
-        views = self.layouts_first if side == 0 else self.layouts_second
-        return list(zip(self.contents[side].tolist(), views.tolist(), strict=True))
+        return list(zip(self.contents[side].tolist(), self.layouts[side].tolist(), strict=True))
 
 
 class Keys(NamedTuple):
@@ -230,7 +230,7 @@ def paired(
         across: Whether records of different streams may pair, where work goes to whoever is free.
         received: Values that other streams received from these: their makers pair first.
     """
-    chunks = (found.first, found.second)
+    chunks = RunPair(found.first, found.second)
     contents = [input_contents(chunk, Produced(process)) for chunk, process in zip(chunks, processes, strict=True)]
     prints = [fingerprints(chunk, contents[side][1], canonical, side) for side, chunk in enumerate(chunks)]
     outside = [given(chunk, held) for chunk, (_, held) in zip(chunks, contents, strict=True)]
@@ -241,21 +241,11 @@ def paired(
     there = pairing.second >= 0
     order = np.argsort(pairing.second[there])
     second_keys = Keys(chunks[1].numbers, keys[there][order])
-    known = [_numbers_of_contents(chunk, left) for chunk, (left, _) in zip(chunks, contents, strict=True)]
-    flags = _flags(chunks, pairing, canonical, (known[0], known[1]))
-    views = [canonical.layouts[side][chunk.children["inputs"].columns["layout"]] for side, chunk in enumerate(chunks)]
-    sources = (producers(chunks[0]), second_keys.of(producers(chunks[1])))
-    return ContentGroup(
-        *chunks,
-        pairing,
-        keys,
-        flags,
-        *sources,
-        views[0],
-        views[1],
-        contents=(known[0], known[1]),
-        second_keys=second_keys,
-    )
+    known = RunPair(*(_numbers_of_contents(chunk, left) for chunk, (left, _) in zip(chunks, contents, strict=True)))
+    views = canonical.views(chunks)
+    flags = _flags(chunks, pairing, canonical, known, views)
+    sources = RunPair(producers(chunks.first), second_keys.of(producers(chunks.second)))
+    return ContentGroup(*chunks, pairing, keys, flags, sources, views, contents=known, second_keys=second_keys)
 
 
 def _numbers(chunk: Chunk, rows: Array) -> Array:
@@ -263,25 +253,17 @@ def _numbers(chunk: Chunk, rows: Array) -> Array:
     return chunk.numbers[rows] if chunk.rows else np.zeros(len(rows), dtype=np.int64)
 
 
-def _flags(chunks: tuple[Chunk, Chunk], pairing: Pairing, canonical: Canonical, contents: tuple[Array, Array]) -> Flags:
+def _flags(
+    chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical, contents: RunPair[Array], views: RunPair[Array]
+) -> Flags:
     """Like those of paired records in order, but an input is another one only if its producer left something else."""
-    pairs = np.flatnonzero((pairing.first >= 0) & (pairing.second >= 0))
-    rows = (pairing.first[pairs], pairing.second[pairs])
-    found = compare_rows(*chunks, *rows, canonical, *contents)
-    inputs = [chunk.children["inputs"] for chunk in chunks]
-    layouts = [canonical.layouts[side][of_side.columns["layout"]] for side, of_side in enumerate(inputs)]
-    accesses = [of_side.columns["access"] for of_side in inputs]
-    edges = ragged_differs(
-        inputs[0], inputs[1], *rows, [(contents[0], contents[1]), (accesses[0], accesses[1]), (layouts[0], layouts[1])]
-    )
-
-    def spread(values: Array) -> Array:
-        whole = np.zeros(len(pairing.first), dtype=bool)
-        whole[pairs] = values
-        return whole
-
-    parts = (found.outputs, edges, found.digests, found.arguments, found.generators)
-    return Flags(*(spread(part) for part in parts))
+    pairs = np.flatnonzero(pairing.are_pairs)
+    rows = RunPair(pairing.first[pairs], pairing.second[pairs])
+    flags = compare_rows(chunks, rows, canonical, contents)
+    inputs = RunPair(*(chunk.children["inputs"] for chunk in chunks))
+    accesses = RunPair(*(entries.columns["access"] for entries in inputs))
+    edges = ragged_differs(inputs, rows, [contents, accesses, views])
+    return replace(flags, edges=edges).spread(pairs, len(pairing.first))
 
 
 def _numbers_of_contents(chunk: Chunk, left: Array) -> Array:
@@ -333,11 +315,9 @@ def _producers(mine: Entry, other: Entry) -> list[tuple[int, int]]:
     return [(one.producer, its.producer) for one, its in pairs if one.producer >= 0 and its.producer >= 0]
 
 
-def _state(chunk: Chunk, row: int) -> list[list[int]]:
+def _state(chunk: Chunk, row: int) -> list[bytes]:
     """The states of the generators that a record drew from."""
-    generators = chunk.children["generators"]
-    found: list[list[int]] = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]].tolist()
-    return found
+    return chunk.children["generators"].digests_of(row)
 
 
 def _as_root(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from determinism.comparison.columns import held_by_position
 from determinism.comparison.kind import as_race, kind_of
 from determinism.comparison.origins import DigestSearch
 from determinism.comparison.records import Entry, Received, Root, entry_of, only_moves
@@ -58,7 +59,7 @@ def _shared_writes(process: ProcessTrace) -> Iterator[bytes]:
     for chunk in process.chunks() if shared else ():
         outputs = chunk.children["outputs"]
         rows = np.flatnonzero(np.isin(outputs.columns["layout"], list(shared)))
-        ops = np.repeat(chunk.columns["op"], np.diff(outputs.starts))
+        ops = outputs.spread(chunk.columns["op"])
         for row in rows.tolist():
             if not only_moves(process.names.op(int(ops[row])), shared[int(outputs.columns["layout"][row])]):
                 yield outputs.columns["digest"][row].tobytes()
@@ -159,14 +160,11 @@ def _uses_of(process: ProcessTrace, chunk: Chunk, row: int) -> _Uses:
     goes_on = takes_over = False
     for other in process.chunks():
         inputs, digests, outputs = (other.children[name] for name in ("inputs", "input_digests", "outputs"))
-        rows = np.flatnonzero(np.isin(other.columns["op"], ops) & (np.diff(inputs.starts) > 0))
+        rows = np.flatnonzero(np.isin(other.columns["op"], ops) & (inputs.counts > 0))
         rows = rows[inputs.columns["layout"][inputs.starts[rows]] == layout]
         for at in rows.tolist():
             who = int(other.columns["thread"][at])
-            held = {
-                int(digests.columns["position"][entry]): digests.columns["digest"][entry].tobytes()
-                for entry in range(int(digests.starts[at]), int(digests.starts[at + 1]))
-            }
+            held = held_by_position(digests, at)
             given |= {digest for position, digest in held.items() if position}
             if inputs.columns["producer"][inputs.starts[at]]:
                 goes_on |= who == thread

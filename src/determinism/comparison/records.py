@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Flags, Named, Pairing
+from determinism.comparison.columns import Flags, Named, Pairing, RunPair, held_by_position
 from determinism.comparison.result import MOST_ENTRIES, StepSpan
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.chunks import Array, Chunk
@@ -118,14 +118,9 @@ def entry_of(process: Named, chunk: Chunk, row: int) -> Entry:
     columns = {name: int(cells[row]) for name, cells in chunk.columns.items()}
     number = chunk.number(row)
     inputs = chunk.children["inputs"]
-    digests = chunk.children["input_digests"]
-    held = {
-        int(digests.columns["position"][at]): digests.columns["digest"][at].tobytes()
-        for at in range(int(digests.starts[row]), int(digests.starts[row + 1]))
-    }
-    start = int(inputs.starts[row])
+    held = held_by_position(chunk.children["input_digests"], row)
     found = []
-    for at in range(start, int(inputs.starts[row + 1])):
+    for position, at in enumerate(inputs.of(row)):
         distance = int(inputs.columns["producer"][at])
         found.append(
             Input(
@@ -133,13 +128,13 @@ def entry_of(process: Named, chunk: Chunk, row: int) -> Entry:
                 int(inputs.columns["output"][at]),
                 Access(int(inputs.columns["access"][at])),
                 names.layout(int(inputs.columns["layout"][at])),
-                held.get(at - start),
+                held.get(position),
             )
         )
     outputs = chunk.children["outputs"]
     made = tuple(
         Output(names.layout(int(outputs.columns["layout"][at])), outputs.columns["digest"][at].tobytes())
-        for at in range(int(outputs.starts[row]), int(outputs.starts[row + 1]))
+        for at in outputs.of(row)
     )
     arguments, _, paths = (names.text(Table.ARGUMENTS, columns["arguments"]) or "").partition(INPUT_PATHS)
     return Entry(
@@ -166,21 +161,16 @@ class Group:
     """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
     flags: Flags
     """For pairs; False for leftovers."""
-    producers_first: Array
-    """Per input entry of `first`: key of the producer, -1 for external."""
-    producers_second: Array
-    layouts_first: Array
-    """Per input entry of `first`: canonical number of the view through which it was read."""
-    layouts_second: Array
+    producers: RunPair[Array]
+    """Per input entry: key of the producer, -1 for external."""
+    layouts: RunPair[Array]
+    """Per input entry: canonical number of the view through which it was read."""
     is_unordered: ClassVar[bool] = False
     """Whether the records have no order of their own."""
 
     def reads(self, side: int) -> list[tuple[int, int]]:
         """Per input entry of a side: key of the producer, and view."""
-        producers, views = (
-            (self.producers_first, self.layouts_first) if side == 0 else (self.producers_second, self.layouts_second)
-        )
-        return list(zip(producers.tolist(), views.tolist(), strict=True))
+        return list(zip(self.producers[side].tolist(), self.layouts[side].tolist(), strict=True))
 
 
 class Aspects(NamedTuple):
@@ -301,7 +291,7 @@ class StepCounts:
             pairing: Which of them belong together.
             outputs: For each entry of the pairing, whether the outputs differ.
         """
-        alone = (pairing.first < 0) | (pairing.second < 0)
+        alone = ~pairing.are_pairs
         steps, counting = np.zeros(len(alone), dtype=np.int64), np.zeros(len(alone), dtype=bool)
         for chunk, rows in ((second, pairing.second), (first, pairing.first)):
             there = rows >= 0

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Canonical
+from determinism.comparison.columns import Canonical, producers
 from determinism.comparison.fingerprints import Streams, reported_process
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import dead_difference, describe, line_of
 from determinism.comparison.origins import DigestSearch
-from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, producers, unmatched
+from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, unmatched
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.racing import Threads, as_changed_by_threads
 from determinism.comparison.records import Entry, Pair, Received, Root, entry_of, received_by
@@ -55,7 +55,7 @@ def _pass_on(chunk: Chunk, roots_of: dict[int, set[int]]) -> None:
     """Mark the records of a chunk that read from marked ones."""
     inputs = chunk.children["inputs"]
     sources = np.where(inputs.columns["access"] == Access.READ, producers(chunk), -1)
-    owners = np.repeat(chunk.numbers, np.diff(inputs.starts))
+    owners = inputs.spread(chunk.numbers)
     fresh: Array = np.fromiter(roots_of, dtype=np.int64, count=len(roots_of))
     while len(fresh):
         found = set()
@@ -119,8 +119,8 @@ class UnorderedFlow(Flow):
     def _vanished(self) -> dict[int, set[int]]:
         """Records of the first run that received a difference and gave equal outputs; with the roots."""
         group = self._group
-        paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
-        made = np.diff(group.first.children["outputs"].starts)
+        paired = group.pairing.are_pairs
+        made = group.first.children["outputs"].counts
         found = {}
         for at in np.flatnonzero(paired & ~group.flags.outputs).tolist():
             key, outputs = int(group.keys[at]), int(made[group.pairing.first[at]])
@@ -287,10 +287,9 @@ class Made:
 def _made(chunk: Chunk) -> dict[bytes, list[tuple[int, int]]]:
     """For each digest the records, by number, and outputs that have it."""
     outputs = chunk.children["outputs"]
-    owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
     found: dict[bytes, list[tuple[int, int]]] = {}
-    for entry, row in enumerate(owner.tolist()):
-        digest = outputs.columns["digest"][entry].tobytes()
-        if digest != NO_DIGEST:
-            found.setdefault(digest, []).append((chunk.number(row), entry - int(outputs.starts[row])))
+    for row in range(chunk.rows):
+        for output, digest in enumerate(outputs.digests_of(row)):
+            if digest != NO_DIGEST:
+                found.setdefault(digest, []).append((chunk.number(row), output))
     return found

@@ -124,11 +124,10 @@ class ValueSide:
             return self._held.get(place)
         outputs = self._chunk.children["outputs"]
         row = place[0] - self._chunk.first
-        at = int(outputs.starts[row]) + place[1]
-        if at >= int(outputs.starts[row + 1]):
+        if place[1] >= len(outputs.of(row)):
             # No such output was recorded: the file was damaged.
             return None
-        layout = self.names.layout(int(outputs.columns["layout"][at]))
+        layout = self.names.layout(int(outputs.columns["layout"][outputs.of(row)[place[1]]]))
         return None if layout is None else Sample(layout, elements)
 
     def hold(self, places: list[Place]) -> None:
@@ -140,9 +139,8 @@ class ValueSide:
         """Where the inputs of a record at hand come from; a record of -1 stands for outside."""
         assert self._chunk is not None
         inputs = self._chunk.children["inputs"]
-        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
-        sources = producers(self._chunk)[start:end].tolist()
-        return list(zip(sources, inputs.columns["output"][start:end].tolist(), strict=True))
+        sources = producers(self._chunk)[inputs.part(row)].tolist()
+        return list(zip(sources, inputs.columns["output"][inputs.part(row)].tolist(), strict=True))
 
     def text(self, table: Table, column: str, row: int) -> str:
         """A name of a record at hand."""
@@ -237,9 +235,8 @@ class ValueScan:
     def _look(self, group: Group, first: int, second: int) -> None:
         """Compare the outputs of a pair of records."""
         numbers = (group.first.first + first, group.second.first + second)
-        starts = group.first.children["outputs"].starts
         outputs = []
-        for position in range(int(starts[first + 1] - starts[first])):
+        for position in range(len(group.first.children["outputs"].of(first))):
             found = self._difference((numbers[0], position), (numbers[1], position))
             if found is not None and found.elements_different:
                 outputs.append(replace(found, position=position))

@@ -40,7 +40,7 @@ class VisibleDifferences:
 
     def add(self, group: Group) -> None:
         """Look at one more group of the first process, from the first divergence on."""
-        paired = (group.pairing.first >= 0) & (group.pairing.second >= 0)
+        paired = group.pairing.are_pairs
         differs = group.flags.outputs & paired
         differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
         if len(differing):
@@ -87,8 +87,7 @@ class VisibleDifferences:
     def _escaped_differs(self, group: Group, row: int) -> bool:
         """Whether what left the framework differs: the value itself, or the tensor whose memory was handed out."""
         position = int(np.flatnonzero(group.pairing.first == row)[0])
-        outputs = group.first.children["outputs"].starts
-        if outputs[row + 1] > outputs[row]:
+        if group.first.children["outputs"].of(row):
             return bool(group.flags.outputs[position])
         return any(self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row))
 
@@ -114,14 +113,12 @@ class VisibleDifferences:
 
     def _differing_inputs(self, group: Group, row: int) -> np.ndarray:
         """Which inputs of a record come from one whose outputs differ."""
-        inputs = group.first.children["inputs"]
-        start, end = int(inputs.starts[row]), int(inputs.starts[row + 1])
         if len(self._differing) > 1:
             self._differing = [np.sort(np.concatenate(self._differing), kind="stable")]
         if not self._differing:
             return np.zeros(0, dtype=np.int64)
         (known,) = self._differing
-        producers = group.producers_first[start:end]
+        producers = group.producers.first[group.first.children["inputs"].part(row)]
         places = np.minimum(np.searchsorted(known, producers), len(known) - 1)
         return np.flatnonzero(known[places] == producers)
 
@@ -152,10 +149,8 @@ def _digest_of_input(process: ProcessTrace, chunk: Chunk, row: int, at: int) -> 
     """Digest of the output that an input of a record stands for; `NO_DIGEST` where there is none."""
     inputs = chunk.children["inputs"]
     entry = int(inputs.starts[row]) + at
-    if entry >= int(inputs.starts[row + 1]) or not inputs.columns["producer"][entry]:
+    if at >= len(inputs.of(row)) or not inputs.columns["producer"][entry]:
         return NO_DIGEST
-    producer = chunk.number(row) - int(inputs.columns["producer"][entry])
-    made_in, made_at = process.record(producer)
-    outputs = made_in.children["outputs"]
-    index = int(outputs.starts[made_at]) + int(inputs.columns["output"][entry])
-    return outputs.columns["digest"][index].tobytes() if index < int(outputs.starts[made_at + 1]) else NO_DIGEST
+    made_in, made_at = process.record(chunk.number(row) - int(inputs.columns["producer"][entry]))
+    made, output = made_in.children["outputs"].digests_of(made_at), int(inputs.columns["output"][entry])
+    return made[output] if output < len(made) else NO_DIGEST

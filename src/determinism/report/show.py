@@ -140,9 +140,7 @@ def _record_lines(process: ProcessTrace, step: int | None) -> Iterator[str]:
             if step is not None and columns["step"] != step:
                 continue
             stack = names.stack(columns["stack"])
-            digests = [
-                outputs.columns["digest"][at].tobytes() for at in range(outputs.starts[row], outputs.starts[row + 1])
-            ]
+            digests = outputs.digests_of(row)
             role = Role(columns["role"])
             yield "  ".join(
                 [

@@ -164,9 +164,9 @@ class _Side:
     def added(self, row: int) -> tuple[int, int]:
         """What an addition adds: row of its producer, below 0 for one from before, and its output."""
         inputs = self.chunk.children["inputs"]
-        at = int(inputs.starts[row + 1]) - 1
-        if at < int(inputs.starts[row]):
+        if not inputs.of(row):
             return -1, 0
+        at = inputs.of(row)[-1]
         distance = int(inputs.columns["producer"][at])
         return (row - distance if distance else -1), int(inputs.columns["output"][at])
 
@@ -366,8 +366,7 @@ def results_of_before(process: ProcessTrace, start: int, step: int) -> dict[int,
     made_by = producers(chunk)
     found: dict[int, Array] = {}
     for row in np.flatnonzero(chunk.columns["op"] == ops.index(RESULTS_OP)).tolist():
-        begins, ends = int(inputs.starts[row]), int(inputs.starts[row + 1])
-        earlier = np.flatnonzero(made_by[begins:ends] < start)
+        earlier = np.flatnonzero(made_by[inputs.part(row)] < start)
         if len(earlier):
             found[chunk.first + row] = earlier
     return found

@@ -82,9 +82,7 @@ def states_at_end(process: ProcessTrace) -> tuple[bytes, ...]:
     found: tuple[bytes, ...] = ()
     for chunk in process.chunks():
         for row in np.flatnonzero(chunk.columns["op"] == end):
-            generators = chunk.children["generators"]
-            states = generators.columns["digest"][generators.starts[row] : generators.starts[row + 1]]
-            found = tuple(state.tobytes() for state in states)
+            found = tuple(chunk.children["generators"].digests_of(int(row)))
     return found
 
 
@@ -132,8 +130,7 @@ def digests(process: ProcessTrace, *, upto_step: int, of_loads: bool = False) ->
         is_wanted = (chunk.columns["op"] == load) == of_loads
         for place in ("outputs", "input_digests"):
             children = chunk.children[place]
-            owner = np.repeat(np.arange(chunk.rows), np.diff(children.starts))
-            wanted = children.columns["digest"][is_wanted[owner] & (owner < rows)]
+            wanted = children.columns["digest"][children.spread(is_wanted & (np.arange(chunk.rows) < rows))]
             found.update(row.tobytes() for row in wanted)
         if rows < chunk.rows:
             break
@@ -145,9 +142,8 @@ def drawn_from(process: ProcessTrace, upto_step: int) -> list[bytes]:
     found: list[bytes] = []
     for chunk in process.chunks():
         generators = chunk.children["generators"]
-        owner = np.repeat(np.arange(chunk.rows), np.diff(generators.starts))
         is_wanted = (chunk.columns["role"] == Role.OP) & (chunk.columns["step"] <= upto_step)
-        found += [row.tobytes() for row in generators.columns["digest"][is_wanted[owner]]]
+        found += [row.tobytes() for row in generators.columns["digest"][generators.spread(is_wanted)]]
     return found
 
 
@@ -159,12 +155,8 @@ def seeds_of_epoch(process: ProcessTrace, step: int) -> set[bytes]:
     seeds = process.names.ops_that(OpSemantics.SEEDS_LOADER)
     batches = np.flatnonzero(chunk.columns["role"] == Role.BATCH)
     rows = np.flatnonzero(np.isin(chunk.columns["op"], seeds))
-    generators = chunk.children["generators"]
-    return {
-        generators.columns["digest"][at].tobytes()
-        for row in (rows[rows < batches[0]] if len(batches) else rows)
-        for at in range(int(generators.starts[row]), int(generators.starts[row + 1]))
-    }
+    before = rows[rows < batches[0]] if len(batches) else rows
+    return {state for row in before for state in chunk.children["generators"].digests_of(int(row))}
 
 
 def batches_of(process: ProcessTrace) -> set[tuple[bytes, ...]]:
@@ -182,8 +174,8 @@ def gathered(process: ProcessTrace) -> set[bytes]:
     found: set[bytes] = set()
     for chunk in process.chunks():
         outputs = chunk.children["outputs"]
-        owner = np.repeat(np.arange(chunk.rows), np.diff(outputs.starts))
-        found.update(row.tobytes() for row in outputs.columns["digest"][np.isin(chunk.columns["op"], ops)[owner]])
+        gathers = outputs.spread(np.isin(chunk.columns["op"], ops))
+        found.update(row.tobytes() for row in outputs.columns["digest"][gathers])
     return found
 
 

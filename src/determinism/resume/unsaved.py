@@ -301,14 +301,14 @@ def _training(process: ProcessTrace, step: int) -> dict[str, Frame | None]:
     found: dict[str, Frame | None] = {}
     if chunk is None:
         return found
-    starts = chunk.children["generators"].starts
+    draws = chunk.children["generators"]
     for row in range(chunk.rows):
         if chunk.columns["phase"][row] != Phase.FORWARD or chunk.columns["role"][row] != Role.OP:
             continue
         if chunk.columns["module"][row] < 0:
             continue
         one = entry_of(process, chunk, row)
-        if starts[row + 1] > starts[row] or ("batch_norm" in one.op and "training=True" in one.arguments):
+        if draws.of(row) or ("batch_norm" in one.op and "training=True" in one.arguments):
             stack = process.names.stack(int(chunk.columns["stack"][row]))
             found.setdefault(one.module or "", stack[0] if stack else None)
     return found

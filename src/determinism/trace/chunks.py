@@ -22,6 +22,37 @@ class Children(NamedTuple):
     columns: dict[str, Array]
     """int32 or int8 cells; digests as uint64 pairs of shape (entries, 2)."""
 
+    def of(self, row: int) -> range:
+        """Positions of the entries of a record."""
+        return range(int(self.starts[row]), int(self.starts[row + 1]))
+
+    def part(self, row: int) -> slice:
+        """The entries of a record, as a part of a column."""
+        return slice(int(self.starts[row]), int(self.starts[row + 1]))
+
+    def digests_of(self, row: int) -> list[bytes]:
+        """The digests among the entries of a record."""
+        return [digest.tobytes() for digest in self.columns["digest"][self.part(row)]]
+
+    def spread(self, cells: Array) -> Array:
+        """A cell per record as one per entry: that of the record that the entry belongs to."""
+        return np.repeat(cells, self.counts)
+
+    @property
+    def counts(self) -> Array:
+        """How many entries each record has."""
+        return np.diff(self.starts)
+
+    @property
+    def owners(self) -> Array:
+        """Per entry the position of its record."""
+        return self.spread(np.arange(len(self.starts) - 1))
+
+    @property
+    def places(self) -> Array:
+        """Per entry its place in the list of its record, from 0."""
+        return np.arange(int(self.starts[-1])) - self.spread(self.starts[:-1])
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -103,7 +134,7 @@ def pick(chunk: Chunk, rows: Array) -> Chunk:
     """Some records of a chunk, by their positions in it."""
     children = {}
     for group, entries in chunk.children.items():
-        counts = entries.starts[rows + 1] - entries.starts[rows]
+        counts = entries.counts[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(starts[-1]) + np.repeat(entries.starts[rows] - starts[:-1], counts)
         children[group] = Children(starts, {name: cells[at] for name, cells in entries.columns.items()})

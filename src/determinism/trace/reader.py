@@ -282,8 +282,7 @@ def _points_back(chunk: Chunk) -> bool:
     if all(_lies_within(cells, 0, chunk.first) for cells in distances):
         return True
     numbers = chunk.first + np.arange(chunk.rows, dtype=np.int64)
-    of_entries = np.repeat(numbers, np.diff(inputs.starts))
-    return bool((distances[0] <= numbers).all() and (distances[1] <= of_entries).all())
+    return bool((distances[0] <= numbers).all() and (distances[1] <= inputs.spread(numbers)).all())
 
 
 # From the messages of a stream to chunks of records.

@@ -232,10 +232,7 @@ class TraceSuffix(ProcessTrace):
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
             columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
-            children = {
-                name: _only(entries, np.repeat(~is_skipped, np.diff(entries.starts)))
-                for name, entries in children.items()
-            }
+            children = {name: _only(entries, entries.spread(~is_skipped)) for name, entries in children.items()}
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
 
     def _bared(self, chunk: Chunk) -> Chunk:
@@ -248,7 +245,7 @@ class TraceSuffix(ProcessTrace):
         for row in rows:
             kept[inputs.starts[row] + self._without[chunk.first + row]] = False
         before = np.concatenate([[0], np.cumsum(kept)])
-        owner = np.repeat(np.arange(chunk.rows), np.diff(digests.starts))
+        owner = digests.owners
         place = inputs.starts[owner] + digests.columns["position"]
         positions = (before[place] - before[inputs.starts[owner]]).astype(digests.columns["position"].dtype)
         digested = _only(digests._replace(columns={**digests.columns, "position": positions}), kept[place])
@@ -260,12 +257,12 @@ class TraceSuffix(ProcessTrace):
     def _detached(self, chunk: Chunk) -> tuple[Children, Children]:
         inputs, digests = chunk.children["inputs"], chunk.children["input_digests"]
         distance = inputs.columns["producer"]
-        owner = np.repeat(np.arange(chunk.rows), np.diff(inputs.starts))
+        owner = inputs.owners
         producers = chunk.first + owner - distance
         before = (distance != 0) & ((producers < self.start) | np.isin(producers, self._unseen))
         if not before.any():
             return inputs, digests
-        digested = np.repeat(np.arange(chunk.rows), np.diff(digests.starts))
+        digested = digests.owners
         known = set(zip(digested.tolist(), digests.columns["position"].tolist(), strict=True))
         found: list[tuple[int, int, bytes]] = []
         for at in np.flatnonzero(before):
@@ -281,9 +278,9 @@ class TraceSuffix(ProcessTrace):
         if (number, output) not in self._left:
             chunk, row = super().record(number)
             outputs = chunk.children["outputs"]
-            at = int(outputs.starts[row]) + output
-            if at >= int(outputs.starts[row + 1]):
+            if output >= len(outputs.of(row)):
                 return -1, NO_DIGEST
+            at = outputs.of(row)[output]
             self._left[number, output] = int(outputs.columns["layout"][at]), outputs.columns["digest"][at].tobytes()
         return self._left[number, output]
 
