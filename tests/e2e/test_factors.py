@@ -239,6 +239,11 @@ def test_processes_that_take_turns_end_one_after_the_other(folder: Path) -> None
     assert any(printed(PROCESSES, {}, 1, folder) == "1\n0\n" for _ in range(5))
 
 
+def test_daemonic_processes_that_the_program_itself_starts_take_turns_too(folder: Path) -> None:
+    program = PROCESSES.replace("args=(number, met))", "args=(number, met), daemon=True)")
+    assert printed(program, {"process-schedule": "fixed"}, 1, folder) == "0\n1\n"
+
+
 def test_processes_that_wait_for_each_other_go_on(folder: Path) -> None:
     program = PROCESSES.replace("sys.argv[1:]", '["meet"]')
     assert printed(program, {"process-schedule": "fixed"}, 1, folder) == "1\n0\n"

@@ -380,6 +380,26 @@ def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_p
     assert found(investigated(AtTimes([(beside, ["thread-schedule"])]))) == [("thread-race", "confirmed")]
 
 
+@pytest.mark.parametrize("does_help", [True, False])
+def test_what_seems_to_help_where_timing_decides_is_tried_twice(does_help: bool) -> None:
+    """A program that takes from a queue: whatever is fixed also changes who comes first."""
+
+    @dataclass
+    class ByChance(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+            is_again = intervention in self.made
+            trial = super().compare(intervention, runs=runs)
+            if is_again and trial.verdict is Verdict.SAME and not does_help:
+                return Trial(intervention, 2, Verdict.DIFFERENT, self.divergences[0][0])
+            return trial
+
+    queue = used(FixedSource("/p/train.py", 7, "queue-order"))
+    comparison = investigated(ByChance([(divergence(kind=Kind.ORDER), ["hash-seed"])], [queue]))
+    assert (("hash-order", "confirmed") in found(comparison)) is does_help
+    if not does_help:
+        assert found(comparison) == [("queue-order", "possible")]
+
+
 def test_an_op_that_deterministic_algorithms_do_not_calm_is_replaced_if_there_is_a_patch_for_it() -> None:
     def tried(op: str) -> Comparison:
         varying = replace(divergence(kind=Kind.OP, distinct=7), op=op)

@@ -210,7 +210,7 @@ SEEDED_LIBRARIES = {
 _DOUBT = 0.1
 """How likely a difference that was not cured may pass for a cure."""
 _DOUBT_OF_RACES = 0.02
-_MOST_RUNS = 6
+MOST_RUNS = 6
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class Rate:
 
     def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
         """How many equal runs are made to show that a cure is none by chance; see `runs_wanted`."""
-        return min(self.runs_wanted(is_race=is_race, tried=tried), _MOST_RUNS)
+        return min(self.runs_wanted(is_race=is_race, tried=tried), MOST_RUNS)
 
     def runs_wanted(self, *, is_race: bool, tried: int = 0) -> int:
         """How many equal runs show that a cure is none by chance, however long they take.

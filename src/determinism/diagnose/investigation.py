@@ -10,6 +10,7 @@ from typing import NamedTuple
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
 from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
+    MOST_RUNS,
     SEEDED_LIBRARIES,
     BudgetSpent,
     Hypothesis,
@@ -34,7 +35,7 @@ from determinism.diagnose.hypotheses import (
     varies_alone,
     with_likely_lines,
 )
-from determinism.diagnose.sources import Source
+from determinism.diagnose.sources import TIMED, Source
 from determinism.errors import LaunchError
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -47,7 +48,15 @@ _FEW = 2
 
 
 _SCHEDULES = frozenset(
-    {"thread-race", "torn-checkpoint", "arrival-order", "worker-order", "pipeline-order", "pipeline-race"}
+    {
+        "thread-race",
+        "queue-order",
+        "torn-checkpoint",
+        "arrival-order",
+        "worker-order",
+        "pipeline-order",
+        "pipeline-race",
+    }
 )
 """Causes that say that timing decides: where runs differ only at times, just these are to be expected."""
 
@@ -94,6 +103,8 @@ class Investigation:
         """What is to be tried of the divergence that is looked at."""
         self._too_few: set[Intervention] = set()
         """Those of which more runs would be needed than are made, to rule out that they were equal by chance."""
+        self._made_again: set[Intervention] = set()
+        """Those of which a second series of runs was made."""
         self._alternatives: list[tuple[str, Trial]] = []
         """Trials of what can be set from outside instead of changing a line, with the cause that it removes."""
         self._probed: Trial | None = None
@@ -266,12 +277,31 @@ class Investigation:
     def _removes(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
         """Whether a divergence goes when some causes are removed."""
         trial = self._trial(together)
+        if trial.is_equal and self._may_be_chance(together, divergence):
+            trial = self._again(trial, divergence)
         if not trial.removes(divergence) or trial.is_equal or trial.divergence is None:
             return trial.is_equal
         # Where it comes and goes by itself, that it comes later shows nothing.
         if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
             return False
         return self._is_seen_again(trial, divergence)
+
+    def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
+        """Whether the program takes in what timing decides, and nothing points to what was fixed instead."""
+        if divergence.kind in (Kind.RNG, Kind.UNINITIALIZED):
+            return False
+        sources = self._probed.sources if self._probed is not None else ()
+        is_pointed_to = all(one.source is not None or one.cause in _SCHEDULES or one in self.likely for one in together)
+        return not is_pointed_to and any(source.source in TIMED for source in sources)
+
+    def _again(self, trial: Trial, divergence: Divergence) -> Trial:
+        """As many further runs as are ever made, unless they were made: what fixes something else also changes the timing."""
+        if trial.intervention not in self._made_again:
+            again = self.laboratory.compare(trial.intervention, runs=MOST_RUNS)
+            self._made_again.add(trial.intervention)
+            self._trials[trial.intervention] = again
+            self._experiments.append(again.experiment(divergence, trial.intervention.without(self._held)))
+        return self._trials[trial.intervention]
 
     def _is_seen_again(self, trial: Trial, divergence: Divergence) -> bool:
         """Whether runs made once more part where they parted before: with what was held so far, and with what is held now.

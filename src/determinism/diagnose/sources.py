@@ -103,7 +103,7 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
                 yield document
 
 
-_TIMED = frozenset({"completion-order", "loader-order", "queue-order", "timer"})
+TIMED = frozenset({"completion-order", "loader-order", "queue-order", "timer"})
 """Sources that depend on timing, so that in two runs they may by chance be the same."""
 
 
@@ -203,7 +203,7 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
             used.setdefault(place[:4], []).append(series.notes[0]["digest"])
             if difference := _difference(place, series, other.series[place]):
                 ordered.append((series.notes[difference[0]]["number"], place, *difference))
-            elif place[0] in _TIMED:
+            elif place[0] in TIMED:
                 same.setdefault(place[:4], _source(key, place, series, other.series[place], 0, False))
         for _, place, index, differs in sorted(ordered, key=lambda entry: entry[0]):
             source = _source(key, place, one.series[place], other.series[place], index, differs)

@@ -31,7 +31,7 @@ _WAITS_AFTER = 2.0
 def start_processes(request: FactorRequest) -> None:
     """Let whoever starts a process wait until it has ended, or waits itself.
 
-    Workers that serve others (daemonic processes: those of pools and loaders) only wait for tasks; they are let be.
+    Daemonic processes that a library starts, those of pools and loaders, only wait for tasks; nobody waits for these.
     """
     from multiprocessing.process import BaseProcess
 
@@ -39,7 +39,7 @@ def start_processes(request: FactorRequest) -> None:
 
     def start_and_wait(self: BaseProcess) -> None:
         start(self)
-        if not self.daemon:
+        if not self.daemon or _is_of_user(sys._getframe(1)):
             _wait_for(self)
 
     BaseProcess.start = start_and_wait  # type: ignore[method-assign]

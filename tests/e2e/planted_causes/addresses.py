@@ -106,6 +106,8 @@ PROGRAMS = (
             ("self.listeners = set()", "self.listeners = {}"),
             ("self.listeners.add(listener)", "self.listeners[listener] = None"),
         ),
+        # Functions cannot be sorted, so there is no order to fix that would show a change of this line.
+        is_fixed=False,
     ),
     Planted(
         "weak set",

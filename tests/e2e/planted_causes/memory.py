@@ -180,7 +180,7 @@ PROGRAMS = (
     ),
     _program(
         "grown by a resize",
-        "self.table.data.resize_(60)",
+        "self.table.resize_(60)",
         """
         import torch
         from torch import nn
@@ -188,17 +188,17 @@ PROGRAMS = (
         class Growing(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.table = nn.Parameter(torch.ones(1))
+                self.register_buffer("table", torch.ones(1))
 
             def grow(self):
-                self.table.data.resize_(60)
+                self.table.resize_(60)
 
         USED
         model = Growing()
         model.grow()
         print((model.table * 2).sum().item())
         """,
-        ("self.table.data.resize_(60)", "self.table.data = torch.cat([self.table.data, torch.zeros(59)])"),
+        ("self.table.resize_(60)", "self.table = torch.cat([self.table, torch.zeros(59)])"),
         is_fixed=False,
     ),
     _program(

@@ -175,7 +175,15 @@ def _taken(use: Use, function: Function, arguments: tuple[Any, ...], keywords: d
     return result
 
 
+def _taken_among_threads(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`deque.popleft`: a queue only where there are threads to put into it."""
+    threads = getattr(sys.modules.get("threading"), "_dangling", ())
+    # All threads that the program still knows, those that have ended too; the main thread is one of them.
+    return _taken(use, function, arguments, keywords) if len(threads) > 1 else function(*arguments, **keywords)
+
+
 QUEUE_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(QUEUES, _taken, "queue", "Queue.get Queue.get_nowait SimpleQueue.get SimpleQueue.get_nowait"),
     *functions(QUEUES, _taken, "multiprocessing.queues", "Queue.get Queue.get_nowait SimpleQueue.get"),
+    *functions(QUEUES, _taken_among_threads, "collections", "deque.popleft deque.pop"),
 )
