@@ -7,14 +7,14 @@ import pytest
 from determinism.comparison.result import Missing, ResumeFindings
 from determinism.report.document import document
 from determinism.report.story import missing_entries
-from determinism.resume.trials import FIXES, fix
+from determinism.resume.trials import PARTS, fix
 from tests.builders import make_comparison, make_different, make_frame
 
 NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimizer-order"}
 """What `determinism.state` cannot be given as it is, or what no checkpoint holds."""
 
 
-@pytest.mark.parametrize("identifier", FIXES)
+@pytest.mark.parametrize("identifier", PARTS)
 def test_each_part_has_a_name_a_fix_and_a_line(identifier: str) -> None:
     comparison = make_different(resume=ResumeFindings([Missing(identifier, make_frame(), fix(identifier))]))
     texts = [entry.text for entry in missing_entries(comparison)]

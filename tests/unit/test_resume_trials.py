@@ -14,8 +14,8 @@ from determinism.report.story import missing_entries
 from determinism.resume.compare import when_it_departs
 from determinism.resume.observed import ResumedProcess
 from determinism.resume.trials import (
-    FIXES,
     MOMENTS,
+    PARTS,
     after_trials,
     fix,
     fix_of_trial,
@@ -71,7 +71,7 @@ def test_a_generator_that_was_put_back_or_what_else_decides_how_often_it_is_draw
     assert [one.identifier for one in after_trials(missing, outcomes)] == left
 
 
-@pytest.mark.parametrize("identifier", FIXES)
+@pytest.mark.parametrize("identifier", PARTS)
 def test_each_part_has_lines_to_add(identifier: str) -> None:
     (found,) = fixes_of(lacking(identifier), verified=False)
 

@@ -43,6 +43,32 @@ from determinism.types import Access
 Sides = tuple[JoinedStreams, JoinedStreams]
 
 
+class Rung(NamedTuple):
+    """One rule by which records pair that the rules before it left."""
+
+    equal: tuple[str, ...]
+    """What both have in common, besides their place in the program: what they read (`inputs`), also with their `arguments` (`task`), what they
+    were `given` from outside of their stream, the `arguments`, the `stream`."""
+    reason: str
+
+
+RUNGS = (
+    Rung(("task",), "equal work on equal inputs, whichever stream was free to do it"),
+    Rung(("inputs", "stream"), "equal inputs and other arguments: the arguments are the difference"),
+    Rung(("inputs",), "the same in another stream"),
+    Rung(
+        ("given", "arguments", "stream"),
+        "of inputs made on the way, a difference may have come in: what came from outside says whose they are",
+    ),
+    Rung(("given", "arguments"), "the same in another stream"),
+    Rung(("arguments", "stream"), "nothing tells them but how they were called: by the order within the stream"),
+    Rung(("stream",), "the same with other arguments"),
+    Rung(("arguments",), "the stream that did it has another name, or more of this work, in the other run"),
+    Rung((), "the same op at the same place"),
+)
+"""From much in common to little: a pair that a later rung makes would hide what an earlier one shows."""
+
+
 class Partners:
     """Pairs records at the same place in the program: the role, op, module and stack."""
 
@@ -64,25 +90,28 @@ class Partners:
             given: Per run and record what tells the inputs that come from outside its stream.
         """
         self._chunks = chunks
-        self._tasks = [of_side.task.view(np.int64) for of_side in prints]
-        self._read = [_or_nothing(of_side.read.view(np.int64), side) for side, of_side in enumerate(prints)]
-        self._given = [numbers.view(np.int64) for numbers in given]
         self._places: list[Array] = []
-        self._arguments: list[Array] = []
-        self._streams: list[Array] = []
+        arguments: list[Array] = []
+        streams: list[Array] = []
         indices: dict[str, int] = {}
         for side, (chunk, process) in enumerate(zip(chunks, processes, strict=True)):
             columns = [chunk.columns["role"].astype(np.int64)]
             for name, numbers in (("op", canonical.ops), ("module", canonical.modules), ("stack", canonical.stacks)):
                 columns.append(numbers[side][chunk.columns[name]].astype(np.int64))
             self._places.append(np.stack(columns, axis=1))
-            self._arguments.append(canonical.arguments[side][chunk.columns["arguments"]].astype(np.int64)[:, None])
+            arguments.append(canonical.arguments[side][chunk.columns["arguments"]].astype(np.int64)[:, None])
             own = np.array([indices.setdefault(stream.key, len(indices)) for stream in process.streams], dtype=np.int64)
-            self._streams.append(own[process.stream_of(chunk.numbers)][:, None])
+            streams.append(own[process.stream_of(chunk.numbers)][:, None])
+        self._aspects = {
+            "task": [of_side.task.view(np.int64) for of_side in prints],
+            "inputs": [_or_nothing(of_side.read.view(np.int64), side) for side, of_side in enumerate(prints)],
+            "given": [numbers.view(np.int64) for numbers in given],
+            "arguments": arguments,
+            "stream": streams,
+        }
 
     def pairing(self, *, across: bool, received: Set[Pair]) -> Pairing:
-        """Pair the makers of values that were received, then records with equal inputs, also where they got other
-        arguments, then those that were given the same from outside, then those of the same stream.
+        """Pair the makers of values that were received, then what `RUNGS` says, rung by rung.
 
         Args:
             across: Whether records of different streams may pair.
@@ -105,25 +134,12 @@ class Partners:
         nothing = np.zeros(0, dtype=np.int64)
         return repaired(alone, nothing, np.concatenate(left), np.concatenate(right))
 
-    def _keys(self, *, across: bool) -> Iterator[list[Array]]:
-        """What pairs must have in common: much at first, then less."""
-        arguments, streams = self._arguments, self._streams
-        within = [[self._given, arguments, streams], [arguments, streams], [streams]]
-        if across:
-            turns = [
-                [self._tasks],
-                [self._read, streams],
-                [self._read],
-                within[0],
-                [self._given, arguments],
-                *within[1:],
-                [arguments],
-                [],
-            ]
-        else:
-            turns = [[self._tasks, streams], [self._read, streams], *within]
-        for parts in turns:
-            yield [np.concatenate([self._places[side], *(part[side] for part in parts)], axis=1) for side in (0, 1)]
+    def _keys(self, *, across: bool) -> Iterator[RunPair[Array]]:
+        """What pairs must have in common, rung by rung; where streams stay apart, always the stream."""
+        for rung in RUNGS:
+            aspects = rung.equal if across or "stream" in rung.equal else (*rung.equal, "stream")
+            sides = ([self._places[side], *(self._aspects[name][side] for name in aspects)] for side in (0, 1))
+            yield RunPair(*(np.concatenate(parts, axis=1) for parts in sides))
 
     def _makers(self, received: Set[Pair]) -> Array:
         """Positions of the records that made received values in both runs, and of what these were made from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from determinism.comparison.result import Comparison, Fix, Missing
 from determinism.resume.observed import ResumedProcess
@@ -99,7 +100,7 @@ def fixes_of(missing: Sequence[Missing], *, verified: bool) -> list[Fix]:
         missing: What a checkpoint lacks.
         verified: Whether the resumed run was equal to the full one once it was given from outside.
     """
-    return [Fix(one.identifier, one.fix, _LINES.get(one.identifier), verified=verified) for one in missing]
+    return [Fix(one.identifier, one.fix, PARTS[one.identifier].lines, verified=verified) for one in missing]
 
 
 def after_trials(missing: Sequence[Missing], outcomes: Sequence[bool | None]) -> list[Missing]:
@@ -122,30 +123,6 @@ def after_trials(missing: Sequence[Missing], outcomes: Sequence[bool | None]) ->
         for one in missing
         if not (is_else and one.is_put_back)
     ]
-
-
-_LINES = {
-    "model": 'saved["model"] = model.state_dict()\nmodel.load_state_dict(saved["model"])',
-    "optimizer": 'saved["optimizer"] = optimizer.state_dict()\noptimizer.load_state_dict(saved["optimizer"])',
-    "scheduler": 'saved["scheduler"] = scheduler.state_dict()\nscheduler.load_state_dict(saved["scheduler"])',
-    "scaler": 'saved["scaler"] = scaler.state_dict()\nscaler.load_state_dict(saved["scaler"])',
-    "rng-torch": 'saved["rng-torch"] = torch.get_rng_state()\ntorch.set_rng_state(saved["rng-torch"])',
-    "rng-python": 'saved["rng-python"] = random.getstate()\nrandom.setstate(saved["rng-python"])',
-    "rng-numpy": 'saved["rng-numpy"] = numpy.random.get_state()\nnumpy.random.set_state(saved["rng-numpy"])',
-    "number": 'saved["step"] = step\nstep = saved["step"]',
-    "gradients": 'saved["gradients"] = [p.grad for p in model.parameters()]\n'
-    'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
-    "training-mode": 'model.load_state_dict(saved["model"])\nmodel.train()',
-    "optimizer-order": "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
-    "carried-tensor": 'saved["hidden"] = hidden\nhidden = saved["hidden"]',
-    "rng-key": 'saved["key"] = jax.random.key_data(key)\nkey = jax.random.wrap_key_data(saved["key"])',
-    "own-data": 'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
-    "rng-generator": 'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
-    "sampler-position": "loader = determinism.state.resumable(loader)\n"
-    'determinism.state.capture(loader=loader, ...).save("last.state")\n'
-    'determinism.state.restore(determinism.state.load("last.state"), loader=loader, ...)',
-}
-"""The lines to add where the program saves, and where it loads."""
 
 
 # What to write where a checkpoint lacks something.
@@ -172,25 +149,96 @@ NOT_TAKEN_UP = {
     ),
 }
 
-FIXES = {
-    "model": ("model.state_dict()", "model.load_state_dict(...)", "model=model"),
-    "optimizer": ("optimizer.state_dict()", "optimizer.load_state_dict(...)", "optimizer=optimizer"),
-    "scheduler": ("scheduler.state_dict()", "scheduler.load_state_dict(...)", "scheduler=scheduler"),
-    "scaler": ("scaler.state_dict()", "scaler.load_state_dict(...)", "scaler=scaler"),
-    "rng-torch": ("torch.get_rng_state()", "torch.set_rng_state(...)", ""),
-    "rng-python": ("random.getstate()", "random.setstate(...)", ""),
-    "rng-numpy": ("numpy.random.get_state()", "numpy.random.set_state(...)", ""),
-    "rng-generator": ("generator.get_state()", "generator.set_state(...)", "generator=generator"),
-    "sampler-position": ("", "", "loader=loader"),
-    "number": ("", "", ""),
-    "own-data": ("", "", ""),
-    "training-mode": ("", "", ""),
-    "optimizer-order": ("", "", ""),
-    "carried-tensor": ("", "", "hidden=hidden"),
-    "rng-key": ("jax.random.key_data(key)", "key = jax.random.wrap_key_data(...)", "key=key"),
-    "gradients": ("[p.grad for p in model.parameters()]", "p.grad = ...", ""),
+
+class Part(NamedTuple):
+    """Something that a checkpoint can lack."""
+
+    lines: str
+    """To add where the program saves, and where it loads."""
+    advice: str = "Save {save} and load it with {load}, or use {whole}."
+    save: str = ""
+    """What is to be saved."""
+    load: str = ""
+    """What takes it back."""
+    state: str = ""
+    """What `determinism.state` is given."""
+
+
+def _with_state_dict(name: str, advice: str = Part._field_defaults["advice"]) -> Part:
+    lines = f'saved["{name}"] = {name}.state_dict()\n{name}.load_state_dict(saved["{name}"])'
+    return Part(lines, advice, f"{name}.state_dict()", f"{name}.load_state_dict(...)", f"{name}={name}")
+
+
+def _global_generator(name: str, get: str, put: str) -> Part:
+    return Part(f'saved["{name}"] = {get}()\n{put}(saved["{name}"])', save=f"{get}()", load=f"{put}(...)")
+
+
+PARTS = {
+    "model": _with_state_dict("model"),
+    "optimizer": _with_state_dict("optimizer"),
+    "scheduler": _with_state_dict(
+        "scheduler",
+        "Save {save} and load it with {load}, or use {whole}. If you do that already, check that nothing sets or steps the learning "
+        "rate again after loading.",
+    ),
+    "scaler": _with_state_dict("scaler"),
+    "rng-torch": _global_generator("rng-torch", "torch.get_rng_state", "torch.set_rng_state"),
+    "rng-python": _global_generator("rng-python", "random.getstate", "random.setstate"),
+    "rng-numpy": _global_generator("rng-numpy", "numpy.random.get_state", "numpy.random.set_state"),
+    "rng-generator": Part(
+        'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
+        save="generator.get_state()",
+        load="generator.set_state(...)",
+        state="generator=generator",
+    ),
+    "sampler-position": Part(
+        "loader = determinism.state.resumable(loader)\n"
+        'determinism.state.capture(loader=loader, ...).save("last.state")\n'
+        'determinism.state.restore(determinism.state.load("last.state"), loader=loader, ...)',
+        "Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that the sampler is given its "
+        "epoch, that the data set lists its samples in the same order, and that a generator is saved with which the program draws them itself.",
+        state="loader=loader",
+    ),
+    "number": Part(
+        'saved["step"] = step\nstep = saved["step"]',
+        "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a loss, "
+        "without rounding them. The op that diverges got a different one.",
+    ),
+    "own-data": Part(
+        'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
+        "Save what the program keeps besides tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. The op "
+        "that diverges got something different from outside the framework, and no missing global generator explains it.",
+    ),
+    "training-mode": Part(
+        'model.load_state_dict(saved["model"])\nmodel.train()',
+        "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode.",
+    ),
+    "optimizer-order": Part(
+        "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
+        "A parameter got the state or the learning rate of another one: {{}}. An optimizer saves them by number, not by name: give it the "
+        "parameters and groups in the order of the run that saved, such as that of model.named_parameters().",
+    ),
+    "carried-tensor": Part(
+        'saved["hidden"] = hidden\nhidden = saved["hidden"]',
+        "Save the tensors carried from step to step besides the model, such as the hidden state of a recurrent network, a memory or a "
+        "running average, and continue with them; or use {whole}.",
+        state="hidden=hidden",
+    ),
+    "rng-key": Part(
+        'saved["key"] = jax.random.key_data(key)\nkey = jax.random.wrap_key_data(saved["key"])',
+        save="jax.random.key_data(key)",
+        load="key = jax.random.wrap_key_data(...)",
+        state="key=key",
+    ),
+    "gradients": Part(
+        'saved["gradients"] = [p.grad for p in model.parameters()]\n'
+        'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
+        "The full run continued with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
+        "them in between. Save right after gradients are cleared, or save {save} too and restore each: {load}.",
+        save="[p.grad for p in model.parameters()]",
+        load="p.grad = ...",
+    ),
 }
-"""What is to be saved, what takes it back, and what `determinism.state` is given."""
 
 
 CARRIED_ARRAYS = (
@@ -202,44 +250,6 @@ CARRIED_ARRAYS = (
 
 def fix(identifier: str) -> str:
     """What to write so that it is saved."""
-    save, load, part = FIXES[identifier]
-    whole = f"determinism.state.capture({part}) and determinism.state.restore(state{', ' if part else ''}{part})"
-    if identifier == "gradients":
-        return (
-            "The full run continued with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
-            f"them in between. Save right after gradients are cleared, or save {save} too and restore each: {load}."
-        )
-    if identifier == "training-mode":
-        return "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode."
-    if identifier == "optimizer-order":
-        return (
-            "A parameter got the state or the learning rate of another one: {}. An optimizer saves them by number, not by name: give it the "
-            "parameters and groups in the order of the run that saved, such as that of model.named_parameters()."
-        )
-    if identifier == "own-data":
-        return (
-            "Save what the program keeps besides tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. The op "
-            "that diverges got something different from outside the framework, and no missing global generator explains it."
-        )
-    if identifier == "carried-tensor":
-        return (
-            "Save the tensors carried from step to step besides the model, such as the hidden state of a recurrent network, a memory or a "
-            f"running average, and continue with them; or use {whole}."
-        )
-    if identifier == "number":
-        return (
-            "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a "
-            "loss, without rounding them. The op that diverges got a different one."
-        )
-    if identifier == "scheduler":
-        return (
-            f"Save {save} and load it with {load}, or use {whole}. If you do that already, check that nothing sets or steps the learning "
-            "rate again after loading."
-        )
-    if identifier == "sampler-position":
-        return (
-            f"Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that the "
-            "sampler is given its epoch, that the data set lists its samples in the same order, and that a generator is saved with which the "
-            "program draws them itself."
-        )
-    return f"Save {save} and load it with {load}, or use {whole}."
+    part = PARTS[identifier]
+    whole = f"determinism.state.capture({part.state}) and determinism.state.restore(state{', ' if part.state else ''}{part.state})"
+    return part.advice.format(save=part.save, load=part.load, whole=whole)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -432,7 +433,7 @@ def _fix_of(identifier: str, search: _Search) -> str:
         return search.mode.fix
     if identifier == "optimizer-order":
         return fix(identifier).format(", ".join(f"{one} that of {other}" for one, other in [*search.taken.items()][:3]))
-    if search.kept is not None and identifier == search.kept.identifier in ("carried-tensor", "rng-key"):
+    if identifier in ("carried-tensor", "rng-key") and search.kept is not None:
         made = search.kept.made_at
         is_compiled = OpSemantics.COMPILED_PROGRAM in search.record.op.semantics
         advice = CARRIED_ARRAYS if is_compiled and identifier == "carried-tensor" else fix(identifier)
@@ -464,6 +465,7 @@ class _Search:
         divergence = process.result.divergence
         assert divergence is not None and process.parts is not None
         self._divergence: Divergence = divergence
+        self.kind, self.phase = divergence.kind, divergence.phase
         self._before = process.steps_before
         last = max(divergence.step, self._before)
         self._full = held_at_ends(process.full, first=self._before - 1, last=last)
@@ -473,59 +475,46 @@ class _Search:
         self.generators = GeneratorSearch(process, self._full, self._resumed, self.record)
         self.mode: Mode | None = None
         """In which mode the model goes on, if it is another one."""
-        self.taken: Taken = {}
-        """Which parameters took the state or the learning rate of others."""
-        self.kept: Kept | None = None
-        """What the program keeps itself."""
         self.absent: dict[str, list[str]] = {}
         """What was not taken up, by the part that it belongs to."""
         self._lost: dict[str, set[bytes]] = {}
 
     def identifiers(self) -> list[str]:
         found = self._not_taken_up()
-        generators = self.generators.identifiers()
-        lost = [one for one in generators if one not in self.generators.put_back]
+        lost = [one for one in self.apart if one not in self.generators.put_back]
         # What Python or NumPy draws may decide which modules are called.
         self.mode = None if found or {"rng-python", "rng-numpy"} & {*lost} else mode_apart(self._process)
         if self.mode is not None:
             # What is drawn besides, or no more, moves the generators.
             return ["training-mode", *lost]
         if self.record.role is Role.BATCH:
-            return [*found, *self._behind_batch(generators)]
-        if self._is_scaling():
-            found.append("scaler")
-        elif self._divergence.kind is Kind.RNG and not generators:
-            found.append("rng-generator")
-        elif not found and (part := self._behind_step(has_generators=bool(generators))) is not None:
-            found.append(part)
-        elif not found and self.generators.put_back.issuperset(generators):
-            self.kept = kept_by_program(self._process, self.record)
-            found += [] if self.kept is None else [self.kept.identifier]
-        return [*found, *generators]
+            return [*found, *self._behind_batch(self.apart)]
+        rules = (rule for rule in RULES if not found or rule.beside_model)
+        found += [rule.identifier for rule in rules if rule.holds(self)][:1]
+        return [*found, *self.apart]
 
-    def _behind_step(self, *, has_generators: bool) -> str | None:
-        """What else a step depends on that goes on from equal parameters and states."""
-        phase, kind = self._divergence.phase, self._divergence.kind
-        if phase == "optimizer" and self._is_taken_by_others():
-            return "optimizer-order"
-        if (
-            kind in (Kind.DATA, Kind.ARGUMENT)
-            and phase == "forward"
-            and not has_generators
-            and self._takes_other_samples()
-        ):
-            return "sampler-position"
-        if kind is Kind.ARGUMENT and phase in ("optimizer", "forward"):
-            return "scheduler" if phase == "optimizer" else None if has_generators else "number"
-        is_late = phase in ("backward", "optimizer")
-        return "gradients" if is_late and (self._stopped_between_steps() or self._had_gradients()) else None
+    @cached_property
+    def apart(self) -> list[str]:
+        """The global generators that were in another state."""
+        return self.generators.identifiers()
 
-    def _is_taken_by_others(self) -> bool:
+    @cached_property
+    def taken(self) -> Taken:
+        """Which parameters took the state or the learning rate of others."""
         ends = self._full.get(self._before, HeldAt()), self._resumed.get(0, HeldAt())
-        self.taken = taken_by_others(self._process, self._held_at_checkpoint(), *ends)
-        return bool(self.taken)
+        return taken_by_others(self._process, self._held_at_checkpoint(), *ends)
 
-    def _takes_other_samples(self) -> bool:
+    @cached_property
+    def kept(self) -> Kept | None:
+        """What the program keeps itself; None, too, where a generator that was not put back explains the difference."""
+        is_explained = not self.generators.put_back.issuperset(self.apart)
+        return None if is_explained else kept_by_program(self._process, self.record)
+
+    def keeps(self, identifier: str) -> bool:
+        """Whether what the program keeps itself is of a kind."""
+        return self.kept is not None and self.kept.identifier == identifier
+
+    def takes_other_samples(self) -> bool:
         """Whether the resumed run takes or reads there what the full run took out of the data at another place, without a data loader."""
         assert self._process.parts is not None
         full, resumed = self._process.parts
@@ -561,7 +550,7 @@ class _Search:
         held.update({key: later.digests[key] for key, maker in later.makers.items() if 0 <= maker < start})
         return held
 
-    def _stopped_between_steps(self) -> bool:
+    def stopped_between_steps(self) -> bool:
         """Whether the first run went backward after its last step, and no optimizer took these gradients."""
         last = Phase.INIT
         for chunk in self._process.first.chunks():
@@ -570,7 +559,7 @@ class _Search:
             last = Phase(int(phases[-1])) if len(phases) else last
         return last is Phase.BACKWARD
 
-    def _had_gradients(self) -> bool:
+    def had_gradients(self) -> bool:
         """Whether the full run went on with gradients of earlier steps, to which it added, and the resumed run had none."""
         assert self._process.parts is not None
         return added_to_gradients(self._process.full, self._process.parts[0].skipped)
@@ -608,7 +597,7 @@ class _Search:
                 return entry_of(process, chunk, int(rows[-1]))
         return self.record
 
-    def _is_scaling(self) -> bool:
+    def is_scaling(self) -> bool:
         """Whether what departs was made by a gradient scaler, or takes the scale."""
         if OpSemantics.SCALES_GRADIENTS in self.record.op.semantics:
             return True
@@ -620,3 +609,76 @@ class _Search:
         makers = [self._process.full.record(one.producer) for one in whole.reads if one.producer >= 0]
         ops = (entry_of(self._process.full, *place).op for place in makers)
         return any(OpSemantics.UPDATES_SCALE in op.semantics for op in ops)
+
+
+# What can be named as lost where a step goes on from equal batches, and how each shows.
+
+
+class Rule(NamedTuple):
+    """One part of a checkpoint, and what shows that it lacks."""
+
+    identifier: str
+    holds: Callable[[_Search], bool]
+    reason: str
+    beside_model: bool = False
+    """Whether it is looked for also where the model or the optimizer was not taken up, from which all else may follow."""
+
+
+RULES = (
+    Rule(
+        "scaler",
+        lambda search: search.is_scaling(),
+        "what departs was made by a gradient scaler, or takes its scale",
+        beside_model=True,
+    ),
+    Rule(
+        "rng-generator",
+        lambda search: search.kind is Kind.RNG and not search.apart,
+        "numbers were drawn from another state, and every global generator went on as it was",
+        beside_model=True,
+    ),
+    Rule(
+        "optimizer-order",
+        lambda search: search.phase == "optimizer" and bool(search.taken),
+        "a parameter has the state or the learning rate that another one had",
+    ),
+    Rule(
+        "sampler-position",
+        lambda search: (
+            search.phase == "forward"
+            and search.kind in (Kind.DATA, Kind.ARGUMENT)
+            and not search.apart
+            and search.takes_other_samples()
+        ),
+        "samples were taken that the full run takes at another place",
+    ),
+    Rule(
+        "scheduler",
+        lambda search: search.phase == "optimizer" and search.kind is Kind.ARGUMENT,
+        "an optimizer was given another number, as a learning rate is one",
+    ),
+    Rule(
+        "number",
+        lambda search: search.phase == "forward" and search.kind is Kind.ARGUMENT and not search.apart,
+        "an op was given another number, and no generator explains it",
+    ),
+    Rule(
+        "gradients",
+        lambda search: (
+            search.phase in ("backward", "optimizer") and (search.stopped_between_steps() or search.had_gradients())
+        ),
+        "the full run added to gradients from before the checkpoint",
+    ),
+    Rule(
+        "carried-tensor",
+        lambda search: search.keeps("carried-tensor"),
+        "a tensor from before the checkpoint was read that the resumed run never had",
+    ),
+    Rule("rng-key", lambda search: search.keeps("rng-key"), "such a tensor is a random key"),
+    Rule(
+        "own-data",
+        lambda search: search.keeps("own-data"),
+        "what was read came from outside of the framework in both runs",
+    ),
+)
+"""In this order; the first that holds is named."""
