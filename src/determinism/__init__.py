@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from determinism.comparison.result import BlindSpot as BlindSpot
     from determinism.comparison.result import Cause as Cause
     from determinism.comparison.result import Comparison as Comparison
-    from determinism.comparison.result import Course as Course
     from determinism.comparison.result import Dataflow as Dataflow
     from determinism.comparison.result import DeadDifference as DeadDifference
     from determinism.comparison.result import Diagnosis as Diagnosis
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from determinism.comparison.result import RowDifference as RowDifference
     from determinism.comparison.result import RunSummary as RunSummary
     from determinism.comparison.result import Status as CauseStatus
+    from determinism.comparison.result import StepHistory as StepHistory
     from determinism.comparison.result import StepSpan as StepSpan
     from determinism.comparison.result import TrainingModule as TrainingModule
     from determinism.comparison.result import Trouble as Trouble
@@ -96,7 +96,7 @@ _MODULES = {
         "BlindSpot",
         "Cause",
         "Comparison",
-        "Course",
+        "StepHistory",
         "Dataflow",
         "DeadDifference",
         "Diagnosis",
@@ -200,7 +200,6 @@ __all__ = [
     "Cause",
     "CauseStatus",
     "Comparison",
-    "Course",
     "Dataflow",
     "DeadDifference",
     "DeterminismError",
@@ -247,6 +246,7 @@ __all__ = [
     "Source",
     "SourceKind",
     "StateError",
+    "StepHistory",
     "StepSpan",
     "TraceError",
     "TrainingModule",

@@ -25,8 +25,8 @@ def compared(folder: Path, write: Writer) -> Comparison:
 
 
 def found(folder: Path, write: Writer) -> list[Loss] | None:
-    course = compared(folder, write).course
-    return None if course is None else course.losses
+    step_history = compared(folder, write).step_history
+    return None if step_history is None else step_history.losses
 
 
 def lose(builder: TraceBuilder, value: float, meaning: Meaning = Meaning.LOSS) -> int:
@@ -60,8 +60,8 @@ def test_each_step_has_the_loss_of_both_runs(tmp_path: Path) -> None:
 def test_equal_runs_have_their_losses_too(tmp_path: Path) -> None:
     comparison = compared(tmp_path, lambda builder, run: read(builder, 0.5, lose(builder, 0.5)))
     assert comparison.verdict is Verdict.SAME
-    assert comparison.course is not None and comparison.course.runs == (1, 2)
-    assert comparison.course.losses == [Loss(0, 0.5, 0.5)]
+    assert comparison.step_history is not None and comparison.step_history.runs == (1, 2)
+    assert comparison.step_history.losses == [Loss(0, 0.5, 0.5)]
 
 
 def test_a_loss_elsewhere_is_known_by_what_was_read_of_it(tmp_path: Path) -> None:

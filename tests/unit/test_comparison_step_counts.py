@@ -36,21 +36,21 @@ def compared(folder: Path, num_steps: int = 6, differs_from: int = 2, *, extra: 
 
 def test_each_step_has_its_numbers(tmp_path: Path) -> None:
     comparison = compared(tmp_path)
-    assert comparison.course is not None
-    assert comparison.course.runs == (1, 2)
-    assert comparison.course.steps == [StepSpan(step, step, 3, 2 if step >= 2 else 0) for step in range(6)]
+    assert comparison.step_history is not None
+    assert comparison.step_history.runs == (1, 2)
+    assert comparison.step_history.steps == [StepSpan(step, step, 3, 2 if step >= 2 else 0) for step in range(6)]
 
 
 def test_records_of_one_run_alone_differ(tmp_path: Path) -> None:
     comparison = compared(tmp_path, extra=4)
-    assert comparison.course is not None and comparison.course.steps is not None
-    assert comparison.course.steps[2] == StepSpan(2, 2, 7, 6)
+    assert comparison.step_history is not None and comparison.step_history.steps is not None
+    assert comparison.step_history.steps[2] == StepSpan(2, 2, 7, 6)
 
 
 def test_the_whole_run_is_counted_although_all_else_is_known(tmp_path: Path) -> None:
     comparison = compared(tmp_path, num_steps=100, differs_from=0)
-    assert comparison.course is not None and comparison.course.steps is not None
-    assert comparison.course.steps[-1] == StepSpan(99, 99, 3, 2)
+    assert comparison.step_history is not None and comparison.step_history.steps is not None
+    assert comparison.step_history.steps[-1] == StepSpan(99, 99, 3, 2)
 
 
 def test_counting_alone_ends_after_so_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_counting_alone_ends_after_so_many_records(tmp_path: Path, monkeypatch: 
         write(builder, run)
         folders.append(builder.close())
     comparison = compare(*folders)
-    assert comparison.course is not None and comparison.course.steps is not None
-    assert 10 < len(comparison.course.steps) < 20
+    assert comparison.step_history is not None and comparison.step_history.steps is not None
+    assert 10 < len(comparison.step_history.steps) < 20
 
 
 def test_counting_alone_finds_records_that_only_one_run_has(tmp_path: Path) -> None:
@@ -87,14 +87,16 @@ def test_counting_alone_finds_records_that_only_one_run_has(tmp_path: Path) -> N
         write(builder, run)
         folders.append(builder.close())
     comparison = compare(*folders)
-    assert comparison.course is not None
-    assert comparison.course.steps == [StepSpan(step, step, 2 + (step == 5), 2 + (step == 5)) for step in range(8)]
+    assert comparison.step_history is not None
+    assert comparison.step_history.steps == [
+        StepSpan(step, step, 2 + (step == 5), 2 + (step == 5)) for step in range(8)
+    ]
 
 
 def test_equal_runs_have_none(tmp_path: Path) -> None:
     comparison = compared(tmp_path, differs_from=99)
     assert comparison.verdict is Verdict.SAME
-    assert comparison.course is None or comparison.course.steps is None
+    assert comparison.step_history is None or comparison.step_history.steps is None
 
 
 def test_the_runs_that_were_compared_are_named(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_the_runs_that_were_compared_are_named(tmp_path: Path) -> None:
         return builder.close()
 
     comparison = compare(run("a", "x"), run("b", "x"), run("c", "y"))
-    assert comparison.course is not None and comparison.course.runs == (1, 3)
+    assert comparison.step_history is not None and comparison.step_history.runs == (1, 3)
 
 
 def chunk_of_steps(*steps: int) -> Chunk:

@@ -1,4 +1,4 @@
-"""Which causes an investigation names, with a laboratory that only pretends to run a program."""
+"""Which causes an investigation names, with a runner that only pretends to run a program."""
 
 from __future__ import annotations
 

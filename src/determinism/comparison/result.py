@@ -43,7 +43,7 @@ class Loss(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
+class StepHistory:
     """How two runs went on."""
 
     runs: tuple[int, int]
@@ -567,7 +567,7 @@ class Comparison:
     """What the program did whose outcome depends on timing, such as `threads`."""
     open_settings: Sequence[tuple[str, str]] = ()
     """Name of each setting that was to be made in the first run and could not be, and the reason."""
-    course: Course | None = None
+    step_history: StepHistory | None = None
     """How the runs went on, step by step."""
     dataflow: Dataflow | None = None
     """What the first divergence read, and what read it."""

@@ -31,9 +31,9 @@ from determinism.comparison.records import Pair, StepCounts
 from determinism.comparison.result import (
     MOST_ENTRIES,
     Comparison,
-    Course,
     Divergence,
     Loss,
+    StepHistory,
     Trouble,
 )
 from determinism.comparison.unordered import Surroundings, compare_unordered
@@ -93,8 +93,8 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
         return comparison
     reasons = [cut_reasons(trace) for trace in traces]
     statuses = [
-        None if _NOT_OF_THE_PROGRAM.intersection(found) else run.exit_status
-        for run, found in zip(comparison.runs, reasons, strict=True)
+        None if _NOT_OF_THE_PROGRAM.intersection(of_run) else run.exit_status
+        for run, of_run in zip(comparison.runs, reasons, strict=True)
     ]
     known = {status for status in statuses if status is not None}
     if len(known) > 1 and traces[0].processes:
@@ -163,9 +163,9 @@ def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | N
     """
     for pair in pairs:
         first, second = (_by_step(process) for process in pair)
-        found = [Loss(step, first.get(step), second.get(step)) for step in sorted(first.keys() | second.keys())]
-        if any(loss.first is not None or loss.second is not None for loss in found):
-            return _thinned(found)
+        of_steps = [Loss(step, first.get(step), second.get(step)) for step in sorted(first.keys() | second.keys())]
+        if any(loss.first is not None or loss.second is not None for loss in of_steps):
+            return _thinned(of_steps)
     return None
 
 
@@ -176,24 +176,24 @@ def _by_step(process: ProcessTrace) -> dict[int, float | None]:
         (int(row["producer"]), int(row["output"])): float(row["value"])
         for row in numbers[(numbers["meaning"] == Meaning.READ) & (numbers["producer"] >= 0)]
     }
-    found: dict[int, float | None] = {}
+    by_step: dict[int, float | None] = {}
     for row in numbers[numbers["meaning"] != Meaning.READ]:
         step = int(row["step"])
-        if step in found:
+        if step in by_step:
             continue
         known = float(row["value"])
         value = known if row["meaning"] == Meaning.LOSS else read.get((int(row["producer"]), int(row["output"])))
-        found[step] = value if value is not None and math.isfinite(value) else None
-    return found
+        by_step[step] = value if value is not None and math.isfinite(value) else None
+    return by_step
 
 
-def _thinned(found: list[Loss]) -> list[Loss]:
+def _thinned(losses_of_steps: list[Loss]) -> list[Loss]:
     """Of very many steps those whose losses are furthest apart among their neighbours, and the first and the last."""
-    if len(found) <= MOST_ENTRIES:
-        return found
-    width = math.ceil(len(found) / (MOST_ENTRIES - 2))
-    inner = [max(found[start : start + width], key=_gap) for start in range(0, len(found), width)]
-    return sorted({*inner, found[0], found[-1]})
+    if len(losses_of_steps) <= MOST_ENTRIES:
+        return losses_of_steps
+    width = math.ceil(len(losses_of_steps) / (MOST_ENTRIES - 2))
+    inner = [max(losses_of_steps[start : start + width], key=_gap) for start in range(0, len(losses_of_steps), width)]
+    return sorted({*inner, losses_of_steps[0], losses_of_steps[-1]})
 
 
 def _gap(loss: Loss) -> float:
@@ -260,19 +260,19 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
 
 
 def _open_settings(trace: Trace) -> tuple[tuple[str, str], ...]:
-    found = [(process.description.get("open_settings") or {}).items() for process in trace.processes]
-    return tuple(sorted({item for items in found for item in items}))
+    of_processes = [(process.description.get("open_settings") or {}).items() for process in trace.processes]
+    return tuple(sorted({item for settings in of_processes for item in settings}))
 
 
 def _with_losses(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     """Find the losses of the runs that were compared, in the process that departed before others."""
-    course = comparison.course or Course((1, 2))
-    first, second = (ordered(traces[number - 1]) for number in course.runs)
+    step_history = comparison.step_history or StepHistory((1, 2))
+    first, second = (ordered(traces[number - 1]) for number in step_history.runs)
     partners = {process.key: process for process in second}
     departed = comparison.first_divergence.process if comparison.first_divergence is not None else None
     pairs = [(process, partners[process.key]) for process in first if process.key in partners]
-    found = losses(sorted(pairs, key=lambda pair: pair[0].key != departed))
-    return comparison if found is None else replace(comparison, course=replace(course, losses=found))
+    of_steps = losses(sorted(pairs, key=lambda pair: pair[0].key != departed))
+    return comparison if of_steps is None else replace(comparison, step_history=replace(step_history, losses=of_steps))
 
 
 def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> Comparison:
@@ -303,7 +303,9 @@ def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number
     )
     if ways:
         counts = [result.counts for result in results if result.counts is not None]
-        return replace(_with_origin(comparison, ways), course=Course((1, number), StepCounts.spans(counts) or None))
+        return replace(
+            _with_origin(comparison, ways), step_history=StepHistory((1, number), StepCounts.spans(counts) or None)
+        )
     partial = [result.key for result in results if result.is_partial]
     if partial:
         comparison = replace(comparison, trouble=(*comparison.trouble, _too_many(partial)))
@@ -327,12 +329,12 @@ def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
     origin = ways[0][-1]
     others: dict[tuple[str | None, ...], Divergence] = {}
     for way in ways:
-        for found, sender in zip(way, [*way[1:], None], strict=True):
-            key = _thread(found.divergence)
+        for stretch, sender in zip(way, [*way[1:], None], strict=True):
+            key = _thread(stretch.divergence)
             if key != _thread(origin.divergence):
                 source = None if sender is None else sender.divergence.process
-                others.setdefault(key, replace(found.divergence, received_from=source))
-    reached = [found.result for way in ways if way[-1].result is origin.result for found in reversed(way)]
+                others.setdefault(key, replace(stretch.divergence, received_from=source))
+    reached = [stretch.result for way in ways if way[-1].result is origin.result for stretch in reversed(way)]
     # Processes count steps of their own, so that of the origin says most.
     others_too = sorted(reached, key=lambda result: result.first_visible.step if result.first_visible else math.inf)
     shown = origin.result if origin.result.first_visible is not None else others_too[0]
@@ -370,8 +372,8 @@ def _missing_process(first: Trace, second: Trace, key: str) -> Divergence:
 
 def _with_environment(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     """Add what differs between what the first run and the one that departed ran on; else the last one."""
-    is_different = comparison.verdict is Verdict.DIFFERENT and comparison.course is not None
-    number = comparison.course.runs[1] if is_different and comparison.course else len(traces)
+    is_different = comparison.verdict is Verdict.DIFFERENT and comparison.step_history is not None
+    number = comparison.step_history.runs[1] if is_different and comparison.step_history else len(traces)
     differences = environment_differences(traces[0], traces[number - 1])
     ran_on = tuple((name, str(value)) for name, value in facts_of(traces[0]).items())
     return replace(comparison, environment_run=number, environment=tuple(differences), ran_on=ran_on)

@@ -270,7 +270,7 @@ class Trial:
         return Experiment(added.name, added.action, self.runs, equal, outcome, self.seconds)
 
 
-class Laboratory(Protocol):
+class ExperimentRunner(Protocol):
     """Makes the runs of experiments."""
 
     def compare(self, intervention: Intervention, *, runs: int) -> Trial:
@@ -371,7 +371,7 @@ class FactorSearch:
 
     factors: Sequence[str]
     """Those that were perturbed together."""
-    laboratory: Laboratory
+    runner: ExperimentRunner
 
     def __post_init__(self) -> None:
         self.diagnosis = Diagnosis(varied=tuple(self.factors))
@@ -388,7 +388,7 @@ class FactorSearch:
         responsible = []
         try:
             for name in self.factors:
-                trial = self.laboratory.compare(Intervention.perturb(name), runs=RUNS)
+                trial = self.runner.compare(Intervention.perturb(name), runs=RUNS)
                 is_known = trial.verdict is not Verdict.INCONCLUSIVE
                 outcome = (
                     f"No conclusion: {trial.failure}" if not is_known

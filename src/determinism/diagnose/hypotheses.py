@@ -42,7 +42,7 @@ def _names(op: str) -> list[str]:
 
 # What the program took from outside with other values in each run, as what may have made these differ.
 
-_BY_SOURCE = {
+CAUSE_OF_SOURCE = {
     "set-order": "hash-order",
     "hash": "hash-value",
     "id": "address-order",
@@ -127,18 +127,20 @@ def _held(source: Source) -> FixedSource:
     return FixedSource(source.site.file, source.site.line, source.source)
 
 
+def without_source(held: FixedSource) -> Intervention:
+    """What removes a source: the factor that fixes it everywhere, or else a fixed value at its line."""
+    factor = _BY_FACTOR.get(held.source)
+    return Intervention(sources=frozenset({held})) if factor is None else Intervention.fix(factor)
+
+
 def _by_source(source: Source, divergence: Divergence) -> Hypothesis:
-    factor = _BY_FACTOR.get(source.source)
-    if factor is not None:
-        intervention = Intervention.fix(factor)
-    else:
-        intervention = Intervention(sources=frozenset({_held(source)}))
+    intervention = without_source(_held(source))
     if source.is_in_library:
         lines = dict.fromkeys([*library_sites(source), *sites_of(divergence)])
         return Hypothesis(LIBRARY_SEED, intervention, tuple(lines), library_evidence(source), source)
     site = source.site.frame
     sites = (site, *(other for other in sites_of(divergence) if (other.file, other.line) != (site.file, site.line)))
-    cause = _BY_SOURCE[source.source]
+    cause = CAUSE_OF_SOURCE[source.source]
     if cause == "hash-order" and source.elements == "objects":
         cause = "address-order"
     return Hypothesis(cause, intervention, sites, (use_text(source),), source)

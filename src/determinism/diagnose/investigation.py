@@ -13,9 +13,9 @@ from determinism.diagnose.experiments import (
     MOST_RUNS,
     SEEDED_LIBRARIES,
     BudgetSpent,
+    ExperimentRunner,
     Hypothesis,
     Intervention,
-    Laboratory,
     Rate,
     Trial,
     causes,
@@ -74,7 +74,7 @@ class Investigation:
     """One search for causes; what it found stays when it is broken off."""
 
     comparison: Comparison
-    laboratory: Laboratory
+    runner: ExperimentRunner
     plain: Intervention = field(default_factory=Intervention)
     """What all runs have in common: nothing, or what is perturbed on purpose."""
     step_seconds: float | None = None
@@ -227,7 +227,7 @@ class Investigation:
         self._limit = "Two further runs in the same environment were equal, so no experiment was made."
 
     def _probe(self, divergence: Divergence) -> Trial:
-        trial = self.laboratory.probe(self._held)
+        trial = self.runner.probe(self._held)
         if trial.failure is not None:
             return trial
         self._rate.add(pairs=1, different=int(not trial.is_equal))
@@ -297,7 +297,7 @@ class Investigation:
     def _again(self, trial: Trial, divergence: Divergence) -> Trial:
         """As many further runs as are ever made, unless they were made: what fixes something else also changes the timing."""
         if trial.intervention not in self._made_again:
-            again = self.laboratory.compare(trial.intervention, runs=MOST_RUNS)
+            again = self.runner.compare(trial.intervention, runs=MOST_RUNS)
             self._made_again.add(trial.intervention)
             self._trials[trial.intervention] = again
             self._experiments.append(again.experiment(divergence, trial.intervention.without(self._held)))
@@ -308,11 +308,11 @@ class Investigation:
 
         Two runs of a program whose threads race may part later by chance, whatever is fixed.
         """
-        before = self.laboratory.compare(self._held, runs=2)
+        before = self.runner.compare(self._held, runs=2)
         if before.divergence is None or not is_alike(before.divergence, divergence):
             self._is_steady = False
             return False
-        return self.laboratory.compare(trial.intervention, runs=2).removes(divergence)
+        return self.runner.compare(trial.intervention, runs=2).removes(divergence)
 
     def _trial(self, together: Sequence[Hypothesis]) -> Trial:
         """Run the program with some causes removed, unless that was done before."""
@@ -324,7 +324,7 @@ class Investigation:
             runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
             if runs < self._rate.runs_wanted(is_race=self._is_race, tried=tried):
                 self._too_few.add(intervention)
-            trial = self.laboratory.compare(intervention, runs=runs)
+            trial = self.runner.compare(intervention, runs=runs)
             self._trials[intervention] = trial
             if self.comparison.first_divergence is not None:
                 made = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
@@ -358,9 +358,7 @@ class Investigation:
     def _deciding(self, one: Hypothesis, found: Sequence[Hypothesis], sources: Sequence[Source]) -> Hypothesis:
         try:
             held = self._trial(found).intervention
-            return deciding_looks(
-                one, sources, held, lambda shifted: self.laboratory.compare(shifted, runs=_SHIFTED_RUNS)
-            )
+            return deciding_looks(one, sources, held, lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS))
         except BudgetSpent:
             return one
 
@@ -380,7 +378,7 @@ class Investigation:
         first = self.comparison.first_divergence
         if not (self.can_try_fixes and fixed.changes and last is not None and last.is_equal) or first is None:
             return
-        self._changed = self.laboratory.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
+        self._changed = self.runner.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
         made = self._changed.experiment(first, fixed.without(self.plain))
         self._experiments.append(made)
         for one in self._found:

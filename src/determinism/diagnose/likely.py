@@ -16,8 +16,9 @@ from pathlib import Path
 
 from determinism.comparison.result import Comparison, Divergence
 from determinism.diagnose.experiments import Hypothesis, Intervention, sites_of
-from determinism.diagnose.hypotheses import told_by_kind
+from determinism.diagnose.hypotheses import CAUSE_OF_SOURCE, told_by_kind, without_source
 from determinism.op_semantics import framework_of
+from determinism.probes.rewrite import IGNORES_ORDER
 from determinism.redaction import redacted_code
 from determinism.run_spec import FixedSource
 from determinism.trace.reader import Trace
@@ -72,7 +73,7 @@ _SEEDS = {
 }  # fmt: skip
 _SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_all", "fix_seed", "set_all_seeds"})
 """Functions of libraries, and the names that programs give their own, that seed every generator."""
-_UNORDERED = frozenset({"sorted", "len", "min", "max", "any", "all", "set", "frozenset", "bool", "isinstance"})
+_UNORDERED = IGNORES_ORDER | {"bool", "isinstance"}
 _SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 _FILLING = frozenset({"append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"})
 _ITERATING = frozenset(
@@ -83,16 +84,6 @@ _OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
 _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
 """Methods that run when an object is used."""
 
-_CAUSES = {
-    "set-order": "hash-order", "hash": "hash-value", "id": "address-order", "listing": "listing-order", "clock": "clock", "entropy": "entropy",
-    "process-id": "process-id", "numpy-random": "seed-missing-numpy", "python-random": "seed-missing-python",
-    "unseeded-generator": "generator-unseeded", "completion-order": "completion-order", "uninitialized-array": "uninitialized-memory",
-    "seed-value": "seed-varies",
-}  # fmt: skip
-_FACTORS = {
-    "seed-missing-numpy": "numpy-seed", "seed-missing-python": "python-seed", "seed-missing-torch": "torch-seed",
-    "seed-missing-tensorflow": "tensorflow-seed",
-}  # fmt: skip
 _TELLING = (
     "unseeded-generator",
     "numpy-random",
@@ -170,7 +161,7 @@ def _of_generator(divergence: Divergence, program: _Program) -> list[Hypothesis]
         evidence = (
             f"No file of the program that was recorded seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
         )
-        return [Hypothesis(cause, Intervention.fix(_FACTORS[cause]), sites_of(divergence), (evidence,))]
+        return [Hypothesis(cause, Intervention.fix(f"{library}-seed"), sites_of(divergence), (evidence,))]
     for module, call in calls:
         origin = program.back_from([(module, one) for one in _given_to(call)])
         if origin is not None:
@@ -191,15 +182,13 @@ def _of_values(divergence: Divergence, program: _Program) -> list[Hypothesis]:
     found = next((one for way in ways if (one := program.back_from(list(way))) is not None), None)
     if found is None:
         return []
-    cause = "address-order" if found.has_objects else _CAUSES[found.source]
+    cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
     sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
     evidence = "According to the program's source, what differs comes from there; no experiment has confirmed it."
-    if cause in _FACTORS:
-        intervention = Intervention.fix(_FACTORS[cause])
-    elif cause == "hash-order":
+    if cause == "hash-order":
         intervention = Intervention.fix("hash-seed")
     else:
-        intervention = Intervention(sources=frozenset({FixedSource(found.file, found.line, found.source)}))
+        intervention = without_source(FixedSource(found.file, found.line, found.source))
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
 
 

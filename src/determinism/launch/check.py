@@ -30,6 +30,7 @@ from determinism.diagnose.confirm import (
 from determinism.diagnose.experiments import (
     SEEDED_LIBRARIES,
     BudgetSpent,
+    ExperimentRunner,
     FactorSearch,
     Hypothesis,
     Intervention,
@@ -130,11 +131,11 @@ class EvidenceRuns:
     def _confirmed(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
         name = "confirming-run"
         try:
-            found = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
-            comparison = confirmed(comparison, found)
-            if found is not None and comparison.first_divergence is not None and not found["changed_inputs"]:
+            capture = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
+            comparison = confirmed(comparison, capture)
+            if capture is not None and comparison.first_divergence is not None and not capture["changed_inputs"]:
                 kept = self._keep(name, first.stream or first.process, self._output.path / EVIDENCE_FOLDER)
-                evidence = self._evidence(found.get("saved"), comparison.first_divergence, kept)
+                evidence = self._evidence(capture.get("saved"), comparison.first_divergence, kept)
                 comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
             # What the runs have shown stands without it.
@@ -155,7 +156,7 @@ class EvidenceRuns:
         for number in (1, 2):
             name = f"evidence-run-{number}"
             try:
-                found = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
+                capture = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
                 kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
             except DeterminismError as error:
                 self._note_interrupt(error)
@@ -163,8 +164,8 @@ class EvidenceRuns:
                 return comparison
             finally:
                 self._output.discard(name, with_log=False)
-            reason = reason or (found or {}).get("saved", {}).get("left_out")
-            paths = (found or {}).get("inputs") or {}
+            reason = reason or (capture or {}).get("saved", {}).get("left_out")
+            paths = (capture or {}).get("inputs") or {}
             if kept is None:
                 break
             folders.append(kept)
@@ -183,11 +184,11 @@ class EvidenceRuns:
     def _keep(self, name: str, process: str, folder: Path) -> Path | None:
         """Take the tensors out of a trace that will be removed; gives their folder if there are any."""
         source = self._output.trace(name) / PROCESSES_FOLDER / process
-        found = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
-        for file in found:
+        files = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
+        for file in files:
             make_private_folder(folder, exist_ok=True)
             file.replace(folder / file.name)
-        return folder if found else None
+        return folder if files else None
 
     def _evidence(self, saved: dict[str, Any] | None, first: Divergence, kept: Path | None) -> Evidence:
         """What the confirming run leaves: the tensors, and a script if the op varied."""
@@ -242,7 +243,7 @@ _SLACK = 1.5
 """A run of an experiment may take so much longer than a plain one."""
 
 
-class Laboratory:
+class LaunchedExperiments(ExperimentRunner):
     """Makes runs of one program with something changed about them, and compares them; a context that cleans up."""
 
     def __init__(
@@ -291,27 +292,13 @@ class Laboratory:
         self._stack.close()
 
     def compare(self, intervention: Intervention, *, runs: int) -> Trial:
-        """Run the program until two runs differ, at most so many times.
-
-        Args:
-            intervention: What is changed about each run.
-            runs: How many; fewer if two of them differ.
-
-        Raises:
-            BudgetSpent: There is no time left for it.
-            LaunchError: The user ended it.
-        """
+        """See `ExperimentRunner.compare`."""
         return self._trial(intervention, runs, probes=False)
 
     def probe(self, intervention: Intervention) -> Trial:
-        """Run the program twice with its sources noted.
-
-        Args:
-            intervention: What is changed about each run.
+        """See `ExperimentRunner.probe`.
 
         Raises:
-            BudgetSpent: There is no time left for it.
-            LaunchError: The user ended it.
             ShortRunsEqual: The runs end early, and did not show the difference.
         """
         trial = self._trial(intervention, 2, probes=True)
@@ -436,15 +423,15 @@ class Laboratory:
 
 def asked_for_entropy(trace: Path) -> tuple[tuple[Frame, ...], ...]:
     """Who asked for random bytes in a run whose entropy was fixed, the first first."""
-    found: dict[tuple[Frame, ...], None] = {}
+    stacks: dict[tuple[Frame, ...], None] = {}
     for path in sorted(trace.glob(f"{ENTROPY_PREFIX}*.jsonl")):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            found |= dict.fromkeys(tuple(Frame(*frame) for frame in json.loads(line)) for line in lines)
+            stacks |= dict.fromkeys(tuple(Frame(*frame) for frame in json.loads(line)) for line in lines)
         except (OSError, ValueError, TypeError):
             # A process that was killed leaves half a line.
             continue
-    return tuple(found)
+    return tuple(stacks)
 
 
 def _result(intervention: Intervention, traces: list[Trace], comparison: Comparison) -> Trial:
@@ -466,11 +453,11 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
     Args:
         traces: Of the runs; the first process that counted steps stands for its run.
     """
-    found = []
+    averages = []
     for trace in traces:
         seconds = (process.description.get("step_seconds") for process in trace.processes)
-        found += [float(one) for one in seconds if one is not None][:1]
-    return min(found, default=None)
+        averages += [float(average) for average in seconds if average is not None][:1]
+    return min(averages, default=None)
 
 
 # Goes on with a check when its runs differ: looks for the causes, and tries the fixes.
@@ -546,7 +533,7 @@ def _search(
     warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps what is known.")
     search: FactorSearch | Investigation | None = None
     try:
-        with Laboratory(
+        with LaunchedExperiments(
             request,
             output,
             standard_input,
@@ -555,16 +542,16 @@ def _search(
             run_seconds=run_seconds,
             exit_statuses=frozenset(exit_statuses),
             is_shortened=short is not None,
-        ) as laboratory:
+        ) as runner:
             plain = Intervention()
             if comparison.varied:
-                search = FactorSearch(comparison.varied, laboratory)
+                search = FactorSearch(comparison.varied, runner)
                 search.run()
                 comparison = replace(comparison, diagnosis=search.diagnosis)
                 plain = Intervention.perturb(*comparison.varied)
             search = Investigation(
                 comparison,
-                laboratory,
+                runner,
                 plain,
                 least_step_seconds(traces),
                 can_try_fixes=request.fix,
@@ -588,14 +575,14 @@ def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[
         names: Those that were asked for.
         warn: Gets why another one cannot.
     """
-    found = []
+    possible = []
     for name in names:
         why_not = obstacle(name, Action.PERTURBED)
         if why_not is None:
-            found.append(name)
+            possible.append(name)
         else:
             warn(f"{name} is not perturbed: {why_not}.")
-    return found
+    return possible
 
 
 _MOST_EXTRA_RUNS = 3
@@ -731,7 +718,7 @@ class Check:
         factors = possible_factors(self.request.vary, self.warn)
         if not factors:
             return plain
-        made, self.runs = self.runs, list(self.runs)
+        plain_runs, self.runs = self.runs, list(self.runs)
         traces: list[Trace] = []
         for number in range(1, VARIED_RUNS + 1):
             title = f"run {number} with {', '.join(factors)} perturbed"
@@ -741,7 +728,7 @@ class Check:
                 comparison = self._compare([traces[0], traces[-1]])
                 if comparison.verdict is not Verdict.SAME:
                     return _with_varied(comparison, factors)
-        self.runs = made
+        self.runs = plain_runs
         for trace in traces:
             self._output.discard(trace.folder.name)
         return _with_varied(plain, factors)

@@ -14,7 +14,6 @@ from typing import Any
 
 from determinism.comparison.result import (
     Comparison,
-    Course,
     Dataflow,
     DeadDifference,
     Divergence,
@@ -27,6 +26,7 @@ from determinism.comparison.result import (
     Parting,
     Recorded,
     RunSummary,
+    StepHistory,
     ValueExample,
     ValuesApart,
     Visible,
@@ -354,7 +354,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
         "ran_on": dict(comparison.ran_on),
         "sources": contexts(_places(comparison)),
-        **_course(comparison.course),
+        **_step_history(comparison.step_history),
         "dataflow": None if comparison.dataflow is None else _dataflow(comparison.dataflow),
     }
     facts = {key: _plain(value) for key, value in content.items()}
@@ -385,13 +385,13 @@ def _places(comparison: Comparison) -> Iterator[Frame | None]:
     yield from (missing.site for missing in comparison.missing or ())
 
 
-def _course(course: Course | None) -> dict[str, Any]:
-    if course is None:
+def _step_history(step_history: StepHistory | None) -> dict[str, Any]:
+    if step_history is None:
         return {"compared_runs": None, "divergence_by_step": None, "losses": None}
     return {
-        "compared_runs": course.runs,
-        "divergence_by_step": course.steps and [span._asdict() for span in course.steps],
-        "losses": course.losses and [loss._asdict() for loss in course.losses],
+        "compared_runs": step_history.runs,
+        "divergence_by_step": step_history.steps and [span._asdict() for span in step_history.steps],
+        "losses": step_history.losses and [loss._asdict() for loss in step_history.losses],
     }
 
 

@@ -133,9 +133,9 @@ def _size(output: OutputDifference | InputDifference, is_of_runs: bool) -> str:
 
 def _example(output: OutputDifference | InputDifference, executions: tuple[str, str]) -> str:
     assert output.examples
-    one = output.examples[0]
-    place = f"[{', '.join(map(str, one.index))}]"
-    return f"first at {place}: {one.first} in {executions[0]}, {one.second} in {executions[1]}"
+    example = output.examples[0]
+    place = f"[{', '.join(map(str, example.index))}]"
+    return f"first at {place}: {example.first} in {executions[0]}, {example.second} in {executions[1]}"
 
 
 def _counts(output: OutputDifference) -> str:
@@ -283,11 +283,13 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _receiver_entries(comparison: Comparison) -> Iterator[Entry]:
     receivers = [divergence for divergence in comparison.divergences if divergence.received_from is not None]
-    for number, one in enumerate(receivers[:MOST_RECEIVERS]):
-        receiver = f"thread {one.thread}" if one.thread is not None else f"process {one.process}"
-        sender = "another thread" if one.received_from == one.process else f"process {one.received_from}"
-        place = f" at {line_text(one.site)}" if one.site else ""
-        text = f"{receiver} received it from {sender}, in {one.op}{place} (step {one.step})"
+    for number, reception in enumerate(receivers[:MOST_RECEIVERS]):
+        receiver = f"thread {reception.thread}" if reception.thread is not None else f"process {reception.process}"
+        sender = (
+            "another thread" if reception.received_from == reception.process else f"process {reception.received_from}"
+        )
+        place = f" at {line_text(reception.site)}" if reception.site else ""
+        text = f"{receiver} received it from {sender}, in {reception.op}{place} (step {reception.step})"
         yield Entry(text, "" if number else "received")
     more = len(receivers) - MOST_RECEIVERS
     if more > 0:
@@ -332,14 +334,16 @@ def _origin_of_input(comparison: Comparison, first: Divergence) -> Iterator[Entr
 
 def _input_entries(first: Divergence) -> Iterator[Entry]:
     """Name the inputs that differ, with some of their values where further runs kept them."""
-    for one in first.inputs[:MOST_OUTPUTS]:
-        shape = f"[{', '.join(map(str, one.shape))}]"
-        path = f"{one.path}: " if one.path else ""
-        other = f" in one run, {one.other} in the other" if one.other else ""
-        size = "" if other else f": {_size(one, is_of_runs=True)}"
-        yield Entry(f"{path}{one.dtype} {shape} on {one.device}{other}{size}", f"input {one.position}")
-        if one.examples:
-            yield Entry(_example(one, _EXECUTIONS[True]))
+    for given_input in first.inputs[:MOST_OUTPUTS]:
+        shape = f"[{', '.join(map(str, given_input.shape))}]"
+        path = f"{given_input.path}: " if given_input.path else ""
+        other = f" in one run, {given_input.other} in the other" if given_input.other else ""
+        size = "" if other else f": {_size(given_input, is_of_runs=True)}"
+        yield Entry(
+            f"{path}{given_input.dtype} {shape} on {given_input.device}{other}{size}", f"input {given_input.position}"
+        )
+        if given_input.examples:
+            yield Entry(_example(given_input, _EXECUTIONS[True]))
     if len(first.inputs) > MOST_OUTPUTS:
         yield Entry(f"and {counted(len(first.inputs) - MOST_OUTPUTS, 'more input')}")
 
@@ -425,7 +429,7 @@ def _course_entries(values: ValuesApart) -> Iterator[Entry]:
     ]
     for what, sizes in (("loss", of_loss), ("parameters", of_parameters)):
         if sizes:
-            yield Entry(_course(sizes), what)
+            yield Entry(_step_history(sizes), what)
 
 
 class _Size(NamedTuple):
@@ -441,7 +445,7 @@ class _Size(NamedTuple):
         return f"{units}{self.relative:.2g} of {self.whole}"
 
 
-def _course(sizes: list[_Size]) -> str:
+def _step_history(sizes: list[_Size]) -> str:
     """Where something first differs, and where most."""
     apart = [size for size in sizes if size.relative]
     if not apart:
