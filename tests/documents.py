@@ -135,6 +135,7 @@ def make_fix(**changes: Any) -> dict[str, Any]:
         "step_time_ratio": 1.31,
         "runs": 3,
         "steps": None,
+        "side_effect": None,
     }
     return {**fields, **changes}
 

@@ -269,7 +269,26 @@ def test_one_seed_for_many_processes_comes_with_advice(
     [fix] = comparison.fixes
     assert (fix.code, fix.verified) == (fixed, True)
     assert fix.title.startswith("Seed with a constant, at read.py:2")
-    assert ("which 2 processes ran" in fix.title) is advised
+    assert ("2 processes run this line" in fix.title) is advised
+
+
+@pytest.mark.parametrize(("workers", "advised"), [("2", True), ("count", True), ("0", False)])
+def test_a_seeded_generator_that_loader_workers_inherit_comes_with_advice(
+    tmp_path: Path, workers: str, advised: bool
+) -> None:
+    generator = in_a_file(tmp_path, "draws = default_rng()", "unseeded-generator", 8, 13)
+    file = Path(generator.site.file)
+    file.write_text(f"{file.read_text()}\nloader = DataLoader(images, num_workers={workers})\n")
+    comparison = investigated(Changeable([(divergence(), [held(generator)])], [generator]))
+    [fix] = comparison.fixes
+    assert (fix.code, fix.verified) == ("draws = default_rng(0)", True)
+    assert ("worker_init_fn=seeds.worker_init_fn" in fix.title) is advised
+
+
+def test_a_fix_says_what_else_it_changes(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    [fix] = investigated(Changeable([(divergence(), [held(listing)])], [listing])).fixes
+    assert fix.side_effect == "Splits by position differ from those of earlier runs."
 
 
 @pytest.mark.parametrize(("apart", "first"), [(1, "seed-varies"), (2, "clock")])

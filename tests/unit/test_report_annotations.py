@@ -56,7 +56,7 @@ def test_a_difference_is_an_error_at_its_line(monkeypatch: pytest.MonkeyPatch) -
         "perturbed         The plain runs were the same. They differ with memory and schedule perturbed on purpose.",
         "/home/ada/project/train.py:17 x = self.embedding(tokens)",
         "",
-        "fix               Compute with one thread (verified: 3 runs with it were bit-identical)",
+        "fix               Compute with one thread (verified by 3 equal runs)",
         "    OMP_NUM_THREADS=1 python train.py",
         "or                Sort it. (not verified: no run was made with it)",
         "    for name in sorted(names):",

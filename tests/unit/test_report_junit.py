@@ -49,7 +49,7 @@ def test_runs_that_differ_fail() -> None:
         failure.get("message") == "Different: aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
     )
     for expected in (
-        "fix               Compute with one thread (verified: 3 runs with it were bit-identical)\n    OMP_NUM_THREADS=1 python",
+        "fix               Compute with one thread (verified by 3 equal runs)\n    OMP_NUM_THREADS=1 python",
         "first difference  step 3, in the backward pass",
         "inputs            equal in both runs",
     ):

@@ -123,7 +123,7 @@ def test_the_schema_has_room_for_causes_and_fixes() -> None:
         "sites": sites,
     }
     fix = {
-        "id": "a", "title": "b", "code": None, "patch": None, "verified": True, "runs": 3, "steps": None, "step_time_ratio": 1.1,
+        "id": "a", "title": "b", "code": None, "patch": None, "verified": True, "runs": 3, "steps": None, "step_time_ratio": 1.1, "side_effect": "e",
     }  # fmt: skip
     found["causes"] = [cause]
     found["fixes"] = [{**fix, "env": None}, {**fix, "env": [{"name": "PYTHONHASHSEED", "value": "0"}]}]

@@ -99,6 +99,6 @@ def test_what_short_runs_show_is_not_said_of_whole_ones() -> None:
             causes=[Cause("a", "A cause", Status.CONFIRMED, (), (), ())], fixes=list(noted.fixes), limit=noted.limit
         )
     )
-    assert any("(verified: 3 runs with it were bit-identical for 5 steps)" in line for line in lines)
+    assert any("(verified by 3 equal runs of 5 steps)" in line for line in lines)
     assert any("check the changed program to its end" in line for line in lines)
     assert [fix.steps for fix in noted.fixes] == [5, None]

@@ -324,6 +324,8 @@ class Fix:
     """The change of the user's file as a unified diff; None where it is not a change of one file."""
     steps: int | None = None
     """After how many steps the runs that showed it ended; None if they went to the end of the program."""
+    side_effect: str | None = None
+    """What else it changes, in a sentence."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class CauseEntry:
     """What to write at the start of the program; None where a line of its own has to change."""
     env: tuple[tuple[str, str], ...] | None = None
     """Environment variables that remove it."""
+    side_effect: str | None = None
+    """What else the remedy changes."""
 
 
 @cache
@@ -50,6 +52,7 @@ def causes() -> dict[str, CauseEntry]:
             entry["remedy"],
             entry.get("code"),
             tuple((name, value) for name, value in entry["env"]) if "env" in entry else None,
+            entry.get("side_effect"),
         )
         for identifier, entry in entries.items()
     }

@@ -610,11 +610,14 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         if change is None or (trial is None and not all(one.is_declared for one in led_by)):
             # The runs had a fixed value there, and no line is known that gives just that one.
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
-        advice = causes()["seed-varies"].remedy if held.source in _MADE_SEEDS else entry.remedy
-        more = "" if led_by else _repeated(hypothesis) or _apart(hypothesis, change)
-        title = f"{advice}, {place}{more}"
+        if held.source in _MADE_SEEDS:
+            entry = causes()["seed-varies"]
+        warning = None if led_by else _repeated(hypothesis) or _apart(hypothesis, change)
+        title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
-        return Fix(hypothesis.cause, title, code, None, *proof, patch=unified_diff(change))
+        return Fix(
+            hypothesis.cause, title, code, None, *proof, patch=unified_diff(change), side_effect=entry.side_effect
+        )
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, for example in a fresh copy of the folder"
         return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
@@ -627,32 +630,58 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
     if remedy.code is not None and started is not None:
         added = lines_at_start(started, remedy.code, before=hypothesis.sites)
     patch = None if added is None else unified_diff(added)
-    return Fix(hypothesis.cause, remedy.title, remedy.code, remedy.environment, *proof, patch=patch)
+    return Fix(
+        hypothesis.cause,
+        remedy.title,
+        remedy.code,
+        remedy.environment,
+        *proof,
+        patch=patch,
+        side_effect=remedy.side_effect,
+    )
 
 
-def _repeated(hypothesis: Hypothesis) -> str:
+def _repeated(hypothesis: Hypothesis) -> str | None:
     """That equal runs are not all that is wanted of a generator that is seeded again and again."""
     source = hypothesis.source
     if source is None or source.source not in _SEEDED or max(source.counts) < 2:
-        return ""
-    return f", which ran {max(source.counts):,} times: each generator then draws the same numbers, so create it once, or seed it with the step"
+        return None
+    return f"The line ran {max(source.counts):,} times, and each generator then draws the same numbers: create it once, or seed it with the step"
 
 
-def _apart(hypothesis: Hypothesis, change: CodeChange) -> str:
+def _apart(hypothesis: Hypothesis, change: CodeChange) -> str | None:
     """That equal runs are not all that is wanted of processes that were to draw other numbers than each other."""
     source = hypothesis.source
-    if source is None or source.apart < 2 or keeps_other_parts(change):
-        return ""
+    if source is None or keeps_other_parts(change):
+        return None
+    if source.source in _SEEDED and source.apart < 2 and _has_loader_workers(change):
+        # A forked worker does not run the line again: it inherits a copy of the generator.
+        return f"Workers of the DataLoader that draw from it then all draw the same numbers. If so, {_PER_WORKER}"
+    if source.apart < 2:
+        return None
     if source.source in _SEEDED:
-        advice = (
-            "each of them then draws the same numbers. Rather make a generator per worker or rank; or, in workers of a DataLoader, draw from "
-            "the global generators and give it worker_init_fn=seeds.worker_init_fn, with seeds = determinism.seed(1)"
-        )
+        advice = f"each of them then draws the same numbers. Create one per worker or rank; in workers of a DataLoader, {_PER_WORKER}"
     elif source.source in _MADE_SEEDS:
         advice = "where each is to draw different numbers, add what distinguishes them, such as their rank"
     else:
-        return ""
-    return f", which {source.apart:,} processes ran: {advice}"
+        return None
+    return f"{source.apart:,} processes run this line: {advice}"
+
+
+_PER_WORKER = (
+    "draw from the global generators and pass worker_init_fn=seeds.worker_init_fn, with seeds = determinism.seed(1)"
+)
+
+
+def _has_loader_workers(change: CodeChange) -> bool:
+    """Whether the changed file makes a data loader that may have workers."""
+    try:
+        tree = ast.parse(Path(change.file).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"]
+    workers = [keyword.value for call in calls if (keyword := keyword_of(call, "num_workers")) is not None]
+    return any(not isinstance(one, ast.Constant) or one.value != 0 for one in workers)
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:

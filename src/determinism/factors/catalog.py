@@ -27,6 +27,8 @@ class Remedy:
     title: str
     code: str | None = None
     environment: tuple[tuple[str, str], ...] | None = None
+    side_effect: str | None = None
+    """What else it changes, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -65,30 +67,44 @@ _ALL = (
     Factor(
         "hash-seed", "PYTHONHASHSEED=0", "a different PYTHONHASHSEED in each run",
         cause="hash-order",
-        remedy=Remedy("Fix the salt of hashes", environment=(("PYTHONHASHSEED", "0"),)),
+        remedy=Remedy(
+            "Fix the hash seed", environment=(("PYTHONHASHSEED", "0"),),
+            side_effect="Python reads it at startup: set it before the program starts, not in it.",
+        ),
     ),
     Factor(
         "torch-seed", "torch.manual_seed(0) when PyTorch is imported",
         cause="seed-missing-torch",
-        remedy=Remedy("Seed PyTorch at the start of the program", "torch.manual_seed(0)"),
+        remedy=Remedy(
+            "Seed PyTorch at the start of the program", "torch.manual_seed(0)",
+            side_effect="It also seeds initialization, shuffling and loader workers; a torch.Generator needs its own seed.",
+        ),
         frameworks=_TORCH,
     ),
     Factor(
         "tensorflow-seed", "tf.keras.utils.set_random_seed(0) when TensorFlow is imported",
         cause="seed-missing-tensorflow",
-        remedy=Remedy("Seed Python, NumPy and TensorFlow at the start of the program", "tf.keras.utils.set_random_seed(0)"),
+        remedy=Remedy("Seed Python, NumPy and TensorFlow at the start of the program", "tf.keras.utils.set_random_seed(0)",
+            side_effect="A tf.random.Generator still needs its own seed.",
+        ),
         frameworks=_TENSORFLOW,
     ),
     Factor(
         "python-seed", "random.seed(0) when Python starts",
         cause="seed-missing-python",
-        remedy=Remedy("Seed Python's generator at the start of the program", "random.seed(0)"),
+        remedy=Remedy(
+            "Seed Python's generator at the start of the program", "random.seed(0)",
+            side_effect="A random.Random of the program still needs its own seed.",
+        ),
         starters=(Starter(f"{_SIMPLE}:seed_python"),),
     ),
     Factor(
         "numpy-seed", "numpy.random.seed(0) when NumPy is imported",
         cause="seed-missing-numpy",
-        remedy=Remedy("Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)"),
+        remedy=Remedy(
+            "Seed NumPy's global generator at the start of the program", "numpy.random.seed(0)",
+            side_effect="Generators of numpy.random.default_rng() still need their own seeds.",
+        ),
         starters=(Starter(f"{_SIMPLE}:seed_numpy", after="numpy"),),
     ),
     Factor(
@@ -100,8 +116,9 @@ _ALL = (
         "memory", "fresh memory holds zeros", "fresh memory holds different bytes in each run",
         cause="uninitialized-memory",
         remedy=Remedy(
-            "Fill the memory where it is allocated; until then, start the program with",
+            "Initialize the memory where it is allocated; until then, start the program with",
             environment=(("GLIBC_TUNABLES", "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"),),
+            side_effect="Every allocation is then filled, which takes time, and the values read are still meaningless.",
         ),
     ),
     Factor(
@@ -124,15 +141,19 @@ _ALL = (
         "workers", "data is loaded without workers (num_workers=0)",
         "workers of data loaders are delayed differently in each run",
         cause="worker-order",
-        remedy=Remedy("Load data without workers", "DataLoader(..., num_workers=0)"),
+        remedy=Remedy(
+            "Load data without workers", "DataLoader(..., num_workers=0)",
+            side_effect="Loading no longer overlaps with training, and draws from the generators of the main process.",
+        ),
         frameworks=_TORCH,
     ),
     Factor(
         "pipeline-order", "parallel stages of tf.data pipelines yield their elements in the order of the data",
         cause="pipeline-order",
         remedy=Remedy(
-            "Take the elements of parallel stages in the order of the data",
+            "Make parallel stages yield their elements in order",
             "dataset.map(..., num_parallel_calls=..., deterministic=True)",
+            side_effect="An element that is ready waits for slower ones before it, so throughput may drop.",
         ),
         frameworks=_TENSORFLOW,
     ),
@@ -140,8 +161,9 @@ _ALL = (
         "pipeline-parallel", "tf.data pipelines process one element at a time",
         cause="pipeline-race",
         remedy=Remedy(
-            "Make one element after the other, or draw by the element with tf.random.stateless_uniform and the like",
+            "Process one element at a time, or draw with stateless ops, such as tf.random.stateless_uniform, seeded by the element",
             "dataset.map(..., num_parallel_calls=None)",
+            side_effect="The stage no longer runs in parallel, so throughput may drop.",
         ),
         frameworks=_TENSORFLOW,
     ),
@@ -152,6 +174,7 @@ _ALL = (
             "Use PyTorch's deterministic algorithms, throughout the program",
             "torch.use_deterministic_algorithms(True, warn_only=True)\n"
             "torch.utils.deterministic.fill_uninitialized_memory = False",
+            side_effect="Some ops get slower, and those that cannot be deterministic warn. On CUDA also set CUBLAS_WORKSPACE_CONFIG=:4096:8.",
         ),
         frameworks=_TORCH,
     ),
@@ -159,7 +182,8 @@ _ALL = (
         "deterministic-ops", "tf.config.experimental.enable_op_determinism()",
         cause="varying-op-tensorflow",
         remedy=Remedy(
-            "Use TensorFlow's deterministic ops, throughout the program", "tf.config.experimental.enable_op_determinism()"
+            "Use TensorFlow's deterministic ops, throughout the program", "tf.config.experimental.enable_op_determinism()",
+            side_effect="Ops that cannot be deterministic raise, random ops need a seed, and tf.data runs with less parallelism.",
         ),
         frameworks=_TENSORFLOW,
     ),
@@ -170,13 +194,16 @@ _ALL = (
             "Compute with one thread",
             "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
             "tf.config.threading.set_inter_op_parallelism_threads(1)",
+            side_effect="Computing gets slower. Call them before the first op of TensorFlow.",
         ),
         frameworks=_TENSORFLOW,
     ),
     Factor(
         "threads", "one thread computes (OMP_NUM_THREADS=1, torch.set_num_threads(1))",
         cause="nondeterministic-op",
-        remedy=Remedy("Compute with one thread", "torch.set_num_threads(1)"),
+        remedy=Remedy(
+            "Compute with one thread", "torch.set_num_threads(1)", side_effect="Computing on the CPU gets slower.",
+        ),
         frameworks=_TORCH,
     ),
     Factor(
@@ -189,15 +216,17 @@ _ALL = (
         "memory lies at different addresses, with different alignments, in each run",
         cause="address-order",
         remedy=Remedy(
-            "Start the program without address space randomisation", "setarch --addr-no-randomize COMMAND"
+            "Start the program without address space randomisation", "setarch --addr-no-randomize COMMAND",
+            side_effect="It turns off a protection against exploits: use it to debug, not in production.",
         ),
         starters=(Starter(f"{_SIMPLE}:start_addresses"),),
     ),
     Factor(
         "patches", "ops that have no deterministic implementation are replaced (determinism.patch())",
         remedy=Remedy(
-            "Replace the op by a deterministic one; or, without changing the program, start it with `determinism run --patch`",
+            "Replace the op with a deterministic one; or, without changing the program, start it with `determinism run --patch`",
             "import determinism\n\ndeterminism.patch()",
+            side_effect="The replacement may be slower and may round differently.",
         ),
         starters=(Starter("determinism.session.enable:start_patches"),),
         frameworks=("torch", "tensorflow"),

@@ -167,13 +167,16 @@ def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:
 
 
 def _alternatives(content: Document) -> Iterator[Entry]:
-    """The fixes of causes that have a better one."""
+    """The fixes of causes that have a better one, and what else the better one changes."""
     known = [cause for cause in content["causes"] if cause["status"] != "possible"]
     command = content["runs"][0]["command"] if content["runs"] else []
     for belonging in _by_cause(content["fixes"] if content["missing"] is None else [], known)[:MOST_CAUSES]:
         for fix in [fix for fix in belonging[:MOST_FIXES] if _is_alternative(fix, belonging)]:
             lines = " ".join(line.strip() for line in code_lines(fix, command))
             yield Entry(f"{_fix_title(fix)} ({proof(fix)}): {lines}", "or")
+        for effect in dict.fromkeys(fix.get("side_effect") for fix in belonging[:1]):
+            if effect:
+                yield Entry(effect, "side effect")
 
 
 def _fix_title(fix: Document) -> str:
@@ -246,8 +249,8 @@ def proof(fix: Document) -> str:
     """Say what a fix was verified by."""
     if not fix["verified"]:
         return "not verified: no run was made with it"
-    extent = f" for {counted(fix['steps'], 'step')}" if fix["steps"] else ""
-    return f"verified: {counted(fix['runs'], 'run')} with it were bit-identical{extent}" if fix["runs"] else "verified"
+    extent = f" of {counted(fix['steps'], 'step')}" if fix["steps"] else ""
+    return f"verified by {counted(fix['runs'], 'equal run')}{extent}" if fix["runs"] else "verified"
 
 
 # Where a difference shows first, and what it reached.

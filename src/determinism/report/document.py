@@ -598,8 +598,11 @@ def _fill_in(content: dict[str, Any]) -> None:
         (content.get("environment"), {"part": Part.OTHER}),
         (outputs, {"max_relative": None, "elements_sampled": None}),
         (content.get("leftovers"), {"change": FileChange.UNSEEN}),
-        (content.get("fixes"), {"patch": None, "steps": None}),
-        (batch.get("tried") if isinstance(batch, dict) else None, {"patch": None, "steps": None}),
+        (content.get("fixes"), {"patch": None, "steps": None, "side_effect": None}),
+        (
+            batch.get("tried") if isinstance(batch, dict) else None,
+            {"patch": None, "steps": None, "side_effect": None},
+        ),
         *((made, {"seconds": None}) for made in _experiment_lists(content)),
         (content.get("story"), {"section": Section.DETAILS, "is_detail": True}),
     ]

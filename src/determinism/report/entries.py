@@ -41,6 +41,7 @@ def fix_document(fix: Fix) -> dict[str, Any]:
         "runs": fix.runs,
         "steps": fix.steps,
         "step_time_ratio": fix.step_time_ratio,
+        "side_effect": fix.side_effect,
     }
 
 

@@ -49,11 +49,14 @@ def laid_out(story: Sequence[dict[str, Any]], console: Console) -> Iterator[Text
         story: Entries as the JSON document has them, in the order of reading.
         console: Gives width and encoding.
     """
-    for number, (_, entries) in enumerate(groupby(story, key=lambda entry: entry["section"])):
-        if number:
+    last = None
+    for _, entries in groupby(story, key=lambda entry: entry["section"]):
+        # A diff may end with an empty line of its own.
+        if last is not None and last.plain:
             yield Text()
         for entry in entries:
-            yield from _entry_lines(entry, console)
+            for last in _entry_lines(entry, console):
+                yield last
 
 
 def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
