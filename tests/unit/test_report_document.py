@@ -11,7 +11,8 @@ import numpy
 import pytest
 
 from determinism.errors import UsageError
-from determinism.report.document import document, write_document
+from determinism.report.document import document
+from determinism.report.terminal import write_json
 from tests.builders import (
     WEIRD,
     make_comparison,
@@ -201,23 +202,23 @@ def test_strings_keep_everything_but_surrogates() -> None:
 def test_a_report_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))) as caught:
-        write_document(tmp_path / name, make_comparison())
+        write_json(make_comparison(), tmp_path / name)
     assert caught.value.identifier == "report-unwritable"
-    assert "--json" in caught.value.message
+    assert "to_json" in caught.value.message
     assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old " * 10_000)
-    write_document(path, make_inconclusive("It was interrupted."))
+    write_json(make_inconclusive("It was interrupted."), path)
     assert json.loads(path.read_text())["trouble"] == [{"id": "trouble-0", "message": "It was interrupted."}]
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     link.symlink_to(target)
-    write_document(link, make_comparison())
+    write_json(make_comparison(), link)
     assert link.is_symlink()
     assert json.loads(target.read_text())["verdict"] == "same"
 
@@ -228,7 +229,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_document(path, make_comparison())
+        write_json(make_comparison(), path)
         assert json.loads(os.read(reader, 1 << 16))["verdict"] == "same"
     finally:
         os.close(reader)

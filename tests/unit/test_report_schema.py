@@ -12,7 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from determinism.report.document import SCHEMA_FILE, document, write_document
+from determinism.report.document import SCHEMA_FILE, document
+from determinism.report.terminal import write_json
 from determinism.types import Kind, Phase, Verdict
 from tests.builders import (
     make_crowded,
@@ -67,7 +68,7 @@ def reject(constant: str) -> None:
 @pytest.mark.parametrize("name", VARIED)
 def test_every_document_keeps_to_the_schema(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    write_document(path, VARIED[name])
+    write_json(VARIED[name], path)
     written = json.loads(path.read_text(encoding="utf-8"), parse_constant=reject)
     VALIDATOR.validate(written)
     assert written == document(VARIED[name])

@@ -12,9 +12,10 @@ import jsonschema
 import pytest
 
 from determinism.errors import UsageError
-from determinism.report.document import SCHEMA_FILE, UNDERSTOOD, document, first_fault, read_document, write_document
+from determinism.report.document import SCHEMA_FILE, UNDERSTOOD, document, first_fault, read_document
 from determinism.report.formats import junit_text
 from determinism.report.html import page
+from determinism.report.terminal import write_json
 from tests.builders import make_crowded, make_different, make_varied
 from tests.documents import make_full_document
 
@@ -42,12 +43,12 @@ def refused(path: Path) -> UsageError:
 
 @pytest.mark.parametrize("name", VARIED)
 def test_what_was_written_is_read(name: str, tmp_path: Path) -> None:
-    write_document(tmp_path / "report.json", VARIED[name])
+    write_json(VARIED[name], tmp_path / "report.json")
     assert read_document(tmp_path / "report.json") == document(VARIED[name])
 
 
 def test_the_page_of_a_stored_report_is_that_of_the_comparison(tmp_path: Path) -> None:
-    write_document(tmp_path / "report.json", make_different())
+    write_json(make_different(), tmp_path / "report.json")
     assert page(read_document(tmp_path / "report.json")) == page(document(make_different()))
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import tokenize
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from determinism.comparison.result import (
     Comparison,
     Dataflow,
-    DeadDifference,
     Divergence,
     Evidence,
     FileChange,
@@ -25,11 +24,8 @@ from determinism.comparison.result import (
     OutputDifference,
     Parting,
     Recorded,
-    RunSummary,
     StepHistory,
-    ValueExample,
     ValuesApart,
-    Visible,
 )
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
@@ -225,14 +221,13 @@ def _source(path: Path) -> list[str] | None:
 # The parts of the JSON document that tell how far values are apart.
 
 
-def values_document(values: ValuesApart) -> dict[str, Any]:
+def _values(values: ValuesApart) -> dict[str, Any]:
     """How far the values of two stored runs are apart."""
     return {
-        "kept": values.kept,
-        "note": values.note,
+        **_fields(values, "kept note"),
         "first": _parting(values.first),
         "beyond_rounding": _parting(values.beyond_rounding),
-        "by_step": [step._asdict() for step in values.steps],
+        "by_step": values.steps,
         "records_alone": values.alone,
     }
 
@@ -240,67 +235,23 @@ def values_document(values: ValuesApart) -> dict[str, Any]:
 def _parting(parting: Parting | None) -> dict[str, Any] | None:
     if parting is None:
         return None
-    return {
-        "step": parting.step,
-        "phase": parting.phase,
-        "op": parting.op,
-        "module": parting.module,
-        "site": frame_document(parting.site),
-        "outputs": [output_document(output) for output in parting.outputs],
-        "looks_like": parting.looks_like,
-    }
+    outputs = [_output(output) for output in parting.outputs]
+    return {**_fields(parting, "step phase op module site"), "outputs": outputs, "looks_like": parting.looks_like}
 
 
-def output_document(output: OutputDifference) -> dict[str, Any]:
-    """One output that differs."""
-    return {
-        "dtype": output.dtype,
-        "shape": output.shape,
-        "device": output.device,
-        "elements": output.elements,
-        "elements_different": output.elements_different,
-        "max_ulp": output.max_ulp,
-        "max_abs": output.max_abs,
-        "max_relative": output.max_relative,
-        "elements_sampled": output.elements_sampled,
-        "repeats": output.repeats,
-        "distinct": output.distinct,
-        "distinct_one_thread": output.distinct_one_thread,
-        "distinct_filled_memory": output.distinct_filled_memory,
-        "distinct_alignments": output.distinct_alignments,
-        "examples": _examples(output.examples),
-        "extent": output.extent,
-    }
+def _output(output: OutputDifference) -> dict[str, Any]:
+    return _fields(
+        output,
+        "dtype shape device elements elements_different max_ulp max_abs max_relative elements_sampled repeats distinct "
+        "distinct_one_thread distinct_filled_memory distinct_alignments examples extent",
+    )
 
 
-def _input_document(one: InputDifference) -> dict[str, Any]:
-    """One input that differs."""
-    return {
-        "position": one.position,
-        "path": one.path,
-        "dtype": one.dtype,
-        "shape": one.shape,
-        "device": one.device,
-        "elements": one.elements,
-        "other": one.other,
-        "elements_different": one.elements_different,
-        "max_ulp": one.max_ulp,
-        "max_abs": one.max_abs,
-        "max_relative": one.max_relative,
-        "examples": _examples(one.examples),
-        "extent": one.extent,
-    }
-
-
-def _examples(examples: tuple[ValueExample, ...] | None) -> list[dict[str, Any]] | None:
-    if examples is None:
-        return None
-    return [{"index": one.index, "first": one.first, "second": one.second} for one in examples]
-
-
-def frame_document(frame: Frame | None) -> dict[str, Any] | None:
-    """A place of the program."""
-    return None if frame is None else frame._asdict()
+def _input(value: InputDifference) -> dict[str, Any]:
+    return _fields(
+        value,
+        "position path dtype shape device elements other elements_different max_ulp max_abs max_relative examples extent",
+    )
 
 
 SCHEMA = "determinism.report/1"
@@ -319,35 +270,27 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": comparison.verdict,
         "trouble": [{"id": trouble.identifier, "message": trouble.message} for trouble in comparison.trouble],
-        "runs": [_run(run) for run in comparison.runs],
+        "runs": [_fields(run, "command exit_status stopped_by seconds trace") for run in comparison.runs],
         "recorded": _recorded(comparison.recorded),
         "first_divergence": None if first is None else _divergence(first),
         "divergences": [_short_divergence(divergence) for divergence in comparison.divergences],
-        "first_visible": None if visible is None else _visible(visible),
-        "reached": [_visible(one) for one in comparison.infected],
+        "first_visible": visible and _fields(visible, "step what site"),
+        "reached": [_fields(other, "step what site") for other in comparison.infected],
         "absorbed": comparison.absorbed,
         "dead_differences": _dead_differences(comparison),
-        "leftovers": [
-            {
-                "file": leftover.file,
-                "changed_in": leftover.changed_in,
-                "read_in": leftover.read_in,
-                "change": leftover.change.value,
-            }
-            for leftover in comparison.leftovers
-        ],
+        "leftovers": [_fields(leftover, "file changed_in read_in change") for leftover in comparison.leftovers],
         "extra_runs": {"count": comparison.extra_runs, "racy": comparison.racy},
         "open_settings": [{"name": name, "why": why} for name, why in comparison.open_settings],
         "evidence": _evidence(comparison.evidence),
         "reproducer": None if comparison.evidence is None else comparison.evidence.reproducer,
         "causes": [cause_document(cause) for cause in comparison.causes],
         "fixes": [fix_document(fix) for fix in comparison.fixes],
-        "experiments": [asdict(experiment) for experiment in comparison.experiments],
+        "experiments": comparison.experiments,
         "diagnosis": comparison.diagnosis.limit,
         "varied": comparison.varied,
         "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
         "batch": None if comparison.batch is None else batch_document(comparison.batch),
-        "values": None if comparison.values is None else values_document(comparison.values),
+        "values": None if comparison.values is None else _values(comparison.values),
         "environment": [
             {"name": name, "part": part_of(name), "first": first_value, "second": second_value}
             for name, first_value, second_value in comparison.environment
@@ -360,15 +303,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
     facts = {key: _plain(value) for key, value in content.items()}
     composed = {key: _plain(value) for key, value in compose(comparison, facts).items()}
     return {"schema": SCHEMA, "verdict": facts["verdict"], **composed, **facts}
-
-
-def write_document(path: Path, comparison: Comparison) -> None:
-    """Write the JSON document of a comparison to a file.
-
-    Raises:
-        UsageError: The file cannot be written; what stood there before is unharmed.
-    """
-    write_report(path, json_text(document(comparison)), "--json")
 
 
 def json_text(content: dict[str, Any]) -> str:
@@ -385,14 +319,10 @@ def _places(comparison: Comparison) -> Iterator[Frame | None]:
     yield from (missing.site for missing in comparison.missing or ())
 
 
-def _step_history(step_history: StepHistory | None) -> dict[str, Any]:
-    if step_history is None:
+def _step_history(history: StepHistory | None) -> dict[str, Any]:
+    if history is None:
         return {"compared_runs": None, "divergence_by_step": None, "losses": None}
-    return {
-        "compared_runs": step_history.runs,
-        "divergence_by_step": step_history.steps and [span._asdict() for span in step_history.steps],
-        "losses": step_history.losses and [loss._asdict() for loss in step_history.losses],
-    }
+    return {"compared_runs": history.runs, "divergence_by_step": history.steps, "losses": history.losses}
 
 
 def _dataflow(found: Dataflow) -> dict[str, Any]:
@@ -406,40 +336,18 @@ def _dataflow(found: Dataflow) -> dict[str, Any]:
 def _flow_node(node: FlowNode) -> dict[str, Any]:
     return {
         "id": node.identifier,
-        "distance": node.distance,
-        "op": node.op,
-        "module": node.module,
-        "step": node.step,
-        "phase": node.phase,
-        "site": frame_document(node.site),
-        "differs": node.differs,
-        "outputs": [output._asdict() for output in node.outputs],
-    }
-
-
-def _run(run: RunSummary) -> dict[str, Any]:
-    return {
-        "command": run.command,
-        "exit_status": run.exit_status,
-        "stopped_by": run.stopped_by,
-        "seconds": run.seconds,
-        "trace": run.trace,
+        **_fields(node, "distance op module step phase site differs outputs"),
     }
 
 
 def _recorded(recorded: Recorded) -> dict[str, Any]:
     return {
-        "records": recorded.records,
-        "steps": recorded.steps,
-        "steps_by": recorded.steps_by,
-        "processes": recorded.processes,
+        **_fields(recorded, "records steps steps_by processes"),
         "recorders": [{"name": name, "reason": reason} for name, reason in recorded.recorders],
         "blind_spots": [
             {
                 "id": spot.identifier,
-                "what": spot.what,
-                "reason": spot.reason,
-                "count": spot.count,
+                **_fields(spot, "what reason count"),
                 "share": recorded.share(spot),
             }
             for spot in recorded.blind_spots
@@ -450,59 +358,36 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
-        "detail": divergence.detail,
-        "forward_site": frame_document(divergence.forward_site),
-        "stack": [frame_document(frame) for frame in divergence.stack],
-        "inputs_equal": divergence.inputs_equal,
-        "inputs": [_input_document(one) for one in divergence.inputs],
-        "outputs": [output_document(output) for output in divergence.outputs],
+        **_fields(divergence, "detail forward_site stack inputs_equal"),
+        "inputs": [_input(value) for value in divergence.inputs],
+        "outputs": [_output(output) for output in divergence.outputs],
     }
 
 
 def _short_divergence(divergence: Divergence) -> dict[str, Any]:
-    return {
-        "kind": divergence.kind,
-        "process": divergence.process,
-        "thread": divergence.thread,
-        "step": divergence.step,
-        "phase": divergence.phase,
-        "op": divergence.op,
-        "module": divergence.module,
-        "site": frame_document(divergence.site),
-        "received_from": divergence.received_from,
-    }
+    return _fields(divergence, "kind process thread step phase op module site received_from")
 
 
 def _evidence(evidence: Evidence | None) -> dict[str, Any] | None:
-    if evidence is None:
-        return None
-    return {"source": evidence.source, "folder": evidence.folder, "note": evidence.note}
+    return None if evidence is None else _fields(evidence, "source folder note")
 
 
 def _missing(missing: Missing) -> dict[str, Any]:
-    return {"id": missing.identifier, "site": frame_document(missing.site), "fix": missing.fix}
-
-
-def _visible(visible: Visible) -> dict[str, Any]:
-    return {"step": visible.step, "what": visible.what, "site": frame_document(visible.site)}
+    return {"id": missing.identifier, **_fields(missing, "site fix")}
 
 
 def _dead_differences(comparison: Comparison) -> dict[str, Any]:
-    first = [_dead_difference(difference) for difference in comparison.dead_first]
+    first = [_fields(difference, "step phase op site") for difference in comparison.dead_first]
     return {"count": comparison.dead_differences, "first": first}
 
 
-def _dead_difference(difference: DeadDifference) -> dict[str, Any]:
-    return {
-        "step": difference.step,
-        "phase": difference.phase,
-        "op": difference.op,
-        "site": frame_document(difference.site),
-    }
+def _fields(described: object, names: str) -> dict[str, Any]:
+    """Some fields under their own names; `_plain` writes what they hold."""
+    return {name: getattr(described, name) for name in names.split()}
 
 
 def _plain(value: Any) -> Any:
-    """Reduce a value to what JSON has; numbers may come from NumPy."""
+    """Reduce a value to what JSON has: objects with fields become objects; numbers may come from NumPy."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -512,6 +397,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         number = float(value)
         return number if math.isfinite(number) else None
+    if is_dataclass(value):
+        value = _fields(value, " ".join(field.name for field in fields(value)))
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value]
