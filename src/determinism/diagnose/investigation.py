@@ -160,34 +160,38 @@ class Investigation:
             self._blame_surroundings()
             return None
         candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
-        candidates = [one for one in candidates if self._held.also(one.intervention) != self._held]
+        candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         if not self._found:
             candidates = with_likely_lines(candidates, self.likely)
         self._untried = candidates
-        found = self._needed(candidates, divergence)
-        if not found:
+        needed = self._needed(candidates, divergence)
+        if not needed:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
-        trial = self._trial(found)
-        self._take(found, [self._told_apart(one, found, divergence) for one in found], divergence)
+        trial = self._trial(needed)
+        self._take(needed, [self._told_apart(hypothesis, needed, divergence) for hypothesis in needed], divergence)
         return None if trial.is_equal else trial.divergence
 
-    def _take(self, found: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
+    def _take(self, removed: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Keep causes whose removal together made a divergence go."""
-        trial = self._trial(found)
+        trial = self._trial(removed)
         self._found += [
-            _Found(name, self._experiments_with(one, found), self._status(one, trial, divergence, len(found)))
-            for name, one in zip(named, found, strict=True)
+            _Found(
+                name,
+                self._experiments_with(hypothesis, removed),
+                self._status(hypothesis, trial, divergence, len(removed)),
+            )
+            for name, hypothesis in zip(named, removed, strict=True)
         ]
         self._held = trial.intervention
         self._untried = []
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
         """The trial without a seed that is likely missing, if the divergence goes with it: no other experiment costs so little."""
-        for one in self.likely:
-            if one.cause in SEEDED_LIBRARIES.values() and self._removes([one], divergence):
-                self._take([one], [one], divergence)
+        for hypothesis in self.likely:
+            if hypothesis.cause in SEEDED_LIBRARIES.values() and self._removes([hypothesis], divergence):
+                self._take([hypothesis], [hypothesis], divergence)
                 return self._trials[self._held]
         return None
 
@@ -196,31 +200,36 @@ class Investigation:
         if divergence is None:
             return ""
         untried = self._untried or hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
-        interventions = [one.intervention for one in untried if self._held.also(one.intervention) not in self._trials]
-        names = list(dict.fromkeys(one.title for one in interventions))
+        interventions = [
+            hypothesis.intervention
+            for hypothesis in untried
+            if self._held.also(hypothesis.intervention) not in self._trials
+        ]
+        names = list(dict.fromkeys(hypothesis.title for hypothesis in interventions))
         if not names:
             return ""
         more = f" and {len(names) - _MOST_UNTRIED} more" if len(names) > _MOST_UNTRIED else ""
-        told = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
-        return f"{told} To continue: {self.command}" if self.command else told
+        text = f" Not tried: {', '.join(names[:_MOST_UNTRIED])}{more}."
+        return f"{text} To continue: {self.command}" if self.command else text
 
-    def _status(self, one: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
+    def _status(self, hypothesis: Hypothesis, trial: Trial, divergence: Divergence, num_needed: int) -> Status:
         """How sure a cause is whose removal made a divergence go.
 
         That an op varies by itself is confirmed only if it did when it was repeated by itself. Of runs that differ only at
         times, some are equal whatever is fixed: few of them confirm only what the divergence points to by itself. So it is where
         many factors had to be fixed together that nothing points to: a program hardly has so many causes of one difference.
         """
-        if one.cause in VARYING_OPS:
+        if hypothesis.cause in VARYING_OPS:
             return Status.CONFIRMED if varies_alone(divergence) else Status.LIKELY
-        is_pointed_to = one.source is not None or one.cause in _SCHEDULES
+        is_pointed_to = hypothesis.source is not None or hypothesis.cause in _SCHEDULES
         is_doubtful = trial.intervention in self._too_few or num_needed > _FEW
         return Status.LIKELY if is_doubtful and not is_pointed_to else Status.CONFIRMED
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""
         differing = [
-            f"{name} was {one} in one run and {other} in the other." for name, one, other in self.comparison.environment
+            f"{name} was {value} in one run and {other_value} in the other."
+            for name, value, other_value in self.comparison.environment
         ]
         likely = Hypothesis("environment-difference", Intervention(), (), tuple(differing[:5]))
         self._causes.append(_cause(likely, Status.LIKELY, []))
@@ -248,9 +257,9 @@ class Investigation:
             while rest and _are_of_one_stretch(stretch[0], rest[0]):
                 stretch.append(rest.pop(0))
             if len(stretch) <= _FEW:
-                for one in stretch:
-                    if self._removes([one], divergence):
-                        return [one]
+                for hypothesis in stretch:
+                    if self._removes([hypothesis], divergence):
+                        return [hypothesis]
             elif self._removes(stretch, divergence):
                 return self._minimal([], stretch, divergence, is_tested=True)
         if len(candidates) > 1 and self._removes(candidates, divergence):
@@ -258,20 +267,20 @@ class Investigation:
         return []
 
     def _minimal(
-        self, given: list[Hypothesis], candidates: Sequence[Hypothesis], divergence: Divergence, *, is_tested: bool
+        self, background: list[Hypothesis], candidates: Sequence[Hypothesis], divergence: Divergence, *, is_tested: bool
     ) -> list[Hypothesis]:
         """A smallest part of the candidates that is enough together with what is given.
 
         QuickXplain: Junker, "Preferred explanations and relaxations for over-constrained problems", AAAI 2004. Earlier
         candidates are preferred.
         """
-        if not is_tested and self._removes(given, divergence):
+        if not is_tested and self._removes(background, divergence):
             return []
         if len(candidates) == 1:
             return list(candidates)
         first, second = candidates[: len(candidates) // 2], candidates[len(candidates) // 2 :]
-        of_second = self._minimal([*given, *first], second, divergence, is_tested=False)
-        of_first = self._minimal([*given, *of_second], first, divergence, is_tested=not of_second)
+        of_second = self._minimal([*background, *first], second, divergence, is_tested=False)
+        of_first = self._minimal([*background, *of_second], first, divergence, is_tested=not of_second)
         return [*of_first, *of_second]
 
     def _removes(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
@@ -317,8 +326,8 @@ class Investigation:
     def _trial(self, together: Sequence[Hypothesis]) -> Trial:
         """Run the program with some causes removed, unless that was done before."""
         intervention = self._held
-        for one in together:
-            intervention = intervention.also(one.intervention)
+        for hypothesis in together:
+            intervention = intervention.also(hypothesis.intervention)
         if intervention not in self._trials:
             tried = len(self._trials)
             runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
@@ -327,47 +336,54 @@ class Investigation:
             trial = self.runner.compare(intervention, runs=runs)
             self._trials[intervention] = trial
             if self.comparison.first_divergence is not None:
-                made = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
-                self._experiments.append(made)
+                experiment = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
+                self._experiments.append(experiment)
             if trial.failure is None and not trial.is_equal:
                 self._rate.add(pairs=1, different=1)
         return self._trials[intervention]
 
-    def _told_apart(self, one: Hypothesis, found: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
+    def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.
 
         A generator may have been seeded, only too late. And an order or a hash rests on strings, which a fixed salt makes
         equal, or on addresses, which it does not.
         """
-        if one.cause == CLOCK and self.can_try_fixes and self._probed is not None and self._trial(found).is_equal:
-            return self._deciding(one, found, self._probed.sources)
-        if one.cause == "outside-entropy" and one.source is None:
-            return entropy_named(one, self._trial(found).entropy)
-        seeded_later = self._seeded_later(one, divergence)
+        if (
+            hypothesis.cause == CLOCK
+            and self.can_try_fixes
+            and self._probed is not None
+            and self._trial(removed).is_equal
+        ):
+            return self._deciding(hypothesis, removed, self._probed.sources)
+        if hypothesis.cause == "outside-entropy" and hypothesis.source is None:
+            return entropy_named(hypothesis, self._trial(removed).entropy)
+        seeded_later = self._seeded_later(hypothesis, divergence)
         if seeded_later:
-            return replace(one, cause="seed-too-late", sites=(*seeded_later, *one.sites))
-        if one.cause not in ("hash-order", "hash-value") or one.source is None or not self.can_try_fixes:
-            return one
-        salted = replace(one, intervention=Intervention.fix("hash-seed"))
-        instead = [salted if other is one else other for other in found]
+            return replace(hypothesis, cause="seed-too-late", sites=(*seeded_later, *hypothesis.sites))
+        if hypothesis.cause not in ("hash-order", "hash-value") or hypothesis.source is None or not self.can_try_fixes:
+            return hypothesis
+        salted = replace(hypothesis, intervention=Intervention.fix("hash-seed"))
+        instead = [salted if other is hypothesis else other for other in removed]
         if not self._removes(instead, divergence):
-            return replace(one, cause="address-order")
-        self._alternatives.append((one.cause, self._trial(instead)))
-        return one
+            return replace(hypothesis, cause="address-order")
+        self._alternatives.append((hypothesis.cause, self._trial(instead)))
+        return hypothesis
 
-    def _deciding(self, one: Hypothesis, found: Sequence[Hypothesis], sources: Sequence[Source]) -> Hypothesis:
+    def _deciding(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], sources: Sequence[Source]) -> Hypothesis:
         try:
-            held = self._trial(found).intervention
-            return deciding_looks(one, sources, held, lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS))
+            held = self._trial(removed).intervention
+            return deciding_looks(
+                hypothesis, sources, held, lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS)
+            )
         except BudgetSpent:
-            return one
+            return hypothesis
 
-    def _seeded_later(self, one: Hypothesis, divergence: Divergence) -> list[Frame]:
+    def _seeded_later(self, hypothesis: Hypothesis, divergence: Divergence) -> list[Frame]:
         """Where the generator that a cause is about was seeded after it had been drawn from."""
-        library = next((name for name, cause in SEEDED_LIBRARIES.items() if cause == one.cause), None)
+        library = next((name for name, cause in SEEDED_LIBRARIES.items() if cause == hypothesis.cause), None)
         if library is None or self._probed is None:
             return []
-        drawn = divergence.record if one.source is None else one.source.records[0]
+        drawn = divergence.record if hypothesis.source is None else hypothesis.source.records[0]
         calls = self._probed.seedings.get(library, ())
         return [site.frame for site, records in calls if records > drawn][:1]
 
@@ -385,10 +401,10 @@ class Investigation:
             if code_change(one.hypothesis) is not None:
                 one.experiments.append(made)
 
-    def _experiments_with(self, one: Hypothesis, found: Sequence[Hypothesis]) -> list[Experiment]:
+    def _experiments_with(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis]) -> list[Experiment]:
         """The experiments that a cause rests on: all causes removed, and all but this one."""
-        names = [_together(found).name, _together([other for other in found if other is not one]).name]
-        return [made for made in self._experiments if made.factor in names]
+        names = [_together(removed).name, _together([other for other in removed if other is not hypothesis]).name]
+        return [experiment for experiment in self._experiments if experiment.factor in names]
 
     def _suppose_what_was_probed(self, divergence: Divergence | None) -> None:
         """The search was broken off: what it was about to try is possible."""
@@ -447,22 +463,22 @@ def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
     return cause.identifier, tuple(cause.sites[:1])
 
 
-def _are_of_one_stretch(one: Hypothesis, other: Hypothesis) -> bool:
-    if one.source is None or other.source is None:
+def _are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
+    if first.source is None or second.source is None:
         return False
-    return one.source.is_in_library == other.source.is_in_library
+    return first.source.is_in_library == second.source.is_in_library
 
 
-def _may_depend_on_timing(one: Divergence) -> bool:
+def _may_depend_on_timing(divergence: Divergence) -> bool:
     """Whether what differs may well come out alike by chance."""
-    is_beside = one.thread is not None or one.stream is not None or one.received_at is not None
-    return one.kind in (Kind.OP, Kind.MUTATION) or is_beside
+    is_beside = divergence.thread is not None or divergence.stream is not None or divergence.received_at is not None
+    return divergence.kind in (Kind.OP, Kind.MUTATION) or is_beside
 
 
-def _together(some: Sequence[Hypothesis]) -> Intervention:
+def _together(removed: Sequence[Hypothesis]) -> Intervention:
     intervention = Intervention()
-    for one in some:
-        intervention = intervention.also(one.intervention)
+    for hypothesis in removed:
+        intervention = intervention.also(hypothesis.intervention)
     return intervention
 
 
