@@ -165,7 +165,7 @@ class Rows:
         if recorder.capture is not self:
             return
         stack = recorder.sites.stack(sys._getframe(2))
-        recorder.quietly(self._enter, recorder, module, arguments, stack)
+        recorder.run_unrecorded(self._enter, recorder, module, arguments, stack)
 
     def _enter(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any, stack: int) -> None:
         if self._evaluates:
@@ -183,7 +183,7 @@ class Rows:
         """A module returned."""
         if self._module is None or self._module[0] is not module or len(recorder.modules.calls) != 1:
             return
-        recorder.quietly(self._leave, recorder, output)
+        recorder.run_unrecorded(self._leave, recorder, output)
 
     def _leave(self, recorder: RecordMaker, output: Any) -> None:
         assert self._module is not None

@@ -17,7 +17,7 @@ class RecordingGuard:
     def __init__(self) -> None:
         super().__init__()
         self.is_active = False
-        self.wake: Callable[[Any], None] | None = None
+        self.on_first_op: Callable[[Any], None] | None = None
         """Called with the recorder when the first thing happens that is to be recorded; it begins."""
         self._is_busy = False
         """Something of ours runs outside an op; its ops are not the program's."""
@@ -26,10 +26,10 @@ class RecordingGuard:
         """Whether what happens now is to be recorded; one that sleeps wakes up."""
         if self._is_busy or self.is_active:
             return not self._is_busy
-        if self.wake is not None:
+        if self.on_first_op is not None:
             self._is_busy = True
             try:
-                self.wake(self)
+                self.on_first_op(self)
             finally:
                 self._is_busy = False
         return self.is_active
@@ -47,7 +47,7 @@ class RecordingGuard:
         finally:
             self._is_busy = previous
 
-    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
         if not self.is_ready():
             return None

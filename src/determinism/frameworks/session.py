@@ -160,7 +160,7 @@ class AdapterSession:
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
         if self.has_begun and self.recorder.is_own():
-            self.recorder.quietly(self.recorder.progress.explicit)
+            self.recorder.run_unrecorded(self.recorder.progress.explicit)
             self._end_if_asked()
 
     def _batch_arrived(self) -> None:
@@ -190,7 +190,7 @@ class AdapterSession:
         """A checked function returned: its tensors leave the framework."""
         tensors = self._tensors_in(value)
         if tensors and self.has_begun:
-            self.recorder.quietly(self._record_returned, tensors)
+            self.recorder.run_unrecorded(self._record_returned, tensors)
 
     def _record_returned(self, tensors: Sequence[Any]) -> None:
         values = [self.recorder.value(tensor) for tensor in tensors]
@@ -203,10 +203,10 @@ class AdapterSession:
         """This is a forked child: the files belong to the parent, and the framework does not work here."""
         if self._undo:
             self.recorder.is_active = False
-            self.recorder.wake = self._used_in_child
+            self.recorder.on_first_op = self._used_in_child
 
     def _used_in_child(self, recorder: Any) -> None:
-        recorder.wake = None
+        recorder.on_first_op = None
         self._folders.failed(self._used_after_fork)
 
     def finish_program(self, reason: str) -> None:
@@ -232,10 +232,10 @@ class AdapterSession:
 
     def _stop_recorder(self) -> None:
         """Let the recorder begin no more."""
-        self.recorder.wake = None
+        self.recorder.on_first_op = None
 
     def _finish_trace(self) -> None:
-        self.recorder.quietly(self._record_state, END_OP)
+        self.recorder.run_unrecorded(self._record_state, END_OP)
         self.writer.describe(**self._ending())
         self.recorder.is_active = False
         self.recorder.stream.sites.outermost = None

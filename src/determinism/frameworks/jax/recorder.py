@@ -260,11 +260,11 @@ class Recorder(RecordingGuard):
         """Run a compiled program, and record it."""
         if self._is_busy or not self.is_own():
             return original(execution, *args)
-        read = self.quietly(self._read, execution, args)
-        call = None if self.capture is None else self.quietly(CapturedExecution, original, execution, args)
+        read = self.run_unrecorded(self._read, execution, args)
+        call = None if self.capture is None else self.run_unrecorded(CapturedExecution, original, execution, args)
         results = original(execution, *args)
         if read is not None:
-            self.quietly(self._executed, execution, read, results, call, sys._getframe(2))
+            self.run_unrecorded(self._executed, execution, read, results, call, sys._getframe(2))
         return results
 
     def _read(self, execution: Any, args: Sequence[Any]) -> list[Value]:

@@ -37,7 +37,7 @@ def watch_escapes(recorder: Recorder) -> list[Undo]:
     def value(array: Any) -> Any:
         if recorder.is_active and recorder.is_own():
             way = sys._getframe(1).f_code.co_name
-            recorder.quietly(_escaped, recorder, f"determinism::{_NAMES.get(way, way.strip('_'))}", array)
+            recorder.run_unrecorded(_escaped, recorder, f"determinism::{_NAMES.get(way, way.strip('_'))}", array)
         return original.fget(array)
 
     wrapper = property(value, doc=original.__doc__)
@@ -106,7 +106,7 @@ class Session(AdapterSession):
     def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
         super().__init__(folders, spec)
         self.recorder = Recorder(paranoid=spec.paranoid)
-        self.recorder.wake = self._begin
+        self.recorder.on_first_op = self._begin
         self.recorder.step_ended = self._end_step
         threads = UnrecordedThreads(_ELSEWHERE, lambda: self.writer if self.has_begun else None, self.note_racy)
         self.recorder.used_elsewhere = threads.used
@@ -119,7 +119,7 @@ class Session(AdapterSession):
         return bool(self.recorder.is_active)
 
     def _begin(self, recorder: Recorder) -> None:
-        recorder.wake = None
+        recorder.on_first_op = None
         try:
             self._open({}, {name: str(getattr(jax.config, name)) for name in _SETTINGS})
         except OSError as error:
@@ -147,4 +147,4 @@ class Session(AdapterSession):
         was_active = self.has_begun
         super().forked()
         if self._undo and not was_active:
-            self.recorder.wake = self._begin
+            self.recorder.on_first_op = self._begin

@@ -68,7 +68,7 @@ class KerasSeeds:
         state = digest_text(repr(random.getstate()))
         seed = original()
         if self._recorder.is_own():
-            self._recorder.quietly(self._record, seed, state)
+            self._recorder.run_unrecorded(self._record, seed, state)
         return seed
 
     def _record(self, seed: int, state: bytes) -> None:

@@ -100,7 +100,9 @@ def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
         if not recorder.is_own():
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
-        recorder.quietly(_escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor)
+        recorder.run_unrecorded(
+            _escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor
+        )
         with recorder.suspended():
             return original(tensor, *args, **kwargs)
 
@@ -264,7 +266,7 @@ class Optimization:
         try:
             return original(optimizer, *args, **kwargs)
         finally:
-            recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+            recorder.run_unrecorded(recorder.progress.optimizer_ends, optimizer)
             self._stepped()
 
     def _note_graphs(self, optimizer: Any) -> None:
@@ -288,14 +290,14 @@ class Optimization:
             if optimizer is not None:
                 self._held.add_optimizer(optimizer)
                 recorder.progress.optimizer_begins(optimizer)
-                recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+                recorder.run_unrecorded(recorder.progress.optimizer_ends, optimizer)
                 self._stepped()
 
     def _gradient(self, original: Callable[..., Any], tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
         if not recorder.is_own() or not context.executing_eagerly():
             return original(tape, target, *args, **kwargs)
-        recorder.quietly(_loss, recorder, target)
+        recorder.run_unrecorded(_loss, recorder, target)
         recorder.backward_depth += 1
         try:
             return original(tape, target, *args, **kwargs)

@@ -314,7 +314,7 @@ _data_pointer = torch._C.TensorBase.data_ptr
 _Tensor = torch.Tensor
 
 
-class Looked:
+class InputEdges:
     """The inputs of one record, as the writer takes them."""
 
     __slots__ = ("digests", "edges", "used", "watched")
@@ -329,16 +329,16 @@ class Looked:
         self.used: list[tuple[int, int, StorageState | None, int]] | None = None
         """Of a thread's record: keys of the storages, how often threads had written them, and which record of the main one had."""
 
-    def extend(self, other: Looked) -> None:
+    def extend(self, other: InputEdges) -> None:
         """Add the inputs of another record."""
         inputs = len(self.edges) // 4
         self.edges += other.edges
         for position, digest in zip(other.digests[::2], other.digests[1::2], strict=True):
             self.digests += (inputs + position, digest)
 
-    def with_outputs(self, record: int, outputs: list[Any]) -> Looked:
+    def with_outputs(self, record: int, outputs: list[Any]) -> InputEdges:
         """The inputs of a record and what it made of them, as the inputs of another record that reads both."""
-        both = Looked()
+        both = InputEdges()
         both.extend(self)
         for position, layout in enumerate(outputs[::2]):
             both.edges += (record, position, READ, layout)
@@ -366,7 +366,7 @@ class Edges:
         self._watches = False
         """Whether the input that is looked at may be written by another thread while the op runs."""
 
-    def has_overlapped(self, looked: Looked, written: list[torch.Tensor]) -> bool:
+    def has_overlapped(self, looked: InputEdges, written: list[torch.Tensor]) -> bool:
         """Whether another thread wrote what an op that has just run had read, as far as bytes show it.
 
         Args:
@@ -382,9 +382,9 @@ class Edges:
             if tensor.is_cpu and _storage_of(tensor)._cdata not in own
         )
 
-    def look_at_arguments(self, traits: OpTraits, args: Any, kwargs: Any) -> Looked:
+    def look_at_arguments(self, traits: OpTraits, args: Any, kwargs: Any) -> InputEdges:
         """Every tensor among the arguments of an op that is about to run."""
-        looked = Looked()
+        looked = InputEdges()
         written = traits.written
         if not written and not kwargs:
             for value in args:
@@ -410,14 +410,14 @@ class Edges:
                     self._look_at_list(value, looked)
         return looked
 
-    def _look_at_list(self, values: Any, looked: Looked) -> None:
+    def _look_at_list(self, values: Any, looked: InputEdges) -> None:
         for value in values:
             if isinstance(value, _Tensor):
                 self.look_at(value, looked)
             elif type(value) is list:
                 self._look_at_list(value, looked)
 
-    def _look_at_target(self, traits: OpTraits, value: Any, args: Any, looked: Looked) -> None:
+    def _look_at_target(self, traits: OpTraits, value: Any, args: Any, looked: InputEdges) -> None:
         reads = traits.reads_written
         if traits.accumulate_at is not None and len(args) > traits.accumulate_at:
             reads = bool(args[traits.accumulate_at])
@@ -430,7 +430,7 @@ class Edges:
             if (traits.keeps_unwritten and not reads) or (layout is not None and not layout.fills_storage):
                 self.look_at(tensor, looked, _CARRY)
 
-    def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
+    def look_at(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> Layout | None:
         """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
         try:
             state, layout = self._look(tensor)
@@ -457,7 +457,7 @@ class Edges:
     def _layout(self, tensor: torch.Tensor) -> Layout | None:
         return self._look(tensor)[1] if is_strided(tensor) else None
 
-    def look_at_value(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> None:
+    def look_at_value(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> None:
         """Add a tensor as an input that is known by its digest only."""
         looked.digests += (len(looked.edges) // 4, self._digests.of(tensor))
         looked.edges += (EXTERNAL, 0, access, self._layouts.number_without_storage(tensor))

@@ -85,9 +85,9 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Un
         if recorder is None:
             return original(graph, inputs, *args, **kwargs)
         # The graph frees its inputs while it runs, so only those that it writes may be held on to.
-        given = recorder.quietly(recorder.look, tensors := _graph_tensors(inputs))
+        given = recorder.run_unrecorded(recorder.look, tensors := _graph_tensors(inputs))
         generator = generator_of(tuple(tensors), {})
-        state = None if generator is None else recorder.quietly(state_digest, generator)
+        state = None if generator is None else recorder.run_unrecorded(state_digest, generator)
         # Addresses are used again for what it makes; the state that is kept of a storage is not.
         passed = [recorder.edges.storages.known(tensor) for tensor in tensors]
         del tensors
@@ -99,8 +99,10 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Un
             recorder.graph_depth -= 1
         if given is not None:
             # What it saves for the backward may be an input, or a view of one, that nobody wrote.
-            drawn = (state,) if state is not None and recorder.quietly(state_digest, generator) != state else ()
-            recorder.quietly(_record_graph, recorder, graph, given, written, _graph_tensors(result), passed, drawn)
+            drawn = (state,) if state is not None and recorder.run_unrecorded(state_digest, generator) != state else ()
+            recorder.run_unrecorded(
+                _record_graph, recorder, graph, given, written, _graph_tensors(result), passed, drawn
+            )
         return result
 
     def found(module: Any) -> None:
@@ -163,7 +165,7 @@ def watch_data_loading(threads: Threads, batch_yielded: Callable[[Any], None]) -
             return original(iterator)
         with recorder.progress.in_phase(Phase.DATA):
             batch = original(iterator)
-            recorder.quietly(record_contents, recorder, "determinism::batch", batch)
+            recorder.run_unrecorded(record_contents, recorder, "determinism::batch", batch)
         if recorder is threads.main:
             batch_yielded(iterator)
         return batch
@@ -224,7 +226,7 @@ def watch_captures(threads: Threads, devices: Callable[[], DeviceDigests]) -> li
 
     def beginning(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
-            recorder.quietly(devices().settle)
+            recorder.run_unrecorded(devices().settle)
         result = original(graph, *args, **kwargs)
         devices().num_captures += 1
         return result
@@ -301,7 +303,7 @@ def _pickled(recorder: Recorder, tensor: Any) -> None:
 def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Callable[..., Any]:
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
-            recorder.quietly(record, recorder, *given, tensor)
+            recorder.run_unrecorded(record, recorder, *given, tensor)
         return original(tensor, *args, **kwargs)
 
     return around
@@ -322,7 +324,7 @@ def _saving(threads: Threads) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
             if recorder is not threads.main:
-                recorder.quietly(_saved, recorder, recorder.saving)
+                recorder.run_unrecorded(_saved, recorder, recorder.saving)
             return result
         finally:
             recorder.saving = None
@@ -348,7 +350,7 @@ def _keeping(threads: Threads) -> Callable[..., Any]:
         if (recorder := threads.recorder()) is None:
             return original(thing)
         if isinstance(thing, torch.Tensor):
-            recorder.quietly(_kept, recorder, thing)
+            recorder.run_unrecorded(_kept, recorder, thing)
         with recorder.suspended():
             return original(thing)
 
@@ -405,7 +407,7 @@ def _exchanging(threads: Threads) -> Callable[..., Any]:
             result = original(*args, **kwargs)
         # By now the lists among the arguments hold what arrived.
         exchanged = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, dict, torch.Tensor))]
-        recorder.quietly(record_contents, recorder, "determinism::object", exchanged)
+        recorder.run_unrecorded(record_contents, recorder, "determinism::object", exchanged)
         return result
 
     return around
@@ -495,7 +497,7 @@ def watch_loading(threads: Threads) -> list[Undo]:
         recorder = threads.recorder()
         # To read a file that is only mapped would be our reading, not the program's.
         if recorder is not None and recorder.tracks_ops and kwargs.get("overall_storage") is None:
-            recorder.quietly(_record_load, recorder, loaded)
+            recorder.run_unrecorded(_record_load, recorder, loaded)
         return loaded
 
     return [wrap(serialization, name, around) for name in _READERS if hasattr(serialization, name)]
@@ -602,7 +604,7 @@ def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output
     """Record that a module was called, at the level that records no ops."""
     given, made = ([v for v in leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
     name = f"module::{type(module).__name__}"
-    recorder.quietly(recorder.event, Role.MODULE, name, made, given=given, values=True)
+    recorder.run_unrecorded(recorder.event, Role.MODULE, name, made, given=given, values=True)
 
 
 # Backwards and optimizer steps: where losses are, and where steps end.
@@ -626,7 +628,7 @@ def watch_optimizers(threads: Threads, stepped: Callable[[], None]) -> list[Undo
     def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if (recorder := threads.recorder()) is not None:
             recorder.held.add_optimizer(optimizer)
-            recorder.quietly(recorder.progress.optimizer_ends, optimizer)
+            recorder.run_unrecorded(recorder.progress.optimizer_ends, optimizer)
             stepped()
 
     handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
@@ -637,7 +639,7 @@ def _follow_backwards(threads: Threads) -> Undo:
     def around(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
         if recorder is not None and kwargs.get("accumulate_grad") and torch._C._current_autograd_node() is None:
-            recorder.quietly(_loss, recorder, outputs)
+            recorder.run_unrecorded(_loss, recorder, outputs)
         try:
             return original(outputs, *args, **kwargs)
         finally:
@@ -685,7 +687,7 @@ def _follow_scaler(threads: Threads, stepped: Callable[[], None]) -> Undo:
         before = recorder.progress.optimizer_calls if recorder is not None else 0
         result = original(scaler, optimizer, *args, **kwargs)
         if recorder is not None and recorder.progress.optimizer_calls == before:
-            recorder.quietly(recorder.progress.optimizer_skipped, optimizer)
+            recorder.run_unrecorded(recorder.progress.optimizer_skipped, optimizer)
             stepped()
         return result
 

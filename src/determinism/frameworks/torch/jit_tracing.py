@@ -83,8 +83,8 @@ class _Aside:
         meanwhile = ExitStack()
         if recorder.tracks_ops:
             storages, digest = recorder.edges.storages, recorder.stream.digests.of
-            held = recorder.quietly(storages.contents, digest)
-            meanwhile.callback(recorder.quietly, storages.forget_changed, held, digest)
+            held = recorder.run_unrecorded(storages.contents, digest)
+            meanwhile.callback(recorder.run_unrecorded, storages.forget_changed, held, digest)
             recorder.writer.blind_spot("traced", _WHAT, _REASON)
         meanwhile.enter_context(recorder.suspended())
         if self._threads.is_alone():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from determinism.frameworks.torch.edges import EXTERNAL, Looked, Stream
+from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Stream
 from determinism.frameworks.torch.modules import sequence_number
 from determinism.frameworks.torch.ops import (
     HIGHER_ORDER,
@@ -66,7 +66,7 @@ class FormulaNodes:
         self.has_any = False
         """Whether an op with such a backward has run."""
         self._formulas = formulas_of(torch.__version__)
-        self._read: dict[int, Looked] = {}
+        self._read: dict[int, InputEdges] = {}
         """By the number of a node: what its formula may read beside the gradients."""
         self._view_writes: set[int] = set()
         """Numbers of nodes that hold the node of an op that wrote into a view."""
@@ -80,7 +80,7 @@ class FormulaNodes:
                 f"which formulas a recorded program keeps is known of {self._formulas.audited}, and taken from there",
             )
 
-    def ran_forward(self, traits: OpTraits, args: Any, looked: Looked, record: int, outputs: list[Any]) -> None:
+    def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:
         """An op that may have such a backward ran.
 
         Args:
@@ -103,7 +103,7 @@ class FormulaNodes:
                 self._view_writes.add(number + 1)
             self.remember(range(number, number + 1 + is_view_write), looked.with_outputs(record, outputs))
 
-    def remember(self, numbers: range, read: Looked) -> None:
+    def remember(self, numbers: range, read: InputEdges) -> None:
         """These nodes read nothing but this and their gradients."""
         # A thread of the engine counts its nodes by itself.
         for number in numbers if get_ident() == self.recorder.thread else ():
@@ -138,7 +138,7 @@ class FormulaNodes:
         """
         if not self._read:
             return run(roots, *args, **kwargs)
-        nodes = self.recorder.quietly(self._nodes_of, roots) or []
+        nodes = self.recorder.run_unrecorded(self._nodes_of, roots) or []
         turns = [_Turn(self, node, read) for node, read in nodes]
         numbers = {node._sequence_nr() for node, _ in nodes}
         self._settled |= numbers
@@ -149,7 +149,7 @@ class FormulaNodes:
                 turn.end()
             self._settled -= numbers
 
-    def _nodes_of(self, roots: Sequence[Any]) -> list[tuple[Any, Looked]]:
+    def _nodes_of(self, roots: Sequence[Any]) -> list[tuple[Any, InputEdges]]:
         """The nodes of a graph that take another formula, and what each of them may read."""
         found = []
         for node in nodes_below(roots):
@@ -199,13 +199,13 @@ def _short_name(node: Any) -> str:
 class _Turn:
     """One node during one backward."""
 
-    def __init__(self, nodes: FormulaNodes, node: Any, read: Looked) -> None:
+    def __init__(self, nodes: FormulaNodes, node: Any, read: InputEdges) -> None:
         self._nodes = nodes
         self._recorder = nodes.recorder
         self._node = node
         self._traits = replace(HIGHER_ORDER, name=f"autograd::{_short_name(node)}")
         self._read = read
-        self._looked: Looked | None = None
+        self._looked: InputEdges | None = None
         self._mode: Any = None
         self._thread = 0
         self._first_made = 0
@@ -221,12 +221,12 @@ class _Turn:
         if num_dispatch_modes() != 1 or _mode_at(0) is not recorder or _functorch_is_active():
             # The formula is another one without us, too.
             return
-        self._looked = recorder.quietly(self._look, gradients)
+        self._looked = recorder.run_unrecorded(self._look, gradients)
         self._thread = get_ident()
         self._first_made = sequence_number()
         self._mode = _pop_mode()
         if recorder.capture is not None:
-            recorder.quietly(recorder.capture, recorder, self._traits, self._node, gradients, {})
+            recorder.run_unrecorded(recorder.capture, recorder, self._traits, self._node, gradients, {})
 
     def _after(self, made: tuple[torch.Tensor | None, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
         if self._mode is None:
@@ -234,9 +234,9 @@ class _Turn:
         self._put_back()
         if self._looked is not None:
             tensors = [tensor for tensor in made if tensor is not None]
-            self._recorder.quietly(self._record, self._looked, tensors)
+            self._recorder.run_unrecorded(self._record, self._looked, tensors)
 
-    def _record(self, looked: Looked, made: list[torch.Tensor]) -> None:
+    def _record(self, looked: InputEdges, made: list[torch.Tensor]) -> None:
         recorder = self._recorder
         outputs, states = recorder.edges.outputs(self._traits, made)
         made_nodes = range(self._first_made, sequence_number())
@@ -248,8 +248,8 @@ class _Turn:
         if recorder.capture is not None:
             recorder.edges.remember(made, outputs)
 
-    def _look(self, gradients: tuple[torch.Tensor | None, ...]) -> Looked:
-        looked = Looked()
+    def _look(self, gradients: tuple[torch.Tensor | None, ...]) -> InputEdges:
+        looked = InputEdges()
         for gradient in gradients:
             if gradient is not None:
                 self._recorder.edges.look_at(gradient, looked)

@@ -19,7 +19,7 @@ import torch
 from determinism.digest import digest_text
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
-from determinism.frameworks.torch.edges import EXTERNAL, Layout, LayoutTable, Looked, StorageTable, Stream
+from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Layout, LayoutTable, StorageTable, Stream
 from determinism.frameworks.torch.mode_recorder import ModeRecorder
 from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
@@ -181,12 +181,12 @@ class NativeRecorder(Recorder):
         self.native.is_busy = value
 
     @property
-    def wake(self) -> Callable[[Any], None] | None:
-        """See `RecordingGuard.wake`."""
+    def on_first_op(self) -> Callable[[Any], None] | None:
+        """See `RecordingGuard.on_first_op`."""
         return self._wake
 
-    @wake.setter
-    def wake(self, value: Callable[[Any], None] | None) -> None:
+    @on_first_op.setter
+    def on_first_op(self, value: Callable[[Any], None] | None) -> None:
         self._wake = value
         self.native.is_asleep = value is not None
 
@@ -263,11 +263,11 @@ class NativeRecorder(Recorder):
         """See them no longer."""
         self._library.detach_thread()
 
-    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """See `RecordMaker.quietly`; a profiler of the program does not see it either."""
+    def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """See `RecordMaker.run_unrecorded`; a profiler of the program does not see it either."""
         before = self._library.observe(False)
         try:
-            return super().quietly(action, *arguments, **keywords)
+            return super().run_unrecorded(action, *arguments, **keywords)
         finally:
             self._library.observe(before)
 
@@ -276,7 +276,7 @@ class NativeRecorder(Recorder):
         super().end()
         self.native.close()
 
-    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: Looked) -> None:
+    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         if self.native.asks_python:
             super()._look_at_each(tensors, looked)
             return

@@ -19,8 +19,8 @@ from determinism.frameworks.torch.edges import (
     EXTERNAL,
     READ,
     Edges,
+    InputEdges,
     Layout,
-    Looked,
     StorageState,
     StorageTable,
     Stream,
@@ -107,7 +107,7 @@ class KeptValues:
 # What may look closely at the ops that a recorder records.
 
 
-class Look(Protocol):
+class OpObserver(Protocol):
     """Looks closely at what a recorder records."""
 
     def __call__(self, recorder: RecordMaker, traits: OpTraits, func: Any, args: Any, kwargs: Any) -> None:
@@ -137,7 +137,7 @@ class FormulaNodes(Protocol):
     has_any: bool
     """Whether an op with such a backward has run."""
 
-    def ran_forward(self, traits: OpTraits, args: Any, looked: Looked, record: int, outputs: list[Any]) -> None:
+    def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:
         """An op that may have such a backward ran."""
 
     def saw(self, node: Any) -> None:
@@ -163,7 +163,7 @@ class RecordMaker(RecordingGuard):
         super().__init__()
         self.tracks_ops = tracks_ops
         self.paranoid = paranoid
-        self.capture: Look | None = None
+        self.capture: OpObserver | None = None
         """Looks at every op before it runs, and at every event; set in a confirming run, and where rows are looked at."""
         self.kept_values: KeptValues | None = None
         """Keeps elements of what records give, where that was asked for."""
@@ -180,12 +180,12 @@ class RecordMaker(RecordingGuard):
         """What leads from a node of the autograd graph to the record that made it."""
         return ForwardLinks()
 
-    def quietly(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Do something of ours outside an op; modes of the program do not see what we ask tensors."""
         if not num_function_modes() and num_dispatch_modes() <= self._own_modes:
-            return super().quietly(action, *arguments, **keywords)
+            return super().run_unrecorded(action, *arguments, **keywords)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            return super().quietly(action, *arguments, **keywords)
+            return super().run_unrecorded(action, *arguments, **keywords)
 
     def begin(
         self,
@@ -218,11 +218,11 @@ class RecordMaker(RecordingGuard):
         self._links: Any = self._new_links()
         self.number = number
         self._helpers: dict[int, int] = {}
-        self.wake = None
+        self.on_first_op = None
         self.is_active = True
 
     def append(
-        self, role: Role, op: int, arguments: int, looked: Looked, outputs: Any, generators: Sequence[bytes]
+        self, role: Role, op: int, arguments: int, looked: InputEdges, outputs: Any, generators: Sequence[bytes]
     ) -> int:
         """Add a record; returns its number."""
         is_own = (ident := get_ident()) == self.thread
@@ -274,7 +274,7 @@ class RecordMaker(RecordingGuard):
             generators: Digests of the states of generators.
             phase: Instead of the current phase.
         """
-        looked = Looked()
+        looked = InputEdges()
         tensors = [part for tensor in tensors for part in plain_parts(tensor)]
         for part in (part for tensor in given for part in plain_parts(tensor)):
             self.edges.look_at_value(part, looked)
@@ -294,20 +294,20 @@ class RecordMaker(RecordingGuard):
             self.kept_values.add(self.writer, record, tensors, outputs)
         return record
 
-    def look(self, tensors: Sequence[torch.Tensor]) -> Looked:
+    def look(self, tensors: Sequence[torch.Tensor]) -> InputEdges:
         """What some tensors hold, before something that is no op reads or writes them."""
-        looked = Looked()
+        looked = InputEdges()
         self._look_at_each(tensors, looked)
         return looked
 
-    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: Looked) -> None:
+    def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         for tensor in tensors:
             self.edges.look_at(tensor, looked)
 
     def made(
         self,
         name: str,
-        looked: Looked,
+        looked: InputEdges,
         tensors: list[torch.Tensor],
         *,
         text: str,
@@ -373,14 +373,14 @@ class Recorder(RecordMaker):
     def end(self) -> None:
         """Recording ended for good."""
         self.is_active = False
-        self.wake = None
+        self.on_first_op = None
 
     def _before(
         self, traits: OpTraits, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Looked, tuple[torch.Generator, bytes] | None]:
+    ) -> tuple[InputEdges, tuple[torch.Generator, bytes] | None]:
         if self.capture is not None:
             self.capture(self, traits, func, args, kwargs)
-        looked = Looked() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
+        looked = InputEdges() if traits.has_unvalued_inputs else self.edges.look_at_arguments(traits, args, kwargs)
         return looked, self._generator_before(args, kwargs) if traits.draws else None
 
     def _generator_before(self, args: Any, kwargs: Any) -> tuple[torch.Generator, bytes] | None:
@@ -388,7 +388,7 @@ class Recorder(RecordMaker):
         return None if generator is None else (generator, state_digest(generator))
 
     def _after(
-        self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: Looked, generator: Any, result: Any
+        self, traits: OpTraits, op: int, args: Any, kwargs: Any, looked: InputEdges, generator: Any, result: Any
     ) -> None:
         written = written_tensors(traits, args, kwargs, result)
         has_overlapped = self.edges.has_overlapped(looked, written)
@@ -455,7 +455,7 @@ class ThreadEdges(Edges):
         self.main = main
         self._always = paranoid
 
-    def has_overlapped(self, looked: Looked, written: list[torch.Tensor]) -> bool:
+    def has_overlapped(self, looked: InputEdges, written: list[torch.Tensor]) -> bool:
         """Whether another thread wrote what an op that has just run used, by its own records or by bytes.
 
         Of two ops that write one storage at the same time, the one that ends later sees the record of the other.
@@ -465,7 +465,7 @@ class ThreadEdges(Edges):
                 return True
         return super().has_overlapped(looked, written)
 
-    def look_at(self, tensor: torch.Tensor, looked: Looked, access: int = READ) -> Layout | None:
+    def look_at(self, tensor: torch.Tensor, looked: InputEdges, access: int = READ) -> Layout | None:
         """Add the edge from a tensor to the record that wrote its memory; gives how it looks at that memory."""
         if is_strided(tensor):
             state = self.storages.state(tensor)
@@ -539,7 +539,7 @@ class Threads:
             if getattr(target, "__module__", None) in _SERVING:
                 return original(thread)
             recorder = self.main.another()
-            recorder.wake = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
+            recorder.on_first_op = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
             self._by_thread[get_ident()] = recorder
             if recorder.tracks_ops:
                 recorder.enter_thread()
@@ -569,7 +569,7 @@ class Threads:
         def begin(recorder: Recorder) -> None:
             if not self.main.is_ready():
                 return
-            recorder.wake = None
+            recorder.on_first_op = None
             with self._lock:
                 if self._stream is None:
                     self._stream = self._open_stream()

@@ -117,7 +117,7 @@ class Besides:
 
     def _entered(self, recorder: Recorder, module: torch.nn.Module, arguments: Any) -> None:
         if self._put_back is not None:
-            recorder.quietly(self._put_back.module_called)
+            recorder.run_unrecorded(self._put_back.module_called)
         if self._rows is not None:
             self._rows.entered(recorder, module, arguments)
 
@@ -190,7 +190,7 @@ class Session(AdapterSession):
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
         if is_being_made():
-            main.wake = self._begin_in_child
+            main.on_first_op = self._begin_in_child
         else:
             self._begin(main)
         self._show_own_frames = hide_own_frames()
@@ -261,7 +261,7 @@ class Session(AdapterSession):
     def step(self) -> None:
         """`determinism.step()`: a step ends here."""
         if (recorder := self.threads.recorder()) is not None:
-            recorder.quietly(recorder.progress.explicit)
+            recorder.run_unrecorded(recorder.progress.explicit)
             self._end_if_asked()
 
     def _batch_yielded(self, iterator: Any) -> None:
@@ -302,12 +302,12 @@ class Session(AdapterSession):
         main = self.threads.forked()
         main.is_active = False
         main.capture = None
-        main.wake = self._begin_in_child
+        main.on_first_op = self._begin_in_child
 
     def _begin_in_child(self, recorder: Recorder) -> None:
         if is_being_made():
             return
-        recorder.wake = None
+        recorder.on_first_op = None
         try:
             self._begin(recorder)
         except OSError as error:
@@ -322,15 +322,15 @@ class Session(AdapterSession):
     def _finish_trace(self) -> None:
         recorder = self.recorder
         if self._part.stream == "process":
-            recorder.quietly(record_held, recorder, END_OP, generator_states())
+            recorder.run_unrecorded(record_held, recorder, END_OP, generator_states())
         if self.level is Level.OP:
-            recorder.quietly(self._note_extensions)
+            recorder.run_unrecorded(self._note_extensions)
         self.writer.describe(
             **self._ending(),
-            environment={**self._traces.environment, **(recorder.quietly(gpu_facts) or {})},
+            environment={**self._traces.environment, **(recorder.run_unrecorded(gpu_facts) or {})},
             **({} if recorder.progress.step else {"settings": recorded_settings()}),
         )
-        recorder.quietly(self._besides.close)
+        recorder.run_unrecorded(self._besides.close)
         recorder.sites.outermost = None
 
     def _stop_recorder(self) -> None:
