@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +119,59 @@ def test_threads_that_end_while_others_record_leave_whole_records(tmp_path: Path
         assert blind_spots(tmp_path / recorder) == []
     assert counts[0] == counts[1]
     assert counts[0]["exp"] == 20 + 40 + 60
+
+
+FORKS = 20
+
+
+def forking_while_threads_draw() -> None:
+    """Children that draw, each forked while threads draw from the same generator."""
+    stop = threading.Event()
+
+    def draw() -> None:
+        # Of nothing: PyTorch itself then takes no lock that the child could find held.
+        nothing = torch.empty(0)
+        while not stop.is_set():
+            nothing.normal_()
+
+    threads = [threading.Thread(target=draw) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(FORKS):
+            child = os.fork()
+            if child == 0:
+                torch.ones(3).normal_()
+                os._exit(0)
+            assert has_ended(child), "a forked child hangs"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def has_ended(child: int) -> bool:
+    """Whether a child ends within a minute; else it is killed."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def test_a_child_that_is_forked_while_threads_draw_finds_no_lock_held(tmp_path: Path) -> None:
+    record_with("native", forking_while_threads_draw, tmp_path / "trace")
+
+    children = [
+        process for process in open_trace(tmp_path / "trace").processes if process.description["process"][5:].isdigit()
+    ]
+    assert len(children) == FORKS
+    assert {process.description["recorder"] for process in children} == {"native"}
+    # `ones`, and what draws from it.
+    assert [sum(chunk.rows for chunk in process.chunks()) for process in children] == [2] * FORKS
 
 
 def test_the_profiler_sees_what_it_sees_without_recording(tmp_path: Path) -> None:

@@ -315,6 +315,22 @@ def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
     assert [path.suffix for path in built] == [".so"]
 
 
+def test_a_folder_for_a_wheel_keeps_libraries_for_other_versions_and_none_of_other_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(folder: Path, say: Callable[[str], None]) -> Path:
+        (folder / "made.so").touch()
+        return folder / "made.so"
+
+    monkeypatch.setattr(library, "_compile", compiled)
+    kept = tmp_path / f"torch-2.99.0-cpython-399-x86_64-linux-gnu-{library._sources()}.so"
+    for path in (kept, tmp_path / "torch-2.99.0-cpython-399-x86_64-linux-gnu-0123456789ab.so"):
+        path.touch()
+    built = library.build(print, tmp_path)
+
+    assert set(tmp_path.glob("*.so")) == {kept, built}
+
+
 def test_it_is_said_why_it_cannot_be_built(tmp_path: Path) -> None:
     process = start_building(tmp_path, tmp_path)
 

@@ -123,7 +123,10 @@ _NEW_BETWEEN_SWEEPS = 256
 class StorageState:
     """What is known of one storage."""
 
-    __slots__ = ("digest", "is_foreign", "key", "layouts", "lifted", "output", "record", "reference", "view", "writer")
+    __slots__ = (
+        "digest", "is_foreign", "is_of_threads", "key", "layouts", "lifted", "output", "record", "reference", "view",
+        "writer", "writes",
+    )  # fmt: skip
 
     def __init__(self, key: int, layouts: KnownLayouts) -> None:
         self.key = key
@@ -144,6 +147,10 @@ class StorageState:
         self.reference: Any = None
         self.writer: Any = None
         """Which thread wrote it last; kept only for threads other than the main one."""
+        self.writes = 0
+        """How often threads other than the main one wrote it; kept only in their own table."""
+        self.is_of_threads = False
+        """Another thread wrote it, so that it may write it while the main thread reads it; kept only in the main one's table."""
 
 
 class StorageTable:
@@ -155,10 +162,6 @@ class StorageTable:
         self._states: dict[int, StorageState] = {}
         self._sweep_at = _NEW_BETWEEN_SWEEPS
         self._lock = threading.Lock()
-        self.of_threads: set[int] = set()
-        """Keys of storages that another thread wrote, so that it may write them while the main thread reads them."""
-        self.writes: dict[int, int] = {}
-        """How often threads other than the main one wrote a storage, by its key; kept only in their own table."""
 
     def look(self, tensor: torch.Tensor) -> tuple[StorageState, Layout]:
         """The state of a tensor's storage, and how the tensor looks at it; a storage met for the first time is external.
@@ -207,8 +210,7 @@ class StorageTable:
         state = self._states.get(key)
         if state is not None:
             state.record = EXTERNAL
-            state.is_foreign = True
-            self.of_threads.add(key)
+            state.is_foreign = state.is_of_threads = True
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
         """What every living storage holds that a record wrote, before something runs that nobody records.
@@ -248,8 +250,6 @@ class StorageTable:
         gone = [key for key, state in self._states.items() if _expired(state.reference)]
         for key in gone:
             _free_weak_reference(self._states.pop(key).reference)
-            self.of_threads.discard(key)
-            self.writes.pop(key, None)
         self._sweep_at = len(self._states) + max(_NEW_BETWEEN_SWEEPS, len(self._states) // 2)
 
 
@@ -326,8 +326,8 @@ class InputEdges:
         """Flat twos: position among the inputs, and the digest of what that input held."""
         self.watched: list[tuple[torch.Tensor, Layout, Digest]] | None = None
         """What another thread may write while the op runs, with its digest."""
-        self.used: list[tuple[int, int, StorageState | None, int]] | None = None
-        """Of a thread's record: keys of the storages, how often threads had written them, and which record of the main one had."""
+        self.used: list[tuple[StorageState, int, StorageState | None, int]] | None = None
+        """Of a thread's record: the storages, how often threads had written them, and which record of the main one had."""
 
     def extend(self, other: InputEdges) -> None:
         """Add the inputs of another record."""
@@ -443,7 +443,7 @@ class Edges:
         if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == READ:
             digest = _digest(tensor, layout)
             looked.digests += (len(looked.edges) // 4, digest)
-            if self._watches or state.key in self.storages.of_threads:
+            if self._watches or state.is_of_threads:
                 looked.watched = looked.watched or []
                 looked.watched.append((tensor, layout, digest))
             if state.lifted is not None and state.lifted[0] == layout.number and _differ(state.lifted[1], digest):

@@ -100,7 +100,7 @@ def build(say: Callable[[str], None], into: Path | None = None) -> Path:
 
     Args:
         say: Takes the lines that say what takes so long.
-        into: A folder for it; else that in the user's cache.
+        into: A folder for it, from which those of other sources are removed; else that in the user's cache.
 
     Returns:
         Where it lies.
@@ -126,6 +126,10 @@ def build(say: Callable[[str], None], into: Path | None = None) -> Path:
             target = folder / f"{_key()}.so"
             os.chmod(made, 0o600)
             os.replace(made, target)
+            if into is not None:
+                # For other versions of PyTorch and Python they stay; those of other sources nobody would ever load.
+                for other in set(folder.glob("*.so")) - set(folder.glob(f"*-{_sources()}.so")):
+                    other.unlink()
             say(f"Built it in {time.monotonic() - begun:.0f} s: {target}")
             return target
     except OSError as error:
@@ -224,9 +228,13 @@ def _is_trusted(path: Path) -> bool:
 
 @cache
 def _key() -> str:
+    return f"torch-{_pytorch().version}-{sysconfig.get_config_var('SOABI')}-{_sources()}"
+
+
+@cache
+def _sources() -> str:
     parts = [(_HERE / name).read_bytes() for name in _SOURCES]
-    sources = digest_many([digest_bytes(part) for part in parts]).hex()[:12]
-    return f"torch-{_pytorch().version}-{sysconfig.get_config_var('SOABI')}-{sources}"
+    return digest_many([digest_bytes(part) for part in parts]).hex()[:12]
 
 
 def _built_for() -> str:

@@ -107,7 +107,6 @@ class NativeStream(Stream):
         """Whether what digests tensors on a device digests those of the CPU."""
         self.native = library.Stream(self)
         self.storages = NativeStorages(self.layouts, self.native)
-        self._overlapped = None
         writer.share(self)
 
     def attach(self, spool: Spool) -> None:

@@ -460,8 +460,8 @@ class ThreadEdges(Edges):
 
         Of two ops that write one storage at the same time, the one that ends later sees the record of the other.
         """
-        for key, writes, known, record in looked.used or ():
-            if self.storages.writes.get(key, 0) != writes or (known is not None and known.record != record):
+        for state, writes, known, record in looked.used or ():
+            if state.writes != writes or (known is not None and known.record != record):
                 return True
         return super().has_overlapped(looked, written)
 
@@ -474,9 +474,8 @@ class ThreadEdges(Edges):
                 state.record = EXTERNAL
             self._paranoid = self._always or state.writer is not self
             self._watches = state.writer is not self
-            writes = self.storages.writes.get(state.key, 0)
             looked.used = looked.used or []
-            looked.used.append((state.key, writes, known, EXTERNAL if known is None else known.record))
+            looked.used.append((state, state.writes, known, EXTERNAL if known is None else known.record))
         return super().look_at(tensor, looked, access)
 
     def wrote(self, states: list[StorageState | None], record: int) -> None:
@@ -485,7 +484,7 @@ class ThreadEdges(Edges):
         for state in states:
             if state is not None:
                 state.writer = self
-                self.storages.writes[state.key] = self.storages.writes.get(state.key, 0) + 1
+                state.writes += 1
                 self.main.written_elsewhere(state.key)
 
 

@@ -15,7 +15,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <chrono>
 #include <exception>
+#include <thread>
+
+#include <unistd.h>
 
 namespace torch::jit {
 // Declared here because its header takes most of the time that compiling this takes.
@@ -173,8 +177,9 @@ class Ops {
   }
 
  private:
+  // The GIL is what protects the table: a lock of our own could be held by another thread at a fork, for ever.
   Op* add(const c10::OperatorName& qualified) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Gil gil;
     auto& place = ops_[qualified.name + "." + qualified.overload_name];
     if (place == nullptr) {
       place = std::make_unique<Op>();
@@ -194,7 +199,6 @@ class Ops {
     return place.get();
   }
 
-  std::mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<Op>> ops_;
 };
 Ops& ops() {
@@ -487,6 +491,7 @@ void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record) {
     state->output = static_cast<int32_t>(position);
     if (!state->lifted.is_none()) state->lifted = py::none();
     if (main_ != nullptr) {
+      ++state->writes;
       state->writer = edges_;
       main_->storages.written_elsewhere(state->key);
     }
@@ -549,15 +554,34 @@ Digest digest_tensor(const at::Tensor& tensor) {
   return digest_of(tensor.const_data_ptr(), length);
 }
 
+// With the GIL held: who forks holds it too, and a lock that another thread held then would never be given back in the child.
+// While one that draws holds the lock, other threads run Python.
 Digest state_digest(at::Generator& generator) {
   const Plain plain;
   at::Tensor state;
   {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
+    std::unique_lock<std::mutex> lock(generator.mutex(), std::try_to_lock);
+    while (!lock.owns_lock()) {
+      {
+        const py::gil_scoped_release released;
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+      lock.try_lock();
+    }
     state = generator.get_state();
   }
   return digest_tensor(state);
 }
+
+// A storage that an op of another thread than the main one uses, and who had written it when the op began.
+struct Used {
+  std::shared_ptr<StorageState> state;
+  int64_t writes;
+  std::shared_ptr<StorageState> known;  // To the main thread; null if it is not.
+  int64_t record;
+
+  bool is_overlapped() const { return state->writes != writes || (known != nullptr && known->record != record); }
+};
 
 enum class Mode { MUTED, VIEW, NATIVE, PYTHON };
 
@@ -575,6 +599,8 @@ struct Context final : at::ObserverContext {
   c10::SmallVector<InputEdge, 6> edges;
   c10::SmallVector<InputDigest, 4> digests;
   c10::SmallVector<std::pair<size_t, at::Tensor>, 2> read;  // Which of `digests` are still to be made, of what.
+  std::vector<std::pair<size_t, at::Tensor>> watched;  // Which of `digests` another thread may make untrue while the op runs.
+  std::vector<Used> used;
   c10::SmallVector<at::Tensor, 2> targets;
   std::optional<at::Generator> generator;
   Digest state{};
@@ -589,15 +615,21 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   StorageState& state = stream->state(tensor);
   const Layout layout = stream->layout(tensor, state);
   bool always = paranoid_;
+  bool is_watched = state.is_of_threads;
   if (main_ != nullptr) {
     const auto known = main_->storages.known(tensor);
     const bool is_own = state.writer.ptr() == edges_.ptr();
     if (!is_own || (known != nullptr && known->record != EXTERNAL)) state.record = EXTERNAL;
     always |= !is_own;
+    is_watched |= !is_own;
+    if constexpr (requires { context.used; })
+      context.used.push_back({stream->storages.shared(tensor), state.writes, known, known == nullptr ? EXTERNAL : known->record});
   }
   int64_t record = state.record;
   if ((record == EXTERNAL || state.is_foreign || always) && access == READ) {
     const int32_t position = static_cast<int32_t>(context.edges.size());
+    if constexpr (requires { context.watched; })
+      if (is_watched) context.watched.emplace_back(context.digests.size(), tensor);
     if (state.lifted.is_none()) {
       context.read.emplace_back(context.digests.size(), tensor);
       context.digests.push_back({position, Digest{}});
@@ -655,7 +687,8 @@ thread_local ThreadState thread_state;
 
 std::atomic<bool> is_installed{false};
 std::atomic<uint64_t> generation{1};
-at::CallbackHandle callback = 0;
+at::CallbackHandle callback = 0;  // 0: not registered.
+pid_t registered_in = 0;
 PyObject* threads_of_python = nullptr;  // The `Threads` of the session, while one records.
 
 // A failure of ours never reaches the program: it becomes a blind spot. What is no `Exception`, such as an interrupt by
@@ -871,13 +904,11 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
       context.generator = inputs[at].toGenerator();
     }
   }
-  if (op.is(DRAWS)) {
-    if (!context.generator.has_value()) context.generator = at::detail::getDefaultCPUGenerator();
-    context.state = state_digest(*context.generator);
-  }
+  if (op.is(DRAWS) && !context.generator.has_value()) context.generator = at::detail::getDefaultCPUGenerator();
   {
     const Gil gil;
     const Plain plain;
+    if (context.generator.has_value()) context.state = state_digest(*context.generator);
     auto& numbers = context.stream->arguments();
     const Digest key = words.key();
     auto found = numbers.find(key);
@@ -938,6 +969,15 @@ void add_written(c10::SmallVectorImpl<at::Tensor>& written, const at::Tensor& te
   written.push_back(tensor);
 }
 
+// Whether another thread wrote what an op that has just run had read, as far as bytes show it.
+bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>& written) {
+  for (const auto& [at, tensor] : context.watched) {
+    const auto is_here = [&](const at::Tensor& own) { return own.has_storage() && own.storage().is_alias_of(tensor.storage()); };
+    if (std::none_of(written.begin(), written.end(), is_here) && digest_tensor(tensor) != context.digests[at].digest) return true;
+  }
+  return false;
+}
+
 void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   Op& op = *context.op;
   Recorder& recorder = *context.recorder;
@@ -956,10 +996,12 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
     special.push_back(!is_simple(written[at]));
     made.push_back({-1, is_digested && !special[at] ? digest_tensor(written[at]) : Digest{}});
   }
-  const bool has_drawn = context.generator.has_value() && state_digest(*context.generator) != context.state;
+  bool has_overlapped = !context.watched.empty() && are_changed(context, written);
 
   const Gil gil;
   const Plain plain;
+  for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
+  const bool has_drawn = context.generator.has_value() && state_digest(*context.generator) != context.state;
   const py::handle owner(recorder.owner);
   int8_t role = 0;
   py::object value;
@@ -991,6 +1033,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   }
   const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context.edges, context.digests, made,
                                          has_drawn ? &context.state : nullptr);
+  if (has_overlapped) stream.python().attr("note_overlap")(record);
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
   recorder.wrote(states, record);
   if (op.is(LIFT)) {
@@ -1146,13 +1189,16 @@ void install(py::object threads) {
   ++generation;
   threads_of_python = threads.release().ptr();
   is_installed = true;
+  if (callback != 0) return;
+  registered_in = getpid();
   callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 void uninstall() {
   if (!is_installed.exchange(false)) return;
   ++generation;
-  at::removeCallback(callback);
+  // In a forked child the lock of PyTorch's list may be held by a thread that is not there: the observer stays, and does nothing.
+  if (getpid() == registered_in) at::removeCallback(std::exchange(callback, 0));
   Py_CLEAR(threads_of_python);
 }
 
@@ -1183,6 +1229,7 @@ py::object bytes_of(const StorageState& state) {
 PYBIND11_MODULE(_determinism_observer, module) {
   using namespace determinism;
   module.attr("instructions") = choose_digest();
+  ops();  // Made now: a thread that makes it while another one forks would keep it from ever being made in the child.
   module.attr("built_for") = BUILT_FOR;
   module.def("install", &install);
   module.def("uninstall", &uninstall);
@@ -1210,6 +1257,8 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def_readwrite("output", &StorageState::output)
       .def_readwrite("is_foreign", &StorageState::is_foreign)
       .def_readwrite("is_shared", &StorageState::is_shared)
+      .def_readwrite("is_of_threads", &StorageState::is_of_threads)
+      .def_readwrite("writes", &StorageState::writes)
       .def_readwrite("layouts", &StorageState::layouts)
       .def_readwrite("digest", &StorageState::digest)
       .def_readwrite("view", &StorageState::view)

@@ -112,6 +112,9 @@ struct StorageState {
   int32_t output = 0;
   bool is_foreign = false;
   bool is_shared = false;
+  // How often threads other than the main one wrote it, in their own table; whether one did, in that of the main thread.
+  int64_t writes = 0;
+  bool is_of_threads = false;
   // A parameter that lies here and is known to be one.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameter;
   py::object layouts = py::none(), digest = py::bytes(""), view = py::none(), lifted = py::none(), writer = py::none();
@@ -155,7 +158,7 @@ class StorageTable {
     auto found = states_.find(key);
     if (found == states_.end()) return;
     found->second->record = EXTERNAL;
-    found->second->is_foreign = true;
+    found->second->is_foreign = found->second->is_of_threads = true;
   }
 
  private:
