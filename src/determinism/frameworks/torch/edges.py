@@ -273,13 +273,13 @@ class Stream:
         self.storages = StorageTable(self.layouts)
         self._ops: dict[str, int] = {}
         self._modules: dict[str, int] = {}
-        self._overlapped: list[int] | None = []
-        """Records whose inputs another thread wrote meanwhile; None if that is not looked for."""
+        self._overlapped: list[int] = []
+        """Records whose inputs another thread wrote meanwhile."""
 
     def note_overlap(self, record: int) -> None:
         """Another thread wrote what a record used while its op ran."""
         noted = self._overlapped
-        if noted is not None and len(noted) < MOST_OVERLAPS:
+        if len(noted) < MOST_OVERLAPS:
             noted.append(record)
             if not len(noted) & (len(noted) - 1):
                 self.describe_overlaps()
@@ -290,7 +290,7 @@ class Stream:
         Args:
             always: Also if none did, so that those that are not named are known to have run undisturbed.
         """
-        if self._overlapped or (always and self._overlapped is not None):
+        if self._overlapped or always:
             self.writer.describe(overlapped=list(self._overlapped))
 
     def op_number(self, name: str) -> int:
