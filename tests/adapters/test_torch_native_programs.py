@@ -254,6 +254,28 @@ def test_both_recorders_make_the_same_records(program: Callable[[], Any], tmp_pa
     assert assert_same_records(program, tmp_path) == expected
 
 
+def test_an_op_that_is_defined_anew_is_recorded_as_it_is_now(tmp_path: Path) -> None:
+    """As when the cell of a notebook that defines it runs again."""
+
+    def defined(schema: str, function: Callable[..., Any], *arguments: Any) -> None:
+        with torch.library._scoped_library("determinism_test", "DEF") as scoped:
+            scoped.define(f"made{schema}")
+            scoped.impl("made", function, "CPU")
+            torch.ops.determinism_test.made(*arguments)
+
+    def add_to(x: Tensor, number: int) -> None:
+        x.add_(number)
+
+    def program() -> Any:
+        x = torch.ones(3)
+        for number in range(3):
+            defined("(Tensor x) -> Tensor", torch.exp, x)
+            defined("(Tensor(a!) x, int number) -> ()", add_to, x[:1], number)
+        return x + 1
+
+    assert_same_records(program, tmp_path)
+
+
 def assert_same_records(program: Callable[[], Any], folder: Path) -> str:
     """Both recorders make the same records, of the same result, which is returned."""
     results = set()

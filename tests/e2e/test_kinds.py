@@ -178,7 +178,7 @@ def test_op_that_varies_with_two_threads(
         return found
 
     def varies_again(report: dict[str, Any]) -> bool:
-        return all(output["distinct"] > 1 for output in report["first_divergence"]["outputs"])
+        return all((output["distinct"] or 0) > 1 for output in report["first_divergence"]["outputs"])
 
     report, found = check_until_parted(
         tmp_path, "racing_sums", sums, program, options=("--explain",), is_enough=varies_again

@@ -79,9 +79,13 @@ class PutBackGenerators:
         moments = {
             "batch": lambda: wrap(_BaseDataLoaderIter, "__next__", self._before),
             "iterator": lambda: wrap(DataLoader, "__iter__", self._before),
-            "record": lambda: wrap(recorder.writer, "append", self._appending),
+            "record": lambda: self._watch_records(recorder),
         }
         self._undo = [moments[request["moment"]]()]
+
+    def _watch_records(self, recorder: Recorder) -> Undo:
+        recorder.writer.unshare()
+        return wrap(recorder.writer, "append", self._appending)
 
     def _appending(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
         number = original(*args, **kwargs)

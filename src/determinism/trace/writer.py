@@ -494,6 +494,13 @@ class ProcessWriter:
             if spool is not None and self._waiting is None and self.stopped_by is None:
                 direct.attach(spool)
 
+    def unshare(self) -> None:
+        """Let every record go through `append` from now on: something waits for one of them."""
+        with self._lock:
+            if self._direct is not None:
+                self._direct.detach()
+                self._direct = None
+
     def lock(self) -> None:
         """Keep all other threads from appending."""
         self._acquire()

@@ -159,47 +159,68 @@ class Words {
   c10::SmallVector<uint64_t, 64> words_;
 };
 
-// All ops that were met. An op is known by where PyTorch keeps its name, which is one place for each overload.
+// Counts the ops that were taken away: of a library of the program that ended, or defines them anew.
+std::atomic<uint64_t> num_removed{0};
+
+class RemovedOps final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { ++num_removed; }
+};
+
+// All ops that were met. An op is known by where PyTorch keeps its name, which is one place for each overload as long as no op
+// is removed. After that each is looked for anew.
 class Ops {
  public:
   Op* of(const at::RecordFunction& function) {
     const char* name = function.name();
     thread_local std::unordered_map<const void*, Op*> met;
+    thread_local uint64_t removed_then = 0;
+    const uint64_t removed = num_removed;
+    if (removed != removed_then) {
+      met.clear();
+      removed_then = removed;
+    }
     auto found = met.find(name);
     if (found != met.end() && found->second->name == name) return found->second;
     // What is no op has no namespace in its name, or is not known to the dispatcher.
     if (std::strstr(name, "::") == nullptr) return nullptr;
     std::optional<c10::OperatorName> qualified = function.operator_name();
     if (!qualified.has_value()) return nullptr;
-    Op* op = add(*qualified);
+    Op* op = add(*qualified, removed);
     met[name] = op;
     return op;
   }
 
  private:
   // The GIL is what protects the table: a lock of our own could be held by another thread at a fork, for ever.
-  Op* add(const c10::OperatorName& qualified) {
+  Op* add(const c10::OperatorName& qualified, uint64_t removed) {
     const Gil gil;
-    auto& place = ops_[qualified.name + "." + qualified.overload_name];
-    if (place == nullptr) {
-      place = std::make_unique<Op>();
-      place->id = ops_.size() - 1;
-      place->name = qualified.name;
-      place->overload = qualified.overload_name;
-      place->handle = c10::Dispatcher::singleton().findSchema(qualified);
-      if (place->handle.has_value()) {
-        const c10::OperatorHandle& handle = *place->handle;
-        place->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
-        place->has_autograd = handle.hasKernelForDispatchKey(DispatchKey::Autograd) ||
-                              handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
-        place->has_autocast = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
-        place->has_vmap_mode = handle.hasKernelForDispatchKey(DispatchKey::FuncTorchVmapMode);
-      }
+    Op*& place = ops_[qualified.name + "." + qualified.overload_name];
+    if (place != nullptr && place->num_removed == removed) return place;
+    // Whatever runs now, and numbers by it, keep the one that was.
+    all_.push_back(std::make_unique<Op>());
+    place = all_.back().get();
+    place->id = all_.size() - 1;
+    place->num_removed = removed;
+    place->name = qualified.name;
+    place->overload = qualified.overload_name;
+    place->handle = c10::Dispatcher::singleton().findSchema(qualified);
+    if (place->handle.has_value()) {
+      const c10::OperatorHandle& handle = *place->handle;
+      place->num_arguments = handle.schema().arguments().size();
+      place->num_results = handle.schema().returns().size();
+      place->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+      place->has_autograd = handle.hasKernelForDispatchKey(DispatchKey::Autograd) ||
+                            handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
+      place->has_autocast = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
+      place->has_vmap_mode = handle.hasKernelForDispatchKey(DispatchKey::FuncTorchVmapMode);
     }
-    return place.get();
+    return place;
   }
 
-  std::unordered_map<std::string, std::unique_ptr<Op>> ops_;
+  std::unordered_map<std::string, Op*> ops_;
+  std::vector<std::unique_ptr<Op>> all_;
 };
 Ops& ops() {
   static Ops made;
@@ -1107,7 +1128,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     DispatchKeySet keys;
     bool is_special = false;
     // A boxed call shows the whole stack of the interpreter, on which other things may lie below.
-    const auto inputs = last_of(function.inputs(), op->handle->schema().arguments().size());
+    const auto inputs = last_of(function.inputs(), op->num_arguments);
     const Way way = way_of(*op, inputs, keys, is_special);
     if (way == Way::PASS) return nullptr;
     context = std::make_unique<Context>();
@@ -1160,7 +1181,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   try {
     const bool is_recorded = !has_raised && is_installed && recorder.is_active && recorder.stream.get() == context.stream;
     const auto outputs = [&] {
-      return last_of(c10::ArrayRef<c10::IValue>(function.outputs()), context.op->handle->schema().returns().size());
+      return last_of(c10::ArrayRef<c10::IValue>(function.outputs()), context.op->num_results);
     };
     if (is_recorded && context.mode == Mode::NATIVE) {
       end_native(context, outputs());
@@ -1229,6 +1250,9 @@ py::object bytes_of(const StorageState& state) {
 PYBIND11_MODULE(_determinism_observer, module) {
   using namespace determinism;
   module.attr("instructions") = choose_digest();
+  // Never taken off: it is asked of ops as long as the process lives.
+  static auto* const listening = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RemovedOps>()));
+  (void)listening;
   ops();  // Made now: a thread that makes it while another one forks would keep it from ever being made in the child.
   module.attr("built_for") = BUILT_FOR;
   module.def("install", &install);

@@ -77,6 +77,8 @@ struct Op {
   std::string name;
   std::string overload;
   std::optional<c10::OperatorHandle> handle;
+  uint64_t num_removed = 0;  // How many ops had been removed when it was found; later its handle may lead nowhere.
+  size_t num_arguments = 0, num_results = 0;
   bool is_composite = false;
   bool has_autograd = false;
   bool has_autocast = false;
