@@ -69,7 +69,7 @@ def test_each_setting_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("bash", "run.sh"), "which Python 'bash' starts"),
+        (("bash", "run.sh"), "Which Python 'bash' starts"),
         (("no-such-command",), "is not on PATH"),
     ],
 )
