@@ -38,6 +38,10 @@ class Pipeline:
     def shuffle(self, size, **kw):
         return Pipeline(self.source, [*self.stages, functools.partial(shuffled, size=size, **kw)])
 
+    def further(self, size, **kw):
+        self.stages.append(functools.partial(shuffled, size=size, **kw))
+        return self
+
     def map(self, f):
         return Pipeline(self.source, [*self.stages, functools.partial(map, f)])
 
@@ -92,6 +96,12 @@ CASES = {
     ),
     "passed on by keywords": Case(
         "p = (\n    Pipeline('abcdefgh')\n    .shuffle(5)\n    .map(str)\n)\nprint(*p)\n", ".shuffle(5)", "    .shuffle(5, seed=0)"
+    ),
+    "of two stages of one kind": Case(
+        "p = Pipeline('abcdefgh').shuffle(2, seed=3)\np = p.shuffle(5)\nprint(*p)\n", "p = p.shuffle(5)", "p = p.shuffle(5, seed=0)"
+    ),
+    "a stage of what gives itself back": Case(
+        "p = Pipeline('abcdefgh')\np = p.further(5)\nprint(*p)\n", "p = p.further(5)", "p = p.further(5, seed=0)"
     ),
     "a generator": Case("print(drawn(3))\n", "print(drawn(3))", "import random\nprint(drawn(3, rng=random.Random(0)))"),
     "an object within": Case("p = Pool()\nprint(p.sampler.draw())\n", "p = Pool()", "p = Pool(seed=0)"),

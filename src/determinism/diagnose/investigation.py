@@ -466,7 +466,10 @@ def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
 def _are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
     if first.source is None or second.source is None:
         return False
-    return first.source.is_in_library == second.source.is_in_library
+    return (first.source.is_in_library, not first.source.led_by) == (
+        second.source.is_in_library,
+        not second.source.led_by,
+    )
 
 
 def _may_depend_on_timing(divergence: Divergence) -> bool:

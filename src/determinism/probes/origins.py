@@ -11,7 +11,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from determinism.probes.rewrite import ProbedSite, parsed
@@ -40,8 +40,8 @@ class Origins:
         self._sites: dict[tuple[str, int, int], str] = {}
         """By file and end, which the compiler leaves where they are."""
         self._objects: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._codes: dict[int, str] = {}
-        """The call that handed a function of a library on, by the identity of its code."""
+        self._codes: dict[int, list[tuple[str, Sequence[Any]]]] = {}
+        """The calls that handed a function of a library on, by the identity of its code, with plain values to call it with."""
 
     @property
     def sites(self) -> Container[str]:
@@ -69,43 +69,55 @@ class Origins:
         """A call at a site of the program gave something."""
         if site not in self._callees or type(value) in _PLAIN or len(self._objects) >= _MOST_KNOWN:
             return
-        waiting, left = deque([value]), _MOST_OBJECTS
+        left = _MOST_OBJECTS
+        waiting: deque[tuple[Any, Sequence[Any]]] = deque([(value, ())])
         try:
+            if self._is_known(value):
+                # It may be what was called: a pipeline that gives itself back with a further stage.
+                waiting = deque(_with_plain(object.__getattribute__(value, "__dict__").values()))
             while waiting and left:
                 left -= 1
-                waiting.extend(self._parts(site, waiting.popleft()))
+                waiting.extend(self._parts(site, *waiting.popleft()))
         except Exception:
             # Another thread changed a container meanwhile.
             return
 
-    def _parts(self, site: str, value: Any) -> Iterator[Any]:
-        """Remember an object, and give what hangs on it, unless it was known before."""
+    def _parts(self, site: str, value: Any, beside: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
+        """Remember an object, and give what hangs on it with the plain values beside that, unless it was known before."""
         kind = type(value)
         if kind in _PLAIN:
             return
         if kind in _CONTAINERS:
-            yield from list(value)[:_MOST_PARTS]
+            yield from _with_plain(value)
         elif kind is dict:
-            yield from list(value.values())[:_MOST_PARTS]
+            yield from _with_plain(value.values())
         elif kind is functools.partial:
-            yield from (value.func, *value.args, *value.keywords.values())
+            yield from _with_plain((value.func, *value.args, *value.keywords.values()))
         elif kind is types.MethodType:
-            yield from (value.__self__, value.__func__)
+            yield from ((value.__self__, ()), (value.__func__, ()))
         elif kind is types.GeneratorType:
-            self._codes.setdefault(id(value.gi_code), site)
+            self._hand_on(value.gi_code, site, ())
         elif kind is types.FunctionType:
             if self._owner(value) is Owner.LIBRARY:
-                self._codes.setdefault(id(value.__code__), site)
-            yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
+                self._hand_on(value.__code__, site, beside)
+            yield from ((cell.cell_contents, ()) for cell in value.__closure__ or () if _is_filled(cell))
         elif self._owner(kind) is Owner.LIBRARY and self._is_new(site, value):
             try:
-                yield from list(object.__getattribute__(value, "__dict__").values())[:_MOST_PARTS]
+                yield from _with_plain(object.__getattribute__(value, "__dict__").values())
             except AttributeError:
                 return
 
-    def _is_new(self, site: str, value: Any) -> bool:
+    def _hand_on(self, code: types.CodeType, site: str, beside: Sequence[Any]) -> None:
+        calls = self._codes.setdefault(id(code), [])
+        if len(calls) < _MOST_PARTS:
+            calls.append((site, beside))
+
+    def _is_known(self, value: Any) -> bool:
         known = self._objects.get(id(value))
-        if known is not None and known[0]() is value:
+        return known is not None and known[0]() is value
+
+    def _is_new(self, site: str, value: Any) -> bool:
+        if self._is_known(value):
             return False
         try:
             self._objects[id(value)] = weakref.ref(value), site
@@ -162,7 +174,12 @@ class Origins:
             known = self._objects.get(id(first))
             if known is not None and known[0]() is first:
                 return known[1]
-        return self._codes.get(id(code))
+        calls = self._codes.get(id(code), ())
+        if len(calls) < 2:
+            return calls[0][0] if calls else None
+        # Stages of one kind share their code: the one whose arguments are those of the frame is it.
+        values = [value for value in frame.f_locals.values() if type(value) in _PLAIN]
+        return min(calls, key=lambda call: sum(not _is_among(one, values) for one in call[1]))[0]
 
     def _argument(self, site: str, asked: list[types.FrameType]) -> tuple[str | None, bool]:
         """The parameter that takes a seed: of what was called or, where that passes everything on, of what asks; and which it is."""
@@ -197,6 +214,21 @@ def _code_of(callee: Any) -> types.CodeType | None:
         callee = getattr(callee, "__wrapped__", callee)
     code = getattr(callee, "__code__", None)
     return code if isinstance(code, types.CodeType) else None
+
+
+def _with_plain(values: Iterable[Any]) -> list[tuple[Any, Sequence[Any]]]:
+    """Some of several objects, each with the plain values among them and in the tuples and dictionaries among them."""
+    parts = list(values)[:_MOST_PARTS]
+    plain: list[Any] = []
+    for part in parts:
+        kind = type(part)
+        inner = part if kind is tuple else part.values() if kind is dict else (part,)
+        plain.extend(one for one in inner if type(one) in _PLAIN and one is not None)
+    return [(part, plain) for part in parts]
+
+
+def _is_among(value: Any, values: Sequence[Any]) -> bool:
+    return any(type(value) is type(other) and value == other for other in values)
 
 
 def _is_filled(cell: Any) -> bool:
