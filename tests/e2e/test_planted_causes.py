@@ -11,11 +11,12 @@ import pytest
 from tests.e2e.planted_causes import CLASSES
 from tests.e2e.planted_causes.checking import checked, faults
 from tests.e2e.planted_causes.planted import Planted
+from tests.thorough import is_turn
 
 TRIES = 6
 """What varies only with some probability is checked again until it did."""
-ALWAYS = {"libraries/time and process in a stage", "arrivals/a running mean"}
-"""Each takes ten runs and more, so that by default only those are checked that need what no other test does."""
+IN_TURNS = ("libraries/time and process in a stage", "arrivals/a running mean")
+"""Each takes ten runs and more, so that by default only one is checked of those that need what no other test does; the commit chooses."""
 NEEDS_TENSORFLOW = "pipelines"
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")
@@ -28,7 +29,8 @@ def planted(*, of_tensorflow: bool, with_all: bool) -> list[Any]:
     for kind, programs in CLASSES.items():
         for program in programs if (kind == NEEDS_TENSORFLOW) is of_tensorflow else ():
             path = f"{kind}/{program.name}"
-            marks = () if path in ALWAYS and with_all else pytest.mark.thorough(part)
+            is_always = path in IN_TURNS and is_turn(IN_TURNS.index(path), len(IN_TURNS))
+            marks = () if is_always and with_all else pytest.mark.thorough(part)
             parameters.append(pytest.param(program, id=path.replace(" ", "-"), marks=marks))
     return parameters
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import FileChange
+from determinism.launch import reading
 from determinism.launch.reading import Readings
 from determinism.launch.runs import RunTimes
 
@@ -61,6 +62,15 @@ def test_only_what_the_earlier_run_changed_last_is_left(stage: Stage, tmp_path: 
     for name in ("before", "left", "rewritten", "between", "empty", "module.pyc", "out/run-1.log", "missing", "."):
         stage.open(str(tmp_path / name))
     assert stage.found() == ["left"]
+
+
+def test_a_file_of_the_package_itself_is_not_left(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the tool is installed anew while the runs of a check are made."""
+    monkeypatch.setattr(reading, "_OWN_FILES", f"{tmp_path}{os.sep}")
+    stage.open(str(tmp_path / "left"))
+    assert stage.found() == []
 
 
 @pytest.mark.parametrize("kind", [os.fspath, os.fsencode, Path])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from determinism.comparison.result import Cause, Comparison, Experiment, Fix, Status
 from determinism.trace.schema import Frame
 from tests.builders import make_different
@@ -94,6 +98,24 @@ def test_what_shows_a_cause_is_a_detail() -> None:
 def test_a_fix_that_no_run_was_made_with_says_so() -> None:
     text = text_of(explained(cause(), fixes=(Fix("hash-value", "Use another hash"),)))
     assert "fix Use another hash (not verified: no run was made with it)" in text
+
+
+@pytest.mark.parametrize(
+    ("equal", "outcome", "said"),
+    [
+        (False, "The runs still differed.", "not verified: the runs still differed"),
+        (
+            None,
+            "No conclusion: a run did not end within 55 s and was stopped.",
+            "not verified: a run did not end within 55 s and was stopped",
+        ),
+    ],
+)
+def test_a_changed_line_that_did_not_help_is_said_to_be_so(equal: bool | None, outcome: str, said: str) -> None:
+    made = Experiment("line read.py:2", "fixed", 2, equal, outcome)
+    fix = Fix("hash-value", "Use another hash", "key = 0", patch="--- read.py\n+++ read.py")
+    text = text_of(explained(replace(cause(), experiments=(made,)), fixes=(fix,)))
+    assert f"fix Use another hash ({said})" in text
 
 
 def test_variables_are_set_in_the_command_itself() -> None:

@@ -33,6 +33,8 @@ _OWN_KERNEL = "determinism_digest"
 """Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
 """Where the system keeps what looks like files."""
+_OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The package itself: that it was changed or installed anew during a check decides nothing of the program."""
 _EVENTS = frozenset(
     {"open", "sqlite3.connect", "os.rename", "os.link", "os.symlink", "os.remove", "os.truncate", WRITE_EVENT}
 )
@@ -142,7 +144,7 @@ def _site() -> tuple[str, int, str] | None:
 
 
 def _is_left_out(path: str) -> bool:
-    return path.endswith(".pyc") or path.startswith(_NO_FILES) or _OWN_KERNEL in path
+    return path.endswith(".pyc") or path.startswith((*_NO_FILES, _OWN_FILES)) or _OWN_KERNEL in path
 
 
 def _may_write(flags: int) -> bool:

@@ -151,7 +151,7 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
             yield site_entry(site, Section.CAUSE)
         for number, fix in enumerate(belonging[:MOST_FIXES]):
             if not _is_alternative(fix, belonging):
-                yield from _fix_entries(fix, "or" if number else "fix", command)
+                yield from _fix_entries(fix, cause, "or" if number else "fix", command)
     possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
     for number, text in enumerate(possible[:MOST_POSSIBLE]):
         yield Entry(text, "" if number else "possible causes", Section.CAUSE)
@@ -170,10 +170,11 @@ def _alternatives(content: Document) -> Iterator[Entry]:
     """The fixes of causes that have a better one, and what else the better one changes."""
     known = [cause for cause in content["causes"] if cause["status"] != "possible"]
     command = content["runs"][0]["command"] if content["runs"] else []
-    for belonging in _by_cause(content["fixes"] if content["missing"] is None else [], known)[:MOST_CAUSES]:
+    groups = _by_cause(content["fixes"] if content["missing"] is None else [], known)
+    for cause, belonging in list(zip(known, groups, strict=True))[:MOST_CAUSES]:
         for fix in [fix for fix in belonging[:MOST_FIXES] if _is_alternative(fix, belonging)]:
             lines = " ".join(line.strip() for line in code_lines(fix, command))
-            yield Entry(f"{_fix_title(fix)} ({proof(fix)}): {lines}", "or")
+            yield Entry(f"{_fix_title(fix)} ({proof(fix, cause)}): {lines}", "or")
         for effect in dict.fromkeys(fix.get("side_effect") for fix in belonging[:1]):
             if effect:
                 yield Entry(effect, "side effect")
@@ -219,8 +220,8 @@ def _by_cause(fixes: Sequence[Document], causes: Sequence[Document]) -> list[lis
     return groups
 
 
-def _fix_entries(fix: Document, label: str, command: Sequence[str]) -> Iterator[Entry]:
-    yield Entry(f"{_fix_title(fix)} ({proof(fix)})", label, Section.FIX)
+def _fix_entries(fix: Document, cause: Document, label: str, command: Sequence[str]) -> Iterator[Entry]:
+    yield Entry(f"{_fix_title(fix)} ({proof(fix, cause)})", label, Section.FIX)
     lines = code_lines(fix, command)
     for line in lines[:MOST_DIFF_LINES]:
         yield Entry(line, section=Section.FIX, is_code=True)
@@ -245,10 +246,20 @@ def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
     return [*code, line if len(line) <= _LONGEST_COMMAND else " ".join(variables)]
 
 
-def proof(fix: Document) -> str:
-    """Say what a fix was verified by."""
+def proof(fix: Document, cause: Document) -> str:
+    """Say what a fix was verified by, or why it is not.
+
+    Args:
+        fix: As the document has it.
+        cause: The cause that it removes, likewise.
+    """
     if not fix["verified"]:
-        return "not verified: no run was made with it"
+        changed = (made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line "))
+        outcome = next((str(made["outcome"]) for made in changed if made["equal"] is not True), None)
+        if outcome is None:
+            return "not verified: no run was made with it"
+        outcome = outcome.removeprefix("No conclusion: ").rstrip(".")
+        return f"not verified: {outcome[:1].lower()}{outcome[1:]}"
     extent = f" of {counted(fix['steps'], 'step')}" if fix["steps"] else ""
     return f"verified by {counted(fix['runs'], 'equal run')}{extent}" if fix["runs"] else "verified"
 
