@@ -517,6 +517,16 @@ def missing_seed() -> Hypothesis:
     return Hypothesis("seed-missing-torch", Intervention.fix("torch-seed"), (Frame("/p/train.py", 20, "main", "x"),))
 
 
+@pytest.mark.parametrize(("elements", "runs"), [(4, 3), (None, 4), (0, 5)])
+def test_what_the_evidence_runs_showed_counts_for_how_many_equal_runs_are_enough(
+    elements: int | None, runs: int
+) -> None:
+    random = divergence(kind=Kind.RNG)
+    random = replace(random, outputs=(replace(random.outputs[0], elements_different=elements),))
+    comparison = investigated(Pretended([(random, ["torch-seed"])]), likely=[missing_seed()])
+    assert [made.runs for made in comparison.experiments] == [runs]
+
+
 def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:
     program = Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], [used(CLOCK)])
     assert found(investigated(program, likely=[missing_seed()])) == [("seed-missing-torch", "confirmed")]

@@ -97,6 +97,9 @@ class Investigation:
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
+            elif output.elements_different is not None:
+                # Two further runs kept their values.
+                self._rate.add(pairs=1, different=int(output.elements_different > 0))
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
         self._untried: list[Hypothesis] = []
