@@ -101,6 +101,6 @@ def test_what_a_reference_holds_is_put_back() -> None:
 
 def test_an_array_that_is_given_away_is_named() -> None:
     doubled = jax.jit(lambda x: x * 2, donate_argnums=0)
-    with pytest.raises(StateError, match=r"^args\[0\] cannot be put back .* donated"):
+    with pytest.raises(StateError, match=r"^args\[0\] cannot be restored .* donated"):
         determinism.check(lambda x: doubled(x), jnp.ones(3))
     assert determinism.check(lambda x: doubled(jnp.copy(x)), jnp.ones(3)).verdict is Verdict.SAME

@@ -107,7 +107,7 @@ def test_a_graph_that_was_changed_cannot_be_put_back() -> None:
 
     snapshot = Snapshot.take(run, (product,), {})
     run(product)
-    with pytest.raises(StateError, match=r"^args\[0\] cannot be put back .* a graph cannot be copied") as caught:
+    with pytest.raises(StateError, match=r"^args\[0\] cannot be restored .* a graph cannot be copied") as caught:
         snapshot.restore()
     assert caught.value.identifier == "state-unrestored"
 

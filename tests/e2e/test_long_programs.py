@@ -52,5 +52,5 @@ def test_what_shows_only_in_the_second_run_is_not_explained_by_runs_that_are_equ
 
     assert found.causes == ()
     said, *commands = (found.diagnosis.limit or "").split("\n")
-    assert said.startswith("Runs of the first 2 of 60 steps came out equal, so they cannot show the cause.")
+    assert said.startswith("Runs of the first 2 of 60 steps were equal, so they cannot show the cause.")
     assert commands[-1].startswith("determinism check --explain -- ")
