@@ -68,9 +68,8 @@ def epochs(*without: str) -> list[str]:
     return [word for run, arguments in runs.items() for word in (f"--{run}", shlex.join([*program, *arguments]))]
 
 
-@pytest.mark.parametrize(
-    "without", [pytest.param(("python",), marks=pytest.mark.thorough("resume-and-batch")), ("torch", "numpy")]
-)
+@pytest.mark.thorough("resume-and-batch")
+@pytest.mark.parametrize("without", [("python",), ("torch", "numpy")])
 def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
     tmp_path: Path, without: tuple[str, ...]
 ) -> None:

@@ -18,7 +18,7 @@ CLEAN = {
 }
 
 
-@pytest.mark.parametrize("name", only_named(["children", "shared results"], CLEAN))
+@pytest.mark.parametrize("name", only_named(["shared results"], CLEAN))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
 
