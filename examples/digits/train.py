@@ -46,7 +46,8 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(2)
-    torch.use_deterministic_algorithms(options.deterministic)
+    if options.deterministic:
+        torch.use_deterministic_algorithms(True)
 
     batches, test_levels, test_labels = load(options.batch_size)
     model = Reader()

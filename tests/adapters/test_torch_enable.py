@@ -162,6 +162,17 @@ print(json.dumps([waited, *inside, torch.get_deterministic_debug_mode(), torch._
 """
 
 
+def test_a_setting_that_is_changed_after_it_was_made_is_open_until_all_are_restored() -> None:
+    def overridden() -> list[tuple[str, Any, Any]]:
+        return [(one.name, one.before, one.after) for one in settings.open if one.effect is Effect.OVERRIDDEN]
+
+    with determinism.enable() as settings:
+        assert overridden() == []
+        torch.backends.cudnn.benchmark = True
+        assert overridden() == [("torch.backends.cudnn.benchmark", False, True)]
+    assert overridden() == []
+
+
 def test_an_import_that_comes_later_is_waited_for() -> None:
     environment = {**os.environ, "TORCHINDUCTOR_DETERMINISTIC": "1"}
     found = json.loads(subprocess.check_output([sys.executable, "-c", LATE], env=environment, text=True))

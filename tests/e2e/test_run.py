@@ -144,6 +144,16 @@ def test_a_setting_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
     assert "Traceback" not in finished.stderr
 
 
+def test_a_setting_that_the_program_takes_back_is_said_at_its_end(tmp_path: Path) -> None:
+    code = "import torch; torch.use_deterministic_algorithms({}); print('done')"
+    back, kept = (run(tmp_path, "run", "--", sys.executable, "-c", code.format(mode)) for mode in (False, True))
+
+    assert (back.status, back.stdout) == (0, b"done\n")
+    said = "torch.use_deterministic_algorithms: changed by the program. It was 'error', and is 'off' now"
+    assert back.stderr.count(said) == 1
+    assert (kept.status, kept.stdout, kept.stderr) == (0, b"done\n", "")
+
+
 def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "classifier.py")
     finished = run(tmp_path, "check", "--no-explain", "--", *COMMAND, "run", "--seed", "1", "--", *program)

@@ -108,13 +108,15 @@ class Effect(StrEnum):
     UNNEEDED = "not needed here"
     KEPT = "left unchanged"
     FAILED = "could not be applied"
+    OVERRIDDEN = "changed by the program"
+    """It was set, and is not as it should be any more."""
     MISSING = "missing"
     """Only where nothing was to be changed: it is not as it should be."""
 
     @property
     def is_open(self) -> bool:
         """Whether something is left to be done."""
-        return self in (Effect.FRESH, Effect.FAILED, Effect.MISSING)
+        return self in (Effect.FRESH, Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING)
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Setting:
 # Settings as text and as HTML.
 
 _LISTED = (
-    Effect.FAILED, Effect.MISSING, Effect.FRESH, Effect.NOW, Effect.WAITING, Effect.ALREADY, Effect.KEPT,
+    Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING, Effect.FRESH, Effect.NOW, Effect.WAITING, Effect.ALREADY, Effect.KEPT,
 )  # fmt: skip
 """In this order; the others are only counted."""
 _LONGEST_VALUE = 40

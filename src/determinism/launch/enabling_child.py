@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from functools import partial
 
 from determinism.errors import legible
+from determinism.exit_status import ending_as_before
 from determinism.frameworks.registry import ENABLERS, FACTORS
 from determinism.import_hook import after_import
 from determinism.launch.notes import note_not_recorded
@@ -39,6 +41,8 @@ def start_enabling() -> None:
     settings = enable(request.seed, warn_only=request.warn_only, threads=request.threads, precision=request.precision)
     patches = _patched() if request.patch else None
     _say_open(settings, patches)
+    # What the program itself sets afterwards is known only at its end.
+    atexit.register(ending_as_before, partial(_say_overridden, settings))
     for framework in ENABLERS:
         # After the settings of the framework were made: callbacks are called in the order in which they were given.
         after_import(framework, lambda _: _say_open(settings, patches), _say)
@@ -48,6 +52,14 @@ def _patched() -> Patches:
     from determinism.session.enable import patch
 
     return patch()
+
+
+def _say_overridden(settings: Settings) -> None:
+    try:
+        _say_open(settings, None)
+    except Exception:
+        # The program has ended, and its framework may be half taken down.
+        return
 
 
 def _say_open(settings: Settings, patches: Patches | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType, TracebackType
 
@@ -474,11 +474,26 @@ class Settings:
 
     @property
     def open(self) -> list[Setting]:
-        """The settings that are not as they should be: they need a fresh process, or could not be applied."""
+        """The settings that are not as they should be: they need a fresh process, could not be applied, or were changed since."""
         return self._open()
 
     def _open(self) -> list[Setting]:
-        return [setting for setting in self if setting.effect.is_open]
+        return [*(setting for setting in self if setting.effect.is_open), *self._overridden()]
+
+    def _overridden(self) -> list[Setting]:
+        """The settings that were made, and that the program has changed since."""
+        if not (self._is_active and self._maker.request.change):
+            return []
+        found = []
+        looking = SettingMaker(replace(self._maker.request, change=False))
+        for group, made in self._made.items():
+            before = {setting.name: setting for setting in made if setting.effect in (Effect.NOW, Effect.ALREADY)}
+            for now in (change.setting for change in looking.changes(group)):
+                if now.effect is Effect.MISSING and now.name in before:
+                    was = before[now.name].after
+                    detail = f"It was {was!r}, and is {now.after!r} now"
+                    found.append(replace(now, before=was, effect=Effect.OVERRIDDEN, detail=detail))
+        return found
 
     @property
     def remaining(self) -> list[Remaining]:
