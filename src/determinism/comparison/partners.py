@@ -136,8 +136,9 @@ class Partners:
 
     def _keys(self, *, across: bool) -> Iterator[RunPair[Array]]:
         """What pairs must have in common, rung by rung; where streams stay apart, always the stream."""
-        for rung in RUNGS:
-            aspects = rung.equal if across or "stream" in rung.equal else (*rung.equal, "stream")
+        named = (rung.equal if across or "stream" in rung.equal else (*rung.equal, "stream") for rung in RUNGS)
+        # With the stream, some rungs are alike.
+        for aspects in dict.fromkeys(named):
             sides = ([self._places[side], *(self._aspects[name][side] for name in aspects)] for side in (0, 1))
             yield RunPair(*(np.concatenate(parts, axis=1) for parts in sides))
 
