@@ -57,17 +57,23 @@ class Pretended:
     sources: Sequence[Source] = ()
     runs_left: int = 1000
     made: list[Intervention] = field(default_factory=list)
+    early_steps: int | None = None
+    """After which runs end that may be short; they come only as far as the first divergence."""
+    whole: list[Intervention] = field(default_factory=list)
 
-    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        steps = self.early_steps if may_be_short else None
         self.runs_left -= runs
         if self.runs_left < 0:
             raise BudgetSpent
         self.made.append(intervention)
+        if steps is None:
+            self.whole.append(intervention)
         held = {name for name, action in intervention.factors if action is Action.FIXED} | set(intervention.sources)
-        for found, needed in self.divergences:
+        for found, needed in self.divergences[: None if steps is None else 1]:
             if not set(needed) <= held:
-                return Trial(intervention, 2, Verdict.DIFFERENT, found)
-        return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0)
+                return Trial(intervention, 2, Verdict.DIFFERENT, found, steps=steps)
+        return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0, steps=steps)
 
     def probe(self, intervention: Intervention) -> Trial:
         trial = self.compare(intervention, runs=2)
@@ -150,10 +156,10 @@ def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
 
     @dataclass
     class Limited(Pretended):
-        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             if any(one.source == "shifted clock" and one.line in (17, 19) for one in intervention.sources):
                 return Trial(intervention, 2, Verdict.DIFFERENT, divergence())
-            return super().compare(intervention, runs=runs)
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
     looks = [used(begun, records=1), used(limit, records=8), used(logged, records=9)]
     comparison = investigated(Limited([(divergence(), [begun, limit, logged])], looks))
@@ -189,10 +195,10 @@ def test_a_queue_that_processes_fill_stays_possible_though_turns_of_threads_chan
 def test_the_salt_of_strings_is_told_from_addresses() -> None:
     @dataclass
     class Salted(Pretended):
-        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             if ("hash-seed", Action.FIXED) in intervention.factors:
                 return Trial(intervention, runs, Verdict.SAME, None)
-            return super().compare(intervention, runs=runs)
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
     strings = investigated(Salted([(divergence(), [SET])], [used(SET)]))
     assert found(strings) == [("hash-order", "confirmed")]
@@ -233,11 +239,11 @@ class Changeable(Pretended):
 
     changed_line_helps: bool = True
 
-    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         if intervention.changes and self.changed_line_helps:
             self.made.append(intervention)
             return Trial(intervention, runs, Verdict.SAME, None)
-        return super().compare(intervention, runs=runs)
+        return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
 
 @pytest.mark.parametrize("helps", [True, False])
@@ -389,10 +395,10 @@ def test_runs_that_are_equal_at_times_whatever_is_fixed_confirm_only_what_they_p
     class AtTimes(Pretended):
         """A program whose runs happen to be equal under one factor, and when it is looked at."""
 
-        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             if not intervention.factors:
                 return Trial(intervention, runs, Verdict.SAME, None)
-            return super().compare(intervention, runs=runs)
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
     beside = replace(divergence(kind=Kind.DATA), stream="0.threads", thread="judge")
     assert found(investigated(AtTimes([(beside, ["hash-seed"])]))) == [("hash-order", "likely")]
@@ -405,9 +411,9 @@ def test_what_seems_to_help_where_timing_decides_is_tried_twice(does_help: bool)
 
     @dataclass
     class ByChance(Pretended):
-        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             is_again = intervention in self.made
-            trial = super().compare(intervention, runs=runs)
+            trial = super().compare(intervention, runs=runs, may_be_short=may_be_short)
             if is_again and trial.verdict is Verdict.SAME and not does_help:
                 return Trial(intervention, 2, Verdict.DIFFERENT, self.divergences[0][0])
             return trial
@@ -453,10 +459,10 @@ def test_when_the_time_is_up_what_is_known_stays() -> None:
 
 def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> None:
     class Interrupted(Pretended):
-        def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
             if intervention.sources:
                 raise LaunchError("interrupted", "It was interrupted.")
-            return super().compare(intervention, runs=runs)
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
 
     listing = FixedSource("read.py", 3, "listing")
     comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=divergence())
@@ -521,10 +527,61 @@ def missing_seed() -> Hypothesis:
 def test_what_the_evidence_runs_showed_counts_for_how_many_equal_runs_are_enough(
     elements: int | None, runs: int
 ) -> None:
-    random = divergence(kind=Kind.RNG)
+    random = replace(divergence(kind=Kind.RNG), step=3)
     random = replace(random, outputs=(replace(random.outputs[0], elements_different=elements),))
     comparison = investigated(Pretended([(random, ["torch-seed"])]), likely=[missing_seed()])
     assert [made.runs for made in comparison.experiments] == [runs]
+
+
+def test_a_generator_that_nobody_seeded_is_never_equal_by_chance_so_that_two_equal_runs_are_enough() -> None:
+    comparison = investigated(
+        Pretended([(divergence(kind=Kind.RNG), ["torch-seed"])], early_steps=2), likely=[missing_seed()]
+    )
+    assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, 2, None)]
+
+
+def test_what_an_experiment_shows_soon_takes_no_whole_runs_but_a_fix_is_verified_by_whole_ones(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing)])], [used(CLOCK), listing], early_steps=3)
+    comparison = investigated(program)
+    assert [(one.factor, one.equal) for one in comparison.experiments if one.equal] == [
+        ("listing at read.py:2", True),
+        ("line read.py:2", True),
+    ]
+    assert comparison.experiments[-2].outcome.endswith("bit-identical in their first 3 steps.")
+    assert comparison.experiments[-1].outcome.endswith("bit-identical.")
+    assert not any(made.sources for made in program.whole)
+    assert [(fix.verified, fix.steps) for fix in comparison.fixes] == [(True, None)]
+
+
+def test_where_a_changed_line_does_not_help_whole_runs_with_the_source_fixed_are_made(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing)])], [listing], changed_line_helps=False, early_steps=3)
+    comparison = investigated(program)
+    assert found(comparison) == [("listing-order", "confirmed")]
+    assert any(made.sources for made in program.whole)
+    assert [fix.verified for fix in comparison.fixes] == [False]
+
+
+def test_a_later_difference_that_short_runs_do_not_reach_is_explained_too() -> None:
+    both = [(divergence(10), [LISTING]), (divergence(50, line=30), ["torch-seed"])]
+    comparison = investigated(Pretended(both, [used(LISTING)], early_steps=3))
+    assert found(comparison) == [("listing-order", "confirmed"), ("seed-missing-torch", "confirmed")]
+    assert all(fix.steps is None for fix in comparison.fixes)
+
+
+def test_without_time_for_whole_runs_a_cause_stays_and_its_fix_says_how_far_the_runs_went() -> None:
+    program = Pretended([(divergence(), ["torch-seed"])], early_steps=3, runs_left=8)
+    comparison = investigated(program)
+    assert found(comparison) == [("seed-missing-torch", "confirmed")]
+    assert [(fix.verified, fix.steps) for fix in comparison.fixes] == [(True, 3)]
+
+
+def test_where_threads_race_all_runs_are_whole() -> None:
+    racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
+    program = Pretended([(racing, ["thread-schedule"])], early_steps=3)
+    investigated(program)
+    assert program.made and program.whole == program.made
 
 
 def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:

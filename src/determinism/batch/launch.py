@@ -141,7 +141,9 @@ class BatchCheck:
         return open_trace(trace)
 
     def _add_run(self, command: list[str], trace: Path, ended: RunResult | ProgramExit) -> None:
-        self.runs.append(RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+        self.runs.append(
+            RunSummary(command, ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited)
+        )
 
     def _explained(self, comparison: Comparison, sizes: Sequence[int]) -> Comparison:
         """Try settings until one makes all rows equal, in batches of all sizes."""

@@ -235,6 +235,7 @@ def summary_of(trace: Trace) -> RunSummary:
         stopped_by=manifest.get("stopped_by") or _stopped_by(trace),
         seconds=float(manifest.get("seconds") or 0.0),
         trace=str(trace.folder),
+        waited=float(manifest.get("waited") or 0.0),
     )
 
 

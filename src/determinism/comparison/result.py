@@ -506,6 +506,13 @@ class RunSummary:
     """Signal name, `steps`, `fail-fast`, `interrupt`, `max-disk` …; None for a run that ended by itself."""
     seconds: float
     trace: str | None
+    waited: float = 0.0
+    """How many of the seconds it waited for a processor that other programs had."""
+
+    @property
+    def idle_seconds(self) -> float:
+        """About how long it takes on an idle machine: limits and budgets count these."""
+        return max(0.0, self.seconds - self.waited)
 
     def __post_init__(self) -> None:
         """Hide secrets of the command line, also those that an older version stored."""

@@ -16,7 +16,7 @@ from determinism.diagnose.sources import Source, SourceSite, Unprobed
 from determinism.factors.catalog import FACTORS, Action
 from determinism.run_spec import CodeChange, FixedSource
 from determinism.trace.schema import Frame
-from determinism.types import Verdict
+from determinism.types import Kind, Verdict
 
 # The causes that can be named, with what removes them.
 
@@ -210,6 +210,17 @@ SEEDED_LIBRARIES = {
 }
 """Libraries with a global generator, and what it is called if that was not seeded."""
 
+
+def is_never_seeded(hypothesis: Hypothesis, divergence: Divergence) -> bool:
+    """Whether a framework's generator was drawn from that nobody has seeded: two runs never agree then.
+
+    Args:
+        hypothesis: What most likely made the runs differ.
+        divergence: Where they differ first.
+    """
+    return divergence.kind is Kind.RNG and divergence.step == 0 and hypothesis.cause in SEEDED_LIBRARIES.values()
+
+
 _DOUBT = 0.1
 """How likely a difference that was not cured may pass for a cure."""
 _DOUBT_OF_RACES = 0.02
@@ -239,6 +250,8 @@ class Trial:
     the line of the program that led there."""
     unprobed: Sequence[Unprobed] = ()
     """Modules of the user in which nothing could be noted; of probing runs."""
+    steps: int | None = None
+    """After which the runs ended, soon after the first difference; None where they ran to the end that plain runs have."""
 
     @property
     def is_equal(self) -> bool:
@@ -263,7 +276,8 @@ class Trial:
         if self.failure is not None:
             outcome = f"No conclusion: {self.failure}"
         elif self.is_equal:
-            outcome = f"All {self.runs} runs were bit-identical."
+            extent = "" if self.steps is None else f" in their first {self.steps:,} steps"
+            outcome = f"All {self.runs} runs were bit-identical{extent}."
         elif self.removes(divergence):
             assert self.divergence is not None
             outcome = f"The divergence at {_divergence_place(divergence)} was gone; the runs diverged later, at {_divergence_place(self.divergence)}."
@@ -276,12 +290,13 @@ class Trial:
 class ExperimentRunner(Protocol):
     """Makes the runs of experiments."""
 
-    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         """Run the program until two runs differ, at most so many times.
 
         Args:
             intervention: What is changed about each run.
             runs: How many; fewer if two of them differ.
+            may_be_short: Whether runs will do that end soon after the first difference; `Trial.steps` says whether they did.
 
         Raises:
             BudgetSpent: There is no time left for it.

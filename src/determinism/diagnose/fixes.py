@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
@@ -571,7 +571,9 @@ def fixes_for(
     with_changes = changed if changed is not None and changed.is_equal else None
     without = with_changes or (last if last is not None and last.is_equal else None)
     proofs = [with_changes if one.intervention.sources else without for one in found]
-    return [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
+    fixes = [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
+    steps = None if without is None else without.steps
+    return [replace(fix, steps=steps) if fix.verified else fix for fix in fixes]
 
 
 def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
@@ -583,7 +585,8 @@ def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:
         step_seconds: How long a step takes with nothing removed; None if that was not measured.
     """
     proof = _proof(trial if trial.is_equal else None, step_seconds)
-    return Fix(cause, "Or, without changing the program, start it with", None, causes()[cause].env, *proof)
+    title = "Or, without changing the program, start it with"
+    return Fix(cause, title, None, causes()[cause].env, *proof, steps=trial.steps)
 
 
 def _proof(trial: Trial | None, step_seconds: float | None) -> tuple[bool, int, float | None]:

@@ -20,6 +20,7 @@ from determinism.diagnose.experiments import (
     Trial,
     causes,
     is_alike,
+    is_never_seeded,
     is_same_line,
 )
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
@@ -113,6 +114,7 @@ class Investigation:
         self._probed: Trial | None = None
         self._changed: Trial | None = None
         """Runs with the changed lines."""
+        self._experiments_with_changes: list[Experiment] = []
         self._is_steady = True
         """Whether runs with nothing changed always part at the same record."""
         self._causes: list[Cause] = []
@@ -172,28 +174,35 @@ class Investigation:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
-        trial = self._trial(needed)
         self._take(needed, [self._told_apart(hypothesis, needed, divergence) for hypothesis in needed], divergence)
+        trial = self._trials[self._held]
         return None if trial.is_equal else trial.divergence
 
     def _take(self, removed: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Keep causes whose removal together made a divergence go."""
         trial = self._trial(removed)
-        self._found += [
-            _Found(
-                name,
-                self._experiments_with(hypothesis, removed),
-                self._status(hypothesis, trial, divergence, len(removed)),
-            )
-            for name, hypothesis in zip(named, removed, strict=True)
-        ]
         self._held = trial.intervention
         self._untried = []
+        try:
+            trial = self._to_the_end(trial, [*(one.hypothesis for one in self._found), *named])
+        finally:
+            self._found += [
+                _Found(
+                    name,
+                    self._experiments_with(hypothesis, removed),
+                    self._status(hypothesis, trial, divergence, len(removed)),
+                )
+                for name, hypothesis in zip(named, removed, strict=True)
+            ]
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
         """The trial without a seed that is likely missing, if the divergence goes with it: no other experiment costs so little."""
         for hypothesis in self.likely:
-            if hypothesis.cause in SEEDED_LIBRARIES.values() and self._removes([hypothesis], divergence):
+            if hypothesis.cause not in SEEDED_LIBRARIES.values():
+                continue
+            # It rarely fails, so runs that end soon would be made in vain.
+            self._trial([hypothesis], may_be_short=False)
+            if self._removes([hypothesis], divergence):
                 self._take([hypothesis], [hypothesis], divergence)
                 return self._trials[self._held]
         return None
@@ -320,30 +329,60 @@ class Investigation:
 
         Two runs of a program whose threads race may part later by chance, whatever is fixed.
         """
-        before = self.runner.compare(self._held, runs=2)
+        before = self.runner.compare(self._held, runs=2, may_be_short=self._may_end_early)
         if before.divergence is None or not is_alike(before.divergence, divergence):
             self._is_steady = False
             return False
-        return self.runner.compare(trial.intervention, runs=2).removes(divergence)
+        return self.runner.compare(trial.intervention, runs=2, may_be_short=self._may_end_early).removes(divergence)
 
-    def _trial(self, together: Sequence[Hypothesis]) -> Trial:
+    def _trial(self, together: Sequence[Hypothesis], *, may_be_short: bool = True) -> Trial:
         """Run the program with some causes removed, unless that was done before."""
         intervention = self._held
         for hypothesis in together:
             intervention = intervention.also(hypothesis.intervention)
         if intervention not in self._trials:
-            tried = len(self._trials)
-            runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
-            if runs < self._rate.runs_wanted(is_race=self._is_race, tried=tried):
-                self._too_few.add(intervention)
-            trial = self.runner.compare(intervention, runs=runs)
-            self._trials[intervention] = trial
-            if self.comparison.first_divergence is not None:
-                experiment = trial.experiment(self.comparison.first_divergence, intervention.without(self._held))
-                self._experiments.append(experiment)
-            if trial.failure is None and not trial.is_equal:
-                self._rate.add(pairs=1, different=1)
+            self._made(intervention, intervention.without(self._held), may_be_short=may_be_short)
         return self._trials[intervention]
+
+    def _made(self, intervention: Intervention, added: Intervention, *, may_be_short: bool) -> Trial:
+        """Make the runs of a trial."""
+        tried = len(self._trials)
+        runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
+        if runs < self._rate.runs_wanted(is_race=self._is_race, tried=tried):
+            self._too_few.add(intervention)
+        if self._is_certain(intervention):
+            runs = 2
+        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short and self._may_end_early)
+        self._trials[intervention] = trial
+        if self.comparison.first_divergence is not None:
+            self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
+        if trial.failure is None and not trial.is_equal:
+            self._rate.add(pairs=1, different=1)
+        return trial
+
+    @property
+    def _may_end_early(self) -> bool:
+        """Whether runs that end soon after the first divergence show as much as whole ones.
+
+        The shorter they are, the more often runs of a race come out alike by chance; and a later divergence is beyond their end.
+        """
+        return not self._is_race and not self._found
+
+    def _is_certain(self, intervention: Intervention) -> bool:
+        """Whether two runs without it never agree: a generator that nobody seeded starts from random bytes of the operating system."""
+        first = self.comparison.first_divergence
+        return first is not None and any(
+            one.intervention == intervention and is_never_seeded(one, first) for one in self.likely
+        )
+
+    def _to_the_end(self, trial: Trial, found: Sequence[Hypothesis]) -> Trial:
+        """The trial; if its runs were equal and ended early, one of whole runs, unless such with the changed lines show as much."""
+        if trial.steps is None or not trial.is_equal:
+            return trial
+        fixed = with_fixes(found, self.plain)
+        if self.can_try_fixes and fixed.changes and self._with_lines_changed(fixed).is_equal:
+            return trial
+        return self._made(trial.intervention, trial.intervention.without(self.plain), may_be_short=False)
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.
@@ -376,7 +415,10 @@ class Investigation:
         try:
             held = self._trial(removed).intervention
             return deciding_looks(
-                hypothesis, sources, held, lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS)
+                hypothesis,
+                sources,
+                held,
+                lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS, may_be_short=self._may_end_early),
             )
         except BudgetSpent:
             return hypothesis
@@ -397,12 +439,19 @@ class Investigation:
         first = self.comparison.first_divergence
         if not (self.can_try_fixes and fixed.changes and last is not None and last.is_equal) or first is None:
             return
-        self._changed = self.runner.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
-        made = self._changed.experiment(first, fixed.without(self.plain))
-        self._experiments.append(made)
+        if self._changed is None or self._changed.intervention != fixed:
+            self._with_lines_changed(fixed)
         for one in self._found:
             if code_change(one.hypothesis) is not None:
-                one.experiments.append(made)
+                one.experiments.append(self._experiments_with_changes[-1])
+
+    def _with_lines_changed(self, fixed: Intervention) -> Trial:
+        self._changed = self.runner.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
+        if self.comparison.first_divergence is not None:
+            made = self._changed.experiment(self.comparison.first_divergence, fixed.without(self.plain))
+            self._experiments.append(made)
+            self._experiments_with_changes.append(made)
+        return self._changed
 
     def _experiments_with(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis]) -> list[Experiment]:
         """The experiments that a cause rests on: all causes removed, and all but this one."""

@@ -35,6 +35,7 @@ from determinism.diagnose.experiments import (
     Hypothesis,
     Intervention,
     Trial,
+    is_never_seeded,
 )
 from determinism.diagnose.investigation import Investigation, likely_causes_left
 from determinism.diagnose.likely import likely_hypotheses
@@ -58,6 +59,7 @@ from determinism.launch.runs import (
     broken_off,
     default_budget,
     duration,
+    early_runs,
     longer_search,
     may_run_further,
     open_stored_run,
@@ -110,21 +112,31 @@ class EvidenceRuns:
         self.interrupt_status = 0
         """Exit status if the user ended a run; then no more are made."""
 
-    def gather(self, comparison: Comparison, traces: Sequence[Trace], *, with_values: bool = True) -> Comparison:
+    def gather(
+        self,
+        comparison: Comparison,
+        traces: Sequence[Trace],
+        likely: Sequence[Hypothesis] = (),
+        *,
+        with_values: bool = True,
+    ) -> Comparison:
         """Look at the first divergence again; returns the comparison with what was seen.
 
         Args:
             comparison: Of the runs.
             traces: Of the same runs.
+            likely: What most likely made them differ.
             with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
         """
-        self._plain_seconds = max(run.seconds for run in comparison.runs)
+        self._plain_seconds = max(run.idle_seconds for run in comparison.runs)
         self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
         first = comparison.first_divergence
         if first is not None and needs_confirmation(first):
             comparison = self._confirmed(comparison, first, traces)
         first = comparison.first_divergence
-        if first is not None and with_values and needs_values(first) and not self.interrupt_status:
+        # How far apart the numbers of generators are that nobody seeded says nothing.
+        is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
+        if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
             comparison = self._with_values(comparison, first, traces)
         return comparison
 
@@ -257,6 +269,7 @@ class LaunchedExperiments(ExperimentRunner):
         run_seconds: float,
         exit_statuses: frozenset[int | None],
         is_shortened: bool = False,
+        early: ShortRuns | None = None,
     ) -> None:
         """Take what is run, and for how long.
 
@@ -268,15 +281,18 @@ class LaunchedExperiments(ExperimentRunner):
             budget: Seconds that all runs together may take.
             run_seconds: How long a plain run takes.
             exit_statuses: With which plain runs ended. A run that ends otherwise says nothing of what it was to show.
-            is_shortened: Whether the runs end at an earlier step than the plain ones.
+            is_shortened: Whether all runs end at an earlier step than the plain ones.
+            early: Runs that end soon after the first difference, for trials that do not take whole ones; None if there are none.
         """
         self._is_shortened = is_shortened
+        self._early = early
         self._exit_statuses = exit_statuses
         self._request = request
         self._output = output
         self._standard_input = standard_input
         self._announce = announce
-        self._until = time.monotonic() + budget
+        self._left = budget
+        """Seconds of an idle machine: what a run waits for a processor that other programs have is not counted."""
         self._run_seconds = run_seconds
         self._number = 0
         self._experiments = 0
@@ -291,8 +307,12 @@ class LaunchedExperiments(ExperimentRunner):
     ) -> None:
         self._stack.close()
 
-    def compare(self, intervention: Intervention, *, runs: int) -> Trial:
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
         """See `ExperimentRunner.compare`."""
+        if may_be_short and self._early is not None:
+            trial = self._trial(intervention, runs, probes=False, early=self._early)
+            if trial.failure is None:
+                return trial
         return self._trial(intervention, runs, probes=False)
 
     def probe(self, intervention: Intervention) -> Trial:
@@ -301,13 +321,19 @@ class LaunchedExperiments(ExperimentRunner):
         Raises:
             ShortRunsEqual: The runs end early, and did not show the difference.
         """
+        if self._early is not None:
+            trial = self._trial(intervention, 2, probes=True, early=self._early)
+            if trial.failure is None and not trial.is_equal:
+                return trial
+            # They are too short to show it.
+            self._early = None
         trial = self._trial(intervention, 2, probes=True)
         if self._is_shortened and trial.is_equal:
             # Runs that are equal already show nothing of what would make them equal.
             raise ShortRunsEqual
         return trial
 
-    def _trial(self, intervention: Intervention, runs: int, *, probes: bool) -> Trial:
+    def _trial(self, intervention: Intervention, runs: int, *, probes: bool, early: ShortRuns | None = None) -> Trial:
         why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
@@ -317,7 +343,7 @@ class LaunchedExperiments(ExperimentRunner):
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None
-        began = time.monotonic()
+        began, own_began = time.monotonic(), time.process_time()
         try:
             for number in range(1, runs + 1):
                 names.append(f"experiment-{self._number}-run-{number}")
@@ -325,10 +351,11 @@ class LaunchedExperiments(ExperimentRunner):
                     title,
                     self._output.log(names[-1]),
                     part=f"run {number} of {'' if probes else 'up to '}{runs}",
-                    seconds=self._until - time.monotonic(),
+                    seconds=self._left,
                     is_limit=True,
                 )
-                traces.append(self._run(intervention, names[-1], title, number, on_progress, probes=probes))
+                notes = self._notes(names[-1]) if probes else None
+                traces.append(self._run(intervention, names[-1], title, number, on_progress, notes, early))
                 if len(traces) > 1:
                     comparison = compare_runs([traces[0], traces[-1]], allow_failure=True)
                     if comparison.verdict is not Verdict.SAME:
@@ -338,6 +365,7 @@ class LaunchedExperiments(ExperimentRunner):
                 _result(intervention, traces, comparison),
                 entropy=asked_for_entropy(traces[0].folder),
                 seconds=round(time.monotonic() - began, 1),
+                steps=None if early is None else early.steps,
             )
             return self._with_sources(trial, names) if probes else trial
         except DeterminismError as error:
@@ -345,6 +373,7 @@ class LaunchedExperiments(ExperimentRunner):
                 raise
             return Trial(intervention, len(traces), Verdict.INCONCLUSIVE, None, failure=error.message)
         finally:
+            self._left -= time.process_time() - own_began
             for name in names:
                 self._output.discard(name)
 
@@ -355,37 +384,39 @@ class LaunchedExperiments(ExperimentRunner):
         title: str,
         number: int,
         on_progress: ProgressCallback | None,
-        *,
-        probes: bool,
+        notes: Path | None,
+        early: ShortRuns | None,
     ) -> Trace:
-        """Make one run.
+        """Make one run, which ends early if that is asked for.
 
         Raises:
             BudgetSpent: It would take more time than there is.
             LaunchError: It cannot be made, or the user ended it.
             TraceError: What it recorded cannot be written or read.
         """
-        if time.monotonic() + self._run_seconds * _SLACK > self._until:
+        seconds = self._run_seconds if early is None else early.seconds
+        if seconds * _SLACK > self._left:
             raise BudgetSpent
         log = self._output.log(name)
         copy = self._copy_for(intervention)
-        notes = self._notes(name) if probes else None
         temporary = self._temporary_for(intervention)
         series = RunSeries(self._request, self._output, self._standard_input, copy, first_number=1)
-        most_seconds = _LEAST_PATIENCE + _PATIENCE * self._run_seconds
-        last = time.monotonic() + most_seconds
+        most_seconds = _LEAST_PATIENCE + _PATIENCE * seconds
+        spec = self._request.spec if early is None else replace(self._request.spec, steps=early.steps)
         result = series.make(
             name,
             title,
             on_progress,
             log=log,
-            why_stop=lambda: TIME_LIMIT if time.monotonic() > last else None,
-            spec=with_intervention(self._request.spec, intervention, number, notes=notes),
+            most_seconds=most_seconds,
+            spec=with_intervention(spec, intervention, number, notes=notes),
             environment=None if temporary is None else {**os.environ, "TMPDIR": str(temporary)},
         )
+        self._left -= result.seconds - result.waited
         if result.stopped_by == TIME_LIMIT:
             raise LaunchError("run-too-long", f"a run did not end within {most_seconds:.0f} s and was stopped.")
-        if result.exit_status not in self._exit_statuses:
+        # A program that is ended after so many steps ends with success.
+        if result.exit_status not in self._exit_statuses and not (early is not None and result.exit_status == 0):
             raise LaunchError("run-failed", f"the program ended with {exit_phrase(result.exit_status)}.")
         return open_trace(self._output.trace(name))
 
@@ -520,7 +551,7 @@ def _search(
     likely: Sequence[Hypothesis],
     short: ShortRuns | None = None,
 ) -> tuple[Comparison, int]:
-    run_seconds = max(run.seconds for run in comparison.runs)
+    run_seconds = max(run.idle_seconds for run in comparison.runs)
     exit_statuses = {run.exit_status for run in comparison.runs}
     which = "further runs"
     if short is not None:
@@ -542,6 +573,7 @@ def _search(
             run_seconds=run_seconds,
             exit_statuses=frozenset(exit_statuses),
             is_shortened=short is not None,
+            early=None if short is not None else early_runs(comparison, least_step_seconds(traces), traces),
         ) as runner:
             plain = Intervention()
             if comparison.varied:
@@ -689,7 +721,9 @@ class Check:
 
     def _add_run(self, trace: Path, ended: RunResult | ProgramExit) -> None:
         self.runs.append(
-            RunSummary(list(self.request.command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace))
+            RunSummary(
+                list(self.request.command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited
+            )
         )
 
     def _compare(self, traces: Sequence[Trace]) -> Comparison:
@@ -762,7 +796,7 @@ class Check:
             and not comparison.varied
         ):
             runs = EvidenceRuns(self._series, self._output, self.announce, self.warn)
-            comparison = runs.gather(comparison, traces, with_values=self.request.budget != 0)
+            comparison = runs.gather(comparison, traces, self._likely, with_values=self.request.budget != 0)
             self.interrupt_status = runs.interrupt_status
         return comparison
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from determinism.comparison.recorded import TIME_LIMIT
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
 from determinism.factors.catalog import before_start, factor_environment
@@ -90,6 +92,9 @@ class HiddenProcesses:
         self._family: set[int] = set()
         self._unsettled: dict[int, float] = {}
         """Since when each process is known that may still turn out to be hidden."""
+        self.waited = 0.0
+        """Seconds in which the program was ready to run and other programs had the processor; 0 where the system does not count them."""
+        self._waits: dict[int, float] = {}
 
     def look(self, program: int) -> None:
         """Look at what runs now, given the process id of the program."""
@@ -103,6 +108,14 @@ class HiddenProcesses:
         for process, since in list(self._unsettled.items()):
             if process not in running or self._is_settled(process, now - since):
                 del self._unsettled[process]
+        self._add_waits()
+
+    def _add_waits(self) -> None:
+        """Add how long the process that waited longest since the last look waited: the others may have waited for it."""
+        waits = {process: _seconds_in_queue(process) for process in self._family}
+        grown = [wait - self._waits.get(process, 0.0) for process, wait in waits.items()]
+        self.waited += max(0.0, max(grown, default=0.0))
+        self._waits = waits
 
     def _is_settled(self, process: int, age: float) -> bool:
         command = [os.fsdecode(word) for word in _read(process, "cmdline").split(b"\0")[:-1]]
@@ -164,6 +177,12 @@ def _parent(process: int) -> int:
     # The name in parentheses may hold spaces and parentheses itself.
     words = _read(process, "stat").rpartition(b")")[2].split()
     return int(words[1]) if len(words) > 1 else -1
+
+
+def _seconds_in_queue(process: int) -> float:
+    """How long the main thread of a process waited for a processor since it started (Linux: Documentation/scheduler/sched-stats.rst)."""
+    words = _read(process, "schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
 # Ends the program when the user wants it to end: politely first, then by force.
@@ -336,6 +355,8 @@ class ProgramExit:
     seconds: float
     hidden: Sequence[tuple[str, str]] = ()
     """Command of each process that recording could not reach, and why."""
+    waited: float = 0.0
+    """How many of the seconds it waited for a processor that other programs had."""
 
 
 class Interrupted(LaunchError):
@@ -370,6 +391,7 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     stdin: StandardInput | None = None,
     why_stop: Callable[[], str | None] = never,
+    most_seconds: float = math.inf,
 ) -> ProgramExit:
     """Run a command with nothing changed but what its specification asks its Python processes to do.
 
@@ -381,6 +403,7 @@ def run_program(
         environment: The environment it would have without recording; None for the current one.
         stdin: What it reads; None for this process's own standard input.
         why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
+        most_seconds: After which it is stopped, not counting those in which it waits for a processor.
 
     Raises:
         LaunchError: It cannot be started.
@@ -411,13 +434,17 @@ def run_program(
             if on_progress is not None:
                 on_progress(*progress.read())
 
-        reason = _watch(process, received, each_moment, why_stop)
+        def why_stop_now() -> str | None:
+            is_over = time.monotonic() - started - hidden.waited > most_seconds
+            return TIME_LIMIT if is_over else why_stop()
+
+        reason = _watch(process, received, each_moment, why_stop_now)
         seconds = time.monotonic() - started
     stopped_by = signal_name(-process.returncode) if process.returncode < 0 else None
     unseen = tuple(hidden.found.values())
     if received:
-        raise Interrupted(ProgramExit(process.returncode, signal_name(received[0]), seconds, unseen))
-    return ProgramExit(process.returncode, reason or stopped_by, seconds, unseen)
+        raise Interrupted(ProgramExit(process.returncode, signal_name(received[0]), seconds, unseen, hidden.waited))
+    return ProgramExit(process.returncode, reason or stopped_by, seconds, unseen, hidden.waited)
 
 
 def _start(

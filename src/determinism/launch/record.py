@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -39,6 +40,8 @@ class RunResult:
     seconds: float
     folder: Path
     """The trace."""
+    waited: float = 0.0
+    """How many of the seconds it waited for a processor that other programs had."""
 
 
 class Unfinished(TraceError):
@@ -67,6 +70,7 @@ def record_program(
     on_progress: ProgressCallback | None = None,
     stdin: StandardInput | None = None,
     why_stop: Callable[[], str | None] = never,
+    most_seconds: float = math.inf,
     environment: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Run a command under recording.
@@ -78,6 +82,7 @@ def record_program(
         on_progress: Gets records and step about ten times a second.
         stdin: What the program reads; None for this process's own standard input.
         why_stop: Asked about ten times a second; the program is stopped when it gives a reason, such as `fail-fast`.
+        most_seconds: After which it is stopped, not counting those in which it waits for a processor.
         environment: The environment it would have without recording; None for the current one.
 
     Raises:
@@ -93,6 +98,7 @@ def record_program(
     run = partial(
         run_program, command, replace(spec, trace_folder=folder),
         log=log, on_progress=on_progress, environment=environment, stdin=stdin, why_stop=why_stop,
+        most_seconds=most_seconds,
     )  # fmt: skip
     return _run_to_its_end(folder, facts, run)
 
@@ -157,6 +163,7 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
         "exit_status": program_exit.exit_status,
         "stopped_by": stopped_by,
         "seconds": program_exit.seconds,
+        "waited": round(program_exit.waited, 3),
         "complete": True,
         "environment": {key: description.get("environment") for key, description in processes.items()},
         "blind_spots": unrecorded_processes(folder, program_exit.hidden),
@@ -165,7 +172,7 @@ def _finish(folder: Path, facts: dict[str, Any], program_exit: ProgramExit) -> R
         write_manifest(folder, {**facts, **ending})
     except OSError as error:
         raise Unfinished(folder, error, program_exit) from None
-    return RunResult(program_exit.exit_status, stopped_by, program_exit.seconds, folder)
+    return RunResult(program_exit.exit_status, stopped_by, program_exit.seconds, folder, program_exit.waited)
 
 
 def _descriptions(folder: Path) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import math
 import os
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from typing import Any, Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
-from determinism.comparison.recorded import FAIL_FAST, TIME_LIMIT
+from determinism.comparison.recorded import FAIL_FAST
 from determinism.comparison.result import Comparison, Diagnosis, FileChange, Leftover, RunSummary
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, TraceError, UsageError
@@ -359,7 +360,7 @@ def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
         explain: What the user asked for with `--explain` and `--no-explain`; None if nothing.
         runs: Those that were made.
     """
-    return explain if explain is not None else max(run.seconds for run in runs) < LONGEST_UNASKED
+    return explain if explain is not None else max(run.idle_seconds for run in runs) < LONGEST_UNASKED
 
 
 # How long further runs take, and what is said where none are made.
@@ -369,6 +370,7 @@ _LEAST_BUDGET = 60.0
 _MOST_BUDGET = 900.0
 _WORTHWHILE = 0.8
 """Runs are shortened only if they then take at most this part of the time."""
+_HALF = 0.5
 
 
 def default_budget(run_seconds: float) -> float:
@@ -415,14 +417,40 @@ def short_runs(comparison: Comparison, step_seconds: float | None) -> ShortRuns 
         comparison: Of plain runs that differ.
         step_seconds: How long a step takes; None if that was not measured.
     """
-    seconds = max(run.seconds for run in comparison.runs)
+    if max(run.idle_seconds for run in comparison.runs) < LONGEST_UNASKED:
+        return None
+    return _runs_up_to_the_difference(comparison, step_seconds, _WORTHWHILE)
+
+
+def early_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace]) -> ShortRuns | None:
+    """Give how far runs must go to show a difference, if they take less than half of the time of whole ones, else None.
+
+    Args:
+        comparison: Of plain runs that differ.
+        step_seconds: How long a step takes; None if that was not measured.
+        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
+    """
+    if step_seconds is None or any(_removes_files(trace.folder) for trace in traces):
+        return None
+    return _runs_up_to_the_difference(comparison, step_seconds, _HALF)
+
+
+def _removes_files(trace: Path) -> bool:
+    """Whether a run removed files where a later one may look for them: temporary ones have a new name each time."""
+    temporary, own = Path(tempfile.gettempdir()), Path.cwd()
+    removed = [Path(str(note["removed"])) for note in _lines(trace) if "removed" in note]
+    return any(path.is_relative_to(own) or not path.is_relative_to(temporary) for path in removed)
+
+
+def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | None, most: float) -> ShortRuns | None:
+    seconds = max(run.idle_seconds for run in comparison.runs)
     first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
-    if seconds < LONGEST_UNASKED or first is None or visible is None:
+    if first is None or visible is None:
         return None
     # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
     steps = max(first.step, visible.step) + 2
     needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
-    if steps >= whole or needed > seconds * _WORTHWHILE:
+    if steps >= whole or needed > seconds * most:
         return None
     return ShortRuns(steps, max(needed, 0.0), whole)
 
@@ -434,7 +462,7 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
         comparison: Runs that differ.
         request: How they were made.
     """
-    seconds = max(run.seconds for run in comparison.runs)
+    seconds = max(run.idle_seconds for run in comparison.runs)
     asked = "--no-explain" if request.explain is False else "--budget 0"
     reason = (
         "--fail-fast ends runs as soon as they differ" if request.fail_fast
@@ -451,7 +479,7 @@ def search_commands(comparison: Comparison, request: CheckRequest) -> str:
         comparison: Runs that differ.
         request: How they were made.
     """
-    seconds = max(run.seconds for run in comparison.runs)
+    seconds = max(run.idle_seconds for run in comparison.runs)
     first, whole = comparison.first_divergence, comparison.recorded.steps
     lines = [_search_command(request, default_budget(seconds))]
     if first is not None and first.step + 2 < whole and seconds >= LONGEST_UNASKED:
@@ -661,6 +689,7 @@ class RunSeries:
         *,
         log: Path | None,
         why_stop: Callable[[], str | None] = never,
+        most_seconds: float = math.inf,
         spec: RunSpec | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> RunResult:
@@ -672,6 +701,7 @@ class RunSeries:
             on_progress: Gets records and step about ten times a second.
             log: File for its output; None passes it through.
             why_stop: Asked about ten times a second; the run is stopped when it gives a reason, such as `fail-fast`.
+            most_seconds: After which it is stopped, not counting those in which it waits for a processor.
             spec: What it is asked for in an experiment; None for what all runs are.
             environment: The one it has; None for the current one.
 
@@ -692,6 +722,7 @@ class RunSeries:
                 on_progress=on_progress,
                 stdin=self._standard_input,
                 why_stop=why_stop,
+                most_seconds=most_seconds,
                 environment=environment,
             )
         self.leftovers += self._times.leftovers(trace, fresh_copy=self._copy is not None)
@@ -715,7 +746,7 @@ class RunSeries:
             on_progress: Gets records and step about ten times a second.
             log: File for its output.
             capture: Which record.
-            seconds: After which it is stopped. The process that looked at the record ends at once, and others may wait
+            seconds: After which it is stopped, not counting those in which it waits for a processor. The process that looked at the record ends at once, and others may wait
                 for it for ever.
 
         Raises:
@@ -723,14 +754,13 @@ class RunSeries:
             TraceError: The trace cannot be written.
         """
         copied = self._prepare(name, title)
-        until = time.monotonic() + seconds
         record_program(
             self._request.command,
             RunSpec(self._output.trace(name), capture=capture, copied=copied),
             log=log,
             on_progress=on_progress,
             stdin=self._standard_input,
-            why_stop=lambda: TIME_LIMIT if time.monotonic() > until else None,
+            most_seconds=seconds,
         )
 
     def _prepare(self, name: str, title: str) -> tuple[str, str] | None:

@@ -196,7 +196,9 @@ class ResumeRuns:
 
     def _add(self, command: Sequence[str], trace: Path, ended: RunResult | ProgramExit, trial: str) -> None:
         if not trial:
-            self.made.append(RunSummary(list(command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace)))
+            self.made.append(
+                RunSummary(list(command), ended.exit_status, ended.stopped_by, ended.seconds, str(trace), ended.waited)
+            )
 
     def discard_trials(self) -> None:
         """Remove the traces of what was tried; their logs stay."""

@@ -195,6 +195,7 @@ _MANIFEST_RULES: dict[str, _Rule] = {
     "exit_status": _is_count,
     "stopped_by": _is_text,
     "seconds": _is_duration,
+    "waited": _is_duration,
     "steps": _is_count,
     "processes": _is_text_list,
     "blind_spots": _is_spots,
