@@ -399,3 +399,33 @@ def test_termination_reaches_what_a_shell_started(tmp_path: Path) -> None:
     until = time.monotonic() + 20
     while found := subprocess.run(["pgrep", "-f", str(inner)], capture_output=True, text=True).stdout:
         assert time.monotonic() < until, found
+
+
+_COMPUTING = """
+    import os, time
+    os.sched_setaffinity(0, {0})
+    while time.process_time() < 0.5:
+        pass
+"""
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="the system does not count waits: no /proc/*/schedstat"
+)
+def test_the_time_that_a_program_waits_for_a_busy_processor_is_not_its_own(spec: RunSpec, tmp_path: Path) -> None:
+    others = [subprocess.Popen(python(_COMPUTING.replace("0.5", "60"))) for _ in range(3)]
+    try:
+        found = run_program(python(_COMPUTING), spec, log=tmp_path / "log", most_seconds=30)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert found.stopped_by is None
+    assert 0 < found.waited < found.seconds
+    assert found.seconds > found.seconds - found.waited > 0.3
+
+
+def test_a_program_that_takes_too_long_by_itself_is_stopped(spec: RunSpec, tmp_path: Path) -> None:
+    found = run_program(["sleep", "60"], spec, log=tmp_path / "log", most_seconds=0.3)
+    assert found.stopped_by == "time-limit"
+    assert found.seconds - found.waited < 30

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Fix, Status, Visible
-from determinism.launch.runs import CheckRequest, ShortRuns, short_runs, why_not_searched
+from determinism.launch.runs import CheckRequest, ShortRuns, early_runs, short_runs, why_not_searched
 from tests.builders import make_different, make_divergence, make_recorded, make_run
 from tests.rendered import lines_of
 
@@ -89,6 +95,37 @@ def test_what_a_program_does_before_its_steps_counts() -> None:
 )
 def test_else_runs_are_whole(comparison: Comparison) -> None:
     assert short_runs(comparison, None) is None
+
+
+def test_a_busy_machine_does_not_make_a_run_long() -> None:
+    slow = replace(make_run(1, seconds=96.0), waited=80.0)
+    comparison = replace(found(), runs=[slow, slow])
+    assert short_runs(comparison, None) is None
+    assert "up to 8 minutes" in why_not_searched(comparison, CheckRequest(COMMAND, explain=False))
+
+
+# So may be the trials of a search in any program most of whose time goes by in later steps.
+
+
+def run_that_noted(folder: Path, **note: str) -> Any:
+    (folder / "leftovers-1.jsonl").write_text(json.dumps({**note, "existed": True, "at": 1}) + "\n")
+    return SimpleNamespace(folder=folder)
+
+
+def test_trials_end_early_where_that_saves_half_of_their_time(tmp_path: Path) -> None:
+    trace = run_that_noted(tmp_path, wrote=str(Path.cwd() / "losses.csv"))
+    assert early_runs(found(seconds=7.0), 0.01, [trace]) == ShortRuns(5, 7.0 - 0.01 * 395, 400)
+    assert early_runs(found(seconds=9.0), 0.01, [trace]) is None
+    assert early_runs(found(seconds=7.0), None, [trace]) is None, "too few steps to tell how long one takes"
+
+
+@pytest.mark.parametrize(
+    ("removed", "may_end_early"),
+    [("checkpoint.tmp", False), ("/var/lock/train.lock", False), (f"{tempfile.gettempdir()}/t7x2", True)],
+)
+def test_a_program_that_removes_its_files_runs_to_its_end(tmp_path: Path, removed: str, may_end_early: bool) -> None:
+    trace = run_that_noted(tmp_path, removed=os.path.abspath(removed))
+    assert (early_runs(found(seconds=7.0), 0.01, [trace]) is not None) is may_end_early
 
 
 def test_what_short_runs_show_is_not_said_of_whole_ones() -> None:

@@ -507,7 +507,7 @@ class RunSummary:
     seconds: float
     trace: str | None
     waited: float = 0.0
-    """How many of the seconds it waited for a processor that other programs had."""
+    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
 
     @property
     def idle_seconds(self) -> float:

@@ -56,6 +56,8 @@ class AdapterSession:
         self._earlier_threads: list[str] = []
         self._outermost: FrameType | None = None
         self._undo: list[Callable[[], None]] = []
+        self.on_early_end: Callable[[], None] = lambda: None
+        """Called when the program is ended after the steps that were asked for, or once a record was looked at."""
         """What takes off everything that was wrapped; empty once the recording has ended."""
 
     @property
@@ -215,6 +217,7 @@ class AdapterSession:
         if threading.current_thread() is threading.main_thread():
             # In another thread, what is on this thread's stacks is not to be undone here; what was recorded is on the disk.
             self.close()
+        self.on_early_end()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -292,7 +292,7 @@ class LaunchedExperiments(ExperimentRunner):
         self._standard_input = standard_input
         self._announce = announce
         self._left = budget
-        """Seconds of an idle machine: what a run waits for a processor that other programs have is not counted."""
+        """Seconds of an idle machine: what a run waits for a processor is not counted."""
         self._run_seconds = run_seconds
         self._number = 0
         self._experiments = 0

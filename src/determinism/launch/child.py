@@ -128,6 +128,7 @@ def _start_recorder(framework: str, recorder: str) -> None:
     if probes is not None and not is_second:
         # Notes then tell between which records a source was used.
         probes.recorded_by(lambda: (os.environ.get(PROCESS_VARIABLE), session.num_records))
+        session.on_early_end = probes.finish
     atexit.register(_quietly(session.close))
 
 

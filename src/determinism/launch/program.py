@@ -93,7 +93,7 @@ class HiddenProcesses:
         self._unsettled: dict[int, float] = {}
         """Since when each process is known that may still turn out to be hidden."""
         self.waited = 0.0
-        """Seconds in which the program was ready to run and other programs had the processor; 0 where the system does not count them."""
+        """Seconds in which the program was ready to run and had no processor; 0 where the system does not count them."""
         self._waits: dict[int, float] = {}
 
     def look(self, program: int) -> None:
@@ -356,7 +356,7 @@ class ProgramExit:
     hidden: Sequence[tuple[str, str]] = ()
     """Command of each process that recording could not reach, and why."""
     waited: float = 0.0
-    """How many of the seconds it waited for a processor that other programs had."""
+    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
 
 
 class Interrupted(LaunchError):

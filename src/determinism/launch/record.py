@@ -41,7 +41,7 @@ class RunResult:
     folder: Path
     """The trace."""
     waited: float = 0.0
-    """How many of the seconds it waited for a processor that other programs had."""
+    """How many of the seconds it was ready to run and had no processor, as on a busy machine."""
 
 
 class Unfinished(TraceError):

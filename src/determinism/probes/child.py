@@ -42,6 +42,7 @@ def _given_back() -> Any:
 
 
 _notes: list[Notes] = []
+_endings: list[Callable[[], None]] = []
 
 
 def start() -> None:
@@ -76,7 +77,8 @@ def start() -> None:
     if probing.notes is not None:
         _notes.append(probing.notes)
         probing.notes.claim()
-        atexit.register(ending_as_before, partial(_finish, probing.notes, loading))
+        _endings.append(partial(ending_as_before, partial(_finish, probing.notes, loading)))
+        atexit.register(_endings[-1])
 
 
 def recorded_by(recorded: Callable[[], tuple[str | None, int]]) -> None:
@@ -87,6 +89,12 @@ def recorded_by(recorded: Callable[[], tuple[str | None, int]]) -> None:
     """
     for notes in _notes:
         notes.recorded = recorded
+
+
+def finish() -> None:
+    """Complete the notes of a process that ends without Python's own ending."""
+    for end in _endings:
+        end()
 
 
 def _finish(notes: Notes, loading: Loading) -> None:
