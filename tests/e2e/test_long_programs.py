@@ -21,7 +21,7 @@ weight = frame.full(8, {number})
 for step in range(60):
     weight = frame.multiply(weight, frame.full(8, 0.5))
     frame.step(weight=weight)
-    time.sleep(0.05)
+    time.sleep(0.02)
 """
 
 
@@ -54,3 +54,31 @@ def test_what_shows_only_in_the_second_run_is_not_explained_by_runs_that_are_equ
     said, *commands = (found.diagnosis.limit or "").split("\n")
     assert said.startswith("Runs of the first 2 of 60 steps were equal, so they cannot show the cause.")
     assert commands[-1].startswith("determinism check --explain -- ")
+
+
+def test_trials_end_early_and_whole_runs_verify_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = checked("hash('salted') % 1000 / 7", [])
+
+    assert [cause.identifier for cause in found.causes] == ["hash-value"]
+    outcomes = [experiment.outcome for experiment in found.experiments if experiment.equal]
+    assert outcomes[0].endswith("bit-identical in their first 2 steps.") and outcomes[-1].endswith("bit-identical.")
+    changed, _ = found.fixes
+    assert changed.verified and changed.steps is None
+
+
+@pytest.mark.thorough("causes-order")
+def test_a_second_difference_beyond_the_end_of_early_runs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        PROGRAM.format(tiny=str(TINY), number="random.random()").replace(
+            "    frame.step",
+            "    weight = weight if step < 50 else frame.full(8, hash('salted') % 1000 / 7)\n    frame.step",
+        )
+    )
+    found = Check(CheckRequest([sys.executable, "train.py"], budget=120.0)).run()
+
+    assert {cause.identifier for cause in found.causes} == {"seed-missing-python", "hash-value"}
+    assert all(fix.verified and fix.steps is None for fix in found.fixes if fix.patch is not None)

@@ -30,6 +30,7 @@ class Session:
         self._options = options
         self._step = 0
         self._is_own = True
+        self._step_ends = []
         self.writer = ProcessWriter(
             folders.claim(None),
             description={
@@ -78,6 +79,7 @@ class Session:
         states = list(rng.state_digests().values())
         self._append(Role.STATE, Phase.OTHER, STEP_OP, list(parameters.values()), [], states, names)
         self._step += 1
+        self._step_ends.append(time.perf_counter())
         self.writer.boundary()
         if self._options.steps is not None and self._step >= self._options.steps:
             self.writer.describe(finished="steps")
@@ -106,6 +108,9 @@ class Session:
         if tinyframe.on_op is None or not self._is_own:
             return
         tinyframe.on_op = tinyframe.on_step = None
+        if len(self._step_ends) > 1:
+            whole = self._step_ends[-1] - self._step_ends[0]
+            self.writer.describe(step_seconds=whole / (len(self._step_ends) - 1))
         states = list(rng.state_digests().values())
         self._append(Role.STATE, Phase.OTHER, END_OP, [], [], states, "[]")
         self.writer.describe(records=self.writer.num_records, steps=self._step)
