@@ -67,7 +67,7 @@ def test_trials_end_early_and_whole_runs_verify_the_fix(tmp_path: Path, monkeypa
     assert changed.verified and changed.steps is None
 
 
-@pytest.mark.thorough("causes-order")
+@pytest.mark.thorough("launching")
 def test_a_second_difference_beyond_the_end_of_early_runs_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
