@@ -33,7 +33,14 @@ from tests.golden.corpus import ARCHIVE, FOLDER, folder_of, reports_of
 _REPOSITORY = Path(__file__).parents[2]
 _TRIES = 20
 _STATUS = {"same": 0, "different": 1, "inconclusive": 2}
-_SAME = {"created": 1767225600.0, "started": 1767225600.0, "pid": 1000, "seconds": 1.0, "waited": 0.0, "step_seconds": None}
+_SAME = {
+    "created": 1767225600.0,
+    "started": 1767225600.0,
+    "pid": 1000,
+    "seconds": 1.0,
+    "waited": 0.0,
+    "step_seconds": None,
+}
 """Facts of a run that are another in each, and what is kept in their place."""
 _PLATFORM = "Linux-6.12.0-x86_64-with-glibc2.36"
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
