@@ -60,20 +60,23 @@ def limits() -> list[tuple[str, str]]:
     blocks = constant(digests + "__init__.py", "MOST_BLOCKS")
     step = constant("probes/sources/clock.py", "_STEP_NS") // 10**6
     decoded, ratio = constant("trace/schema.py", "MOST_BATCH_BYTES"), constant("trace/stream.py", "_MOST_RATIO")
-    least, most = constant("launch/runs.py", "_LEAST_BUDGET"), constant("launch/runs.py", "_MOST_BUDGET")
+    least, most = (
+        constant("launch/further_runs.py", "_LEAST_BUDGET"),
+        constant("launch/further_runs.py", "_MOST_BUDGET"),
+    )
     spool = constant("trace/spool.py", "_MOST_BYTES")
     assert (
         spool == constant("trace/stream.py", "_MOST_PENDING_BYTES") == constant("trace/kept_values.py", "_MOST_BYTES")
     )
     return [
         ("batch-invariance.md", f"take more than {size(constant('batch/torch.py', '_MOST_BYTES'))}"),
-        ("causes.md", f"({constant('launch/runs.py', '_BUDGET_RUNS')} runs by"),
+        ("causes.md", f"({constant('launch/further_runs.py', '_BUDGET_RUNS')} runs by"),
         ("causes.md", f"at least {'one minute' if least == 60 else least} and at most {most / 60:g}"),
-        ("command-line.md", f"[default: {constant('launch/runs.py', '_BUDGET_RUNS')} runs, {least / 60:g} to {most / 60:g}"),
+        ("command-line.md", f"[default: {constant('launch/further_runs.py', '_BUDGET_RUNS')} runs, {least / 60:g} to {most / 60:g}"),
         (
             "command-line.md",
-            f"{SMALL_NUMBERS[constant('launch/check.py', '_SECONDS') / 60]} minute more than "
-            f"{SMALL_NUMBERS[constant('launch/check.py', '_TIMES_AS_LONG')]} times what",
+            f"{SMALL_NUMBERS[constant('launch/further_runs.py', '_SECONDS') / 60]} minute more than "
+            f"{SMALL_NUMBERS[constant('launch/further_runs.py', '_TIMES_AS_LONG')]} times what",
         ),
         ("causes.md", f"goes on by {step} milliseconds"),
         ("sources.md", f"goes on by {step} milliseconds"),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.probes.changes import Unchangeable, changed_tree
-from determinism.probes.loading import Loading
+from determinism.probes.loading import Loading, Unchangeable, changed_tree
 from determinism.run_spec import ChangedLines, CodeChange
 
 TEXT = b'''"""Reads."""

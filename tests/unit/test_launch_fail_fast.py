@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from determinism.comparison.recorded import FAIL_FAST
-from determinism.launch import runs
-from determinism.launch.runs import FailFast
+from determinism.launch import check
+from determinism.launch.check import FailFast
 from determinism.trace.opening import open_trace
+from determinism.trace.schema import FAIL_FAST
 from tests.traces import TraceBuilder
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(runs, "_SHARE", 0)
+    monkeypatch.setattr(check, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(check, "_SHARE", 0)
 
 
 def step(run: TraceBuilder, weight: str = "weight", *, extra: bool = False) -> None:

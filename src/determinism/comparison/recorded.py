@@ -12,7 +12,7 @@ from determinism.environment import EnvironmentDifference, weight_of
 from determinism.errors import UsageError
 from determinism.trace.opening import part_names
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import END_OP, Table
+from determinism.trace.schema import END_OP, INTERRUPT, STOPPED_BY_US, Table
 from determinism.types import Stream
 
 
@@ -86,15 +86,6 @@ def _check_digests(traces: Sequence[Trace]) -> None:
                         "equal tensors would seem different. Record both with the same version, and with Triton in both or in "
                         "neither.",
                     )
-
-
-INTERRUPT = "interrupt"
-"""What a manifest says has stopped a run that the user ended."""
-FAIL_FAST = "fail-fast"
-"""What a manifest says has stopped a run that had shown a difference."""
-TIME_LIMIT = "time-limit"
-"""What a manifest says has stopped a run, such as one of an experiment, that took longer than it was given."""
-STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)
 
 
 def num_records(process: ProcessTrace) -> int:

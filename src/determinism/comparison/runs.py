@@ -17,7 +17,6 @@ from determinism.comparison.origins import DigestSearch
 from determinism.comparison.partners import pair_siblings
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.recorded import (
-    STOPPED_BY_US,
     cut_reasons,
     cut_troubles,
     environment_differences,
@@ -43,7 +42,7 @@ from determinism.exit_status import exit_phrase
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import END_OP, STEP_OP, Meaning, Table
+from determinism.trace.schema import END_OP, STEP_OP, STOPPED_BY_US, Meaning, Table
 from determinism.types import Kind, Level, Verdict
 
 # What exit statuses and cut recordings add to what the tensors say.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,21 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from determinism.comparison.recorded import FAIL_FAST, TIME_LIMIT
-from determinism.comparison.result import Comparison, Divergence, Evidence, RunSummary
+from determinism.comparison.ordered import compare_processes, up_to_common_step
+from determinism.comparison.partners import alone
+from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
-from determinism.diagnose.confirm import (
-    MOST_BYTES,
-    REPEATS,
-    capture_request,
-    confirmed,
-    needs_confirmation,
-    needs_values,
-    read_capture,
-    with_further_values,
-)
 from determinism.diagnose.experiments import (
     SEEDED_LIBRARIES,
     BudgetSpent,
@@ -35,16 +27,25 @@ from determinism.diagnose.experiments import (
     Hypothesis,
     Intervention,
     Trial,
-    is_never_seeded,
 )
 from determinism.diagnose.investigation import Investigation, likely_causes_left
 from determinism.diagnose.likely import likely_hypotheses
-from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
-from determinism.errors import DeterminismError, LaunchError, UsageError
+from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.factors.catalog import Action, obstacle
 from determinism.launch.enabling_child import ENTROPY_PREFIX
+from determinism.launch.further_runs import (
+    EvidenceRuns,
+    ShortRuns,
+    default_budget,
+    duration,
+    early_runs,
+    longer_search,
+    search_commands,
+    short_runs,
+    why_not_searched,
+)
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput, is_unread
 from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
@@ -52,191 +53,84 @@ from determinism.launch.record import RunResult, Unfinished
 from determinism.launch.runs import (
     LONGEST_UNASKED,
     CheckRequest,
-    FailFast,
     FreshCopy,
     RunSeries,
-    ShortRuns,
     broken_off,
-    default_budget,
-    duration,
-    early_runs,
-    longer_search,
     may_run_further,
     open_stored_run,
-    search_commands,
-    short_runs,
-    why_not_searched,
     with_intervention,
     without_traces,
 )
 from determinism.launch.unrecorded import require_recorded
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
-from determinism.trace.opening import open_trace
-from determinism.trace.reader import Trace
-from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE, PROCESSES_FOLDER, Frame
+from determinism.trace.opening import open_trace, snapshot_live_trace
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import FAIL_FAST, PROCESSES_FOLDER, TIME_LIMIT, Frame
 from determinism.types import Verdict
 
-# Makes the further runs that look closely at the record where two runs diverge, and keeps what they saw.
+# Follows a run while it goes on, and tells when it has shown a difference from the first one.
 
-EVIDENCE_FOLDER = "evidence"
-REPRODUCER_FOLDER = "reproducer"
-_SECONDS, _TIMES_AS_LONG = 60.0, 3
-"""A further run is stopped after so many seconds and so many times what the longest run took."""
+_LEAST_SECONDS = 0.5
+_SHARE = 10
+"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
 
 
-class EvidenceRuns:
-    """The further runs of one check."""
+class FailFast:
+    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
 
-    def __init__(
-        self,
-        series: RunSeries,
-        output: OutputFolder,
-        announce: Announce,
-        warn: Callable[[str], None],
-    ) -> None:
-        """Nothing is run yet.
+    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
+    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
+    are started beside each other: which is which is known only at the end.
+    """
+
+    def __init__(self, first: Trace, folder: Path) -> None:
+        """Nothing is looked at yet.
 
         Args:
-            series: Makes the runs.
-            output: Where traces, logs and what is kept go.
-            announce: Called with what comes next and the log of its output; gives what is told the progress.
-            warn: Called with what could not be done.
+            first: The first run.
+            folder: The trace of the run that is about to begin.
         """
-        self._series = series
-        self._output = output
-        self._announce = announce
-        self._warn = warn
-        self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
-        self._seconds = self._plain_seconds = 0.0
-        self.interrupt_status = 0
-        """Exit status if the user ended a run; then no more are made."""
+        self._first = {process.key: process for process in alone(first)}
+        self._folder = folder
+        self._pictures = folder.with_name(f"{folder.name}.pictures")
+        self._ended = threading.Event()
+        self._differs = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="fail fast", daemon=True)
 
-    def gather(
-        self,
-        comparison: Comparison,
-        traces: Sequence[Trace],
-        likely: Sequence[Hypothesis] = (),
-        *,
-        with_values: bool = True,
-    ) -> Comparison:
-        """Look at the first divergence again; returns the comparison with what was seen.
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-        Args:
-            comparison: Of the runs.
-            traces: Of the same runs.
-            likely: What most likely made them differ.
-            with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
-        """
-        self._plain_seconds = max(run.idle_seconds for run in comparison.runs)
-        self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
-        first = comparison.first_divergence
-        if first is not None and needs_confirmation(first):
-            comparison = self._confirmed(comparison, first, traces)
-        first = comparison.first_divergence
-        # How far apart the numbers of generators are that nobody seeded says nothing.
-        is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
-        if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
-            comparison = self._with_values(comparison, first, traces)
-        return comparison
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        shutil.rmtree(self._pictures, ignore_errors=True)
 
-    def _confirmed(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
-        name = "confirming-run"
+    def why_stop(self) -> str | None:
+        """Why the run may end: it differs."""
+        return FAIL_FAST if self._differs.is_set() else None
+
+    def _follow(self) -> None:
+        pause = _LEAST_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            if any(self._process_differs(key) for key in self._first):
+                self._differs.set()
+                return
+            pause = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - began))
+
+    def _process_differs(self, key: str) -> bool:
+        picture = self._pictures / key
         try:
-            capture = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
-            comparison = confirmed(comparison, capture)
-            if capture is not None and comparison.first_divergence is not None and not capture["changed_inputs"]:
-                kept = self._keep(name, first.stream or first.process, self._output.path / EVIDENCE_FOLDER)
-                evidence = self._evidence(capture.get("saved"), comparison.first_divergence, kept)
-                comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
-        except DeterminismError as error:
-            # What the runs have shown stands without it.
-            self._note_interrupt(error)
-            self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
-        self._output.discard(name, with_log=False)
-        return comparison
-
-    def _note_interrupt(self, error: DeterminismError) -> None:
-        if isinstance(error, Interrupted):
-            self.interrupt_status = error.exit_status
-
-    def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
-        """Let two further runs keep the tensors of the record, and compare these."""
-        folders: list[Path] = []
-        reason = None
-        paths: dict[str, str | None] = {}
-        for number in (1, 2):
-            name = f"evidence-run-{number}"
-            try:
-                capture = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
-                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
-            except DeterminismError as error:
-                self._note_interrupt(error)
-                self._warn(f"The values that differ were not compared, because a run was not finished. {error.message}")
-                return comparison
-            finally:
-                self._output.discard(name, with_log=False)
-            reason = reason or (capture or {}).get("saved", {}).get("left_out")
-            paths = (capture or {}).get("inputs") or {}
-            if kept is None:
-                break
-            folders.append(kept)
-        return with_further_values(comparison, folders, reason, paths)
-
-    def _capture(
-        self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
-    ) -> dict[str, Any] | None:
-        process = next(p for p in traces[first.records_of].processes if p.key == (first.stream or first.process))
-        log = self._output.log(name)
-        request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
-        on_progress = self._announce(title, log, seconds=self._plain_seconds)
-        self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
-        return read_capture(self._output.trace(name), process.key)
-
-    def _keep(self, name: str, process: str, folder: Path) -> Path | None:
-        """Take the tensors out of a trace that will be removed; gives their folder if there are any."""
-        source = self._output.trace(name) / PROCESSES_FOLDER / process
-        files = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
-        for file in files:
-            make_private_folder(folder, exist_ok=True)
-            file.replace(folder / file.name)
-        return folder if files else None
-
-    def _evidence(self, saved: dict[str, Any] | None, first: Divergence, kept: Path | None) -> Evidence:
-        """What the confirming run leaves: the tensors, and a script if the op varied."""
-        left_out = None if saved is None else saved["left_out"]
-        note = f"Not all tensors were kept, because {left_out}." if left_out else ""
-        evidence = Evidence("repeats", None if kept is None else str(kept), note)
-        moves = all((output.distinct or 0) < 2 for output in first.outputs)
-        if moves and all((output.distinct_alignments or 0) < 2 for output in first.outputs):
-            return evidence
-        try:
-            if saved is None or saved["call"] is None or kept is None:
-                raise NotReproducible((saved or {}).get("reason") or "the call was not saved")
-            path = write_reproducer(
-                self._output.path / REPRODUCER_FOLDER,
-                kept / CAPTURED_INPUTS_FILE,
-                saved["call"],
-                origin=_origin(first),
-                seen=_seen(first, moves=moves),
-                repeats=REPEATS,
-                moves=moves,
-            )
-            return replace(evidence, reproducer=str(path))
-        except (NotReproducible, OSError) as error:
-            return replace(evidence, note=f"No script that reproduces it was written, because {error}.")
-
-
-def _origin(first: Divergence) -> str:
-    """Where the op is, without the folders that nobody else has."""
-    place = f"step {first.step}, {first.phase}"
-    return place if first.site is None else f"{Path(first.site.file).name}:{first.site.line}, {place}"
-
-
-def _seen(first: Divergence, *, moves: bool) -> str:
-    counts = [output.distinct_alignments if moves else output.distinct for output in first.outputs]
-    repeats = max((output.repeats or 0) for output in first.outputs)
-    return f"there it gave {max(count or 0 for count in counts)} distinct results in {repeats} repeats"
+            if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
+                return False
+            # Of its own: the first run is read elsewhere too.
+            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
+            return whole is not None and compare_processes(*whole).divergence is not None
+        except (TraceError, OSError):
+            # It ends or begins just now; the comparison after its end says what is wrong with it.
+            return False
 
 
 # Makes the runs of experiments, within a budget of time.
@@ -493,9 +387,6 @@ def least_step_seconds(traces: Sequence[Trace]) -> float | None:
 
 # Goes on with a check when its runs differ: looks for the causes, and tries the fixes.
 
-VARIED_RUNS = 3
-"""How many runs are made with factors perturbed: two may come out alike by chance."""
-
 
 def explain(
     comparison: Comparison,
@@ -598,6 +489,10 @@ def _search(
         return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
     diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
     return replace(comparison, diagnosis=diagnosis), 0
+
+
+VARIED_RUNS = 3
+"""How many runs are made with factors perturbed: two may come out alike by chance."""
 
 
 def possible_factors(names: Sequence[str], warn: Callable[[str], None]) -> list[str]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from determinism.comparison.recorded import TIME_LIMIT
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
 from determinism.factors.catalog import before_start, factor_environment
@@ -24,7 +23,7 @@ from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_l
 from determinism.launch.io import OutputLog, StandardInput
 from determinism.redaction import redacted
 from determinism.run_spec import PROCESS_VARIABLE, RunSpec
-from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE
+from determinism.trace.schema import PROCESSES_FOLDER, SPOOL_FILE, TIME_LIMIT
 from determinism.trace.spool import read_progress
 
 # The environment that a program is started with.

@@ -1,4 +1,4 @@
-"""Several runs under equal conditions: fresh copies of the folder, leftovers, stored runs, stopping early."""
+"""Several runs under equal conditions: fresh copies of the folder, leftovers, stored runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 import linecache
 import math
 import os
-import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,23 +17,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from determinism.comparison.ordered import compare_processes, up_to_common_step
-from determinism.comparison.partners import alone
-from determinism.comparison.recorded import FAIL_FAST
-from determinism.comparison.result import Comparison, Diagnosis, FileChange, Leftover, RunSummary
+from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
 from determinism.diagnose.experiments import Intervention
-from determinism.errors import LaunchError, TraceError, UsageError
+from determinism.errors import LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback, never
 from determinism.launch.reading import LEFTOVERS_PREFIX
 from determinism.launch.record import RunResult, record_program
-from determinism.redaction import redacted, redacted_text
+from determinism.redaction import redacted_text
 from determinism.run_spec import FactorRequest, ProbeRequest, RunSpec
 from determinism.trace.files import make_private_folder, private
-from determinism.trace.opening import open_trace, snapshot_live_trace
-from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import MANIFEST_FILE, PROCESSES_FOLDER, Frame
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.trace.schema import MANIFEST_FILE, Frame
 
 # What is to be checked, and how.
 
@@ -91,70 +86,6 @@ def with_intervention(spec: RunSpec, intervention: Intervention, number: int, *,
         factors=factors if factors.actions else None,
         probes=probes if probes.probes or probes.changes else None,
     )
-
-
-# Follows a run while it goes on, and tells when it has shown a difference from the first one.
-
-_LEAST_SECONDS = 0.5
-_SHARE = 10
-"""Between two looks passes this many times what a look takes, so that looking never takes much from the program."""
-
-
-class FailFast:
-    """Compares what there is of a run with the first one, again and again, in a thread; a context that ends with the run.
-
-    Only whole steps are compared, and only live differences count, so what differs now differs at the end as well. Of threads
-    and pools, whose records come in any order, only what reaches the rest of the program is looked at. So of programs that
-    are started beside each other: which is which is known only at the end.
-    """
-
-    def __init__(self, first: Trace, folder: Path) -> None:
-        """Nothing is looked at yet.
-
-        Args:
-            first: The first run.
-            folder: The trace of the run that is about to begin.
-        """
-        self._first = {process.key: process for process in alone(first)}
-        self._folder = folder
-        self._pictures = folder.with_name(f"{folder.name}.pictures")
-        self._ended = threading.Event()
-        self._differs = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="fail fast", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        shutil.rmtree(self._pictures, ignore_errors=True)
-
-    def why_stop(self) -> str | None:
-        """Why the run may end: it differs."""
-        return FAIL_FAST if self._differs.is_set() else None
-
-    def _follow(self) -> None:
-        pause = _LEAST_SECONDS
-        while not self._ended.wait(pause):
-            began = time.monotonic()
-            if any(self._process_differs(key) for key in self._first):
-                self._differs.set()
-                return
-            pause = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - began))
-
-    def _process_differs(self, key: str) -> bool:
-        picture = self._pictures / key
-        try:
-            if self._ended.is_set() or not snapshot_live_trace(self._folder / PROCESSES_FOLDER / key, picture):
-                return False
-            # Of its own: the first run is read elsewhere too.
-            whole = up_to_common_step(ProcessTrace(self._first[key].folder), ProcessTrace(picture))
-            return whole is not None and compare_processes(*whole).divergence is not None
-        except (TraceError, OSError):
-            # It ends or begins just now; the comparison after its end says what is wrong with it.
-            return False
 
 
 MOST_BYTES = 4 << 30
@@ -363,142 +294,6 @@ def may_run_further(explain: bool | None, runs: Iterable[RunSummary]) -> bool:
     return explain if explain is not None else max(run.idle_seconds for run in runs) < LONGEST_UNASKED
 
 
-# How long further runs take, and what is said where none are made.
-
-_BUDGET_RUNS = 30
-_LEAST_BUDGET = 60.0
-_MOST_BUDGET = 900.0
-_WORTHWHILE = 0.8
-"""Runs are shortened only if they then take at most this part of the time."""
-_HALF = 0.5
-
-
-def default_budget(run_seconds: float) -> float:
-    """Seconds for further runs where the user gives none.
-
-    Args:
-        run_seconds: How long a run takes.
-    """
-    return min(max(_BUDGET_RUNS * run_seconds, _LEAST_BUDGET), _MOST_BUDGET)
-
-
-def duration(seconds: float) -> str:
-    """Write a time as people say it."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-
-
-@dataclass(frozen=True)
-class ShortRuns:
-    """Runs of a long program that end soon after the first difference."""
-
-    steps: int
-    seconds: float
-    """About how long one takes."""
-    whole_steps: int
-    """How many a whole run has."""
-
-    @property
-    def extent(self) -> str:
-        """How far they go."""
-        return f"{self.steps:,} of {self.whole_steps:,} steps"
-
-    def noted(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add to what such runs showed how far they went."""
-        fixes = tuple(replace(fix, steps=self.steps) if fix.verified else fix for fix in diagnosis.fixes)
-        said = f"The search ran the first {self.extent}; check the changed program to its end."
-        limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
-        return replace(diagnosis, fixes=fixes, limit=limit)
-
-
-def short_runs(comparison: Comparison, step_seconds: float | None) -> ShortRuns | None:
-    """Give how far runs must go to show a difference; None where a whole run takes less than a minute, or must be made.
-
-    Args:
-        comparison: Of plain runs that differ.
-        step_seconds: How long a step takes; None if that was not measured.
-    """
-    if max(run.idle_seconds for run in comparison.runs) < LONGEST_UNASKED:
-        return None
-    return _runs_up_to_the_difference(comparison, step_seconds, _WORTHWHILE)
-
-
-def early_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace]) -> ShortRuns | None:
-    """Give how far runs must go to show a difference, if they take less than half of the time of whole ones, else None.
-
-    Args:
-        comparison: Of plain runs that differ.
-        step_seconds: How long a step takes; None if that was not measured.
-        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
-    """
-    if step_seconds is None or any(_removes_files(trace.folder) for trace in traces):
-        return None
-    return _runs_up_to_the_difference(comparison, step_seconds, _HALF)
-
-
-def _removes_files(trace: Path) -> bool:
-    """Whether a run removed files where a later one may look for them: temporary ones have a new name each time."""
-    temporary, own = Path(tempfile.gettempdir()), Path.cwd()
-    removed = [Path(str(note["removed"])) for note in _lines(trace) if "removed" in note]
-    return any(path.is_relative_to(own) or not path.is_relative_to(temporary) for path in removed)
-
-
-def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | None, most: float) -> ShortRuns | None:
-    seconds = max(run.idle_seconds for run in comparison.runs)
-    first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
-    if first is None or visible is None:
-        return None
-    # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
-    steps = max(first.step, visible.step) + 2
-    needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
-    if steps >= whole or needed > seconds * most:
-        return None
-    return ShortRuns(steps, max(needed, 0.0), whole)
-
-
-def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
-    """Say why no further runs looked for the cause, and what asks for them: a sentence, then a command a line.
-
-    Args:
-        comparison: Runs that differ.
-        request: How they were made.
-    """
-    seconds = max(run.idle_seconds for run in comparison.runs)
-    asked = "--no-explain" if request.explain is False else "--budget 0"
-    reason = (
-        "--fail-fast ends runs as soon as they differ" if request.fail_fast
-        else f"{asked} was given" if request.explain is False or request.budget == 0
-        else f"a run took {duration(seconds)}, and from {duration(LONGEST_UNASKED)} on causes are searched for only on request"
-    )  # fmt: skip
-    return f"No cause was searched for: {reason}. {search_commands(comparison, request)}"
-
-
-def search_commands(comparison: Comparison, request: CheckRequest) -> str:
-    """The commands that search for the cause, a line each, with how long that may take.
-
-    Args:
-        comparison: Runs that differ.
-        request: How they were made.
-    """
-    seconds = max(run.idle_seconds for run in comparison.runs)
-    first, whole = comparison.first_divergence, comparison.recorded.steps
-    lines = [_search_command(request, default_budget(seconds))]
-    if first is not None and first.step + 2 < whole and seconds >= LONGEST_UNASKED:
-        steps = first.step + 2
-        lines.insert(0, _search_command(request, default_budget(seconds * steps / whole), "--steps", str(steps)))
-    return "\n".join(["To search:", *lines])
-
-
-def longer_search(request: CheckRequest, budget: float) -> str:
-    """The command that searches for the cause for so many seconds."""
-    options = ["--explain", "--budget", f"{budget:.0f}"]
-    return shlex.join(["determinism", "check", *options, "--", *redacted(list(request.command))])
-
-
-def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
-    command = shlex.join(["determinism", "check", "--explain", *options, "--", *redacted(list(request.command))])
-    return f"{command}  # up to {duration(budget)}"
-
-
 # What one run of a check leaves on the disk and a later one reads: then the runs did not start alike.
 
 _TICK_SECONDS = 0.02
@@ -557,7 +352,7 @@ class _Writes:
 
     def add(self, run: int, trace: Path) -> None:
         """Add what the processes of a run noted; runs come in their order."""
-        changes = [note for note in _lines(trace) if isinstance(note.get("at"), int)]
+        changes = [note for note in file_notes(trace) if isinstance(note.get("at"), int)]
         for note in sorted(changes, key=lambda note: int(note["at"])):
             for how in ("wrote", "removed"):
                 if isinstance(path := note.get(how), str):
@@ -575,8 +370,8 @@ class _Writes:
         return FileChange.CREATED if is_own and not self._existed[path] else FileChange.OVERWRITTEN
 
 
-def _lines(trace: Path) -> Iterator[dict[str, Any]]:
-    """What the processes of a run noted about files."""
+def file_notes(trace: Path) -> Iterator[dict[str, Any]]:
+    """What the processes of a run noted about files that they wrote, removed, or read."""
     for path in sorted(trace.glob(f"{LEFTOVERS_PREFIX}*.jsonl")):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -595,7 +390,7 @@ def _lines(trace: Path) -> Iterator[dict[str, Any]]:
 def _notes(trace: Path) -> dict[tuple[int, str], Frame | None]:
     """The run that changed it and the path of each file that was read, and where it was read first."""
     found: dict[tuple[int, str], Frame | None] = {}
-    for note in _lines(trace):
+    for note in file_notes(trace):
         if isinstance(note.get("run"), int) and isinstance(note.get("file"), str):
             found.setdefault((note["run"], note["file"]), _frame(note.get("site")))
     return found

@@ -163,3 +163,11 @@ CHILD_COLUMNS = {
     "generators": (Column("digest", "digest"),),
 }
 """Lists within a record. `producer`: how many records back the producer lies; 0 where nobody recorded produced it."""
+
+INTERRUPT = "interrupt"
+"""What a manifest says has stopped a run that the user ended."""
+FAIL_FAST = "fail-fast"
+"""What a manifest says has stopped a run that had shown a difference."""
+TIME_LIMIT = "time-limit"
+"""What a manifest says has stopped a run, such as one of an experiment, that took longer than it was given."""
+STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)

@@ -1,0 +1,341 @@
+"""Runs of a check beyond those that a verdict takes: how long they may take, and those that look closely at one record."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence
+from determinism.diagnose.confirm import (
+    MOST_BYTES,
+    REPEATS,
+    capture_request,
+    confirmed,
+    needs_confirmation,
+    needs_values,
+    read_capture,
+    with_further_values,
+)
+from determinism.diagnose.experiments import (
+    Hypothesis,
+    is_never_seeded,
+)
+from determinism.diagnose.reproducer import NotReproducible, write_reproducer
+from determinism.errors import DeterminismError
+from determinism.launch import runs
+from determinism.launch.io import OutputFolder
+from determinism.launch.program import Announce, Interrupted
+from determinism.launch.runs import (
+    CheckRequest,
+    RunSeries,
+    file_notes,
+)
+from determinism.redaction import redacted
+from determinism.trace.files import make_private_folder
+from determinism.trace.reader import Trace
+from determinism.trace.schema import (
+    CAPTURED_INPUTS_FILE,
+    CAPTURED_OUTPUTS_FILE,
+    PROCESSES_FOLDER,
+)
+
+# How long further runs take, and what is said where none are made.
+
+_BUDGET_RUNS = 30
+_LEAST_BUDGET = 60.0
+_MOST_BUDGET = 900.0
+_WORTHWHILE = 0.8
+"""Runs are shortened only if they then take at most this part of the time."""
+_HALF = 0.5
+
+
+def default_budget(run_seconds: float) -> float:
+    """Seconds for further runs where the user gives none.
+
+    Args:
+        run_seconds: How long a run takes.
+    """
+    return min(max(_BUDGET_RUNS * run_seconds, _LEAST_BUDGET), _MOST_BUDGET)
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+@dataclass(frozen=True)
+class ShortRuns:
+    """Runs of a long program that end soon after the first difference."""
+
+    steps: int
+    seconds: float
+    """About how long one takes."""
+    whole_steps: int
+    """How many a whole run has."""
+
+    @property
+    def extent(self) -> str:
+        """How far they go."""
+        return f"{self.steps:,} of {self.whole_steps:,} steps"
+
+    def noted(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Add to what such runs showed how far they went."""
+        fixes = tuple(replace(fix, steps=self.steps) if fix.verified else fix for fix in diagnosis.fixes)
+        said = f"The search ran the first {self.extent}; check the changed program to its end."
+        limit = said if diagnosis.limit is None else f"{diagnosis.limit} {said}"
+        return replace(diagnosis, fixes=fixes, limit=limit)
+
+
+def short_runs(comparison: Comparison, step_seconds: float | None) -> ShortRuns | None:
+    """Give how far runs must go to show a difference; None where a whole run takes less than a minute, or must be made.
+
+    Args:
+        comparison: Of plain runs that differ.
+        step_seconds: How long a step takes; None if that was not measured.
+    """
+    if max(run.idle_seconds for run in comparison.runs) < runs.LONGEST_UNASKED:
+        return None
+    return _runs_up_to_the_difference(comparison, step_seconds, _WORTHWHILE)
+
+
+def early_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace]) -> ShortRuns | None:
+    """Give how far runs must go to show a difference, if they take less than half of the time of whole ones, else None.
+
+    Args:
+        comparison: Of plain runs that differ.
+        step_seconds: How long a step takes; None if that was not measured.
+        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
+    """
+    if step_seconds is None or any(_removes_files(trace.folder) for trace in traces):
+        return None
+    return _runs_up_to_the_difference(comparison, step_seconds, _HALF)
+
+
+def _removes_files(trace: Path) -> bool:
+    """Whether a run removed files where a later one may look for them: temporary ones have a new name each time."""
+    temporary, own = Path(tempfile.gettempdir()), Path.cwd()
+    removed = [Path(str(note["removed"])) for note in file_notes(trace) if "removed" in note]
+    return any(path.is_relative_to(own) or not path.is_relative_to(temporary) for path in removed)
+
+
+def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | None, most: float) -> ShortRuns | None:
+    seconds = max(run.idle_seconds for run in comparison.runs)
+    first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
+    if first is None or visible is None:
+        return None
+    # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
+    steps = max(first.step, visible.step) + 2
+    needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
+    if steps >= whole or needed > seconds * most:
+        return None
+    return ShortRuns(steps, max(needed, 0.0), whole)
+
+
+def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
+    """Say why no further runs looked for the cause, and what asks for them: a sentence, then a command a line.
+
+    Args:
+        comparison: Runs that differ.
+        request: How they were made.
+    """
+    seconds = max(run.idle_seconds for run in comparison.runs)
+    asked = "--no-explain" if request.explain is False else "--budget 0"
+    reason = (
+        "--fail-fast ends runs as soon as they differ" if request.fail_fast
+        else f"{asked} was given" if request.explain is False or request.budget == 0
+        else f"a run took {duration(seconds)}, and from {duration(runs.LONGEST_UNASKED)} on causes are searched for only on request"
+    )  # fmt: skip
+    return f"No cause was searched for: {reason}. {search_commands(comparison, request)}"
+
+
+def search_commands(comparison: Comparison, request: CheckRequest) -> str:
+    """The commands that search for the cause, a line each, with how long that may take.
+
+    Args:
+        comparison: Runs that differ.
+        request: How they were made.
+    """
+    seconds = max(run.idle_seconds for run in comparison.runs)
+    first, whole = comparison.first_divergence, comparison.recorded.steps
+    lines = [_search_command(request, default_budget(seconds))]
+    if first is not None and first.step + 2 < whole and seconds >= runs.LONGEST_UNASKED:
+        steps = first.step + 2
+        lines.insert(0, _search_command(request, default_budget(seconds * steps / whole), "--steps", str(steps)))
+    return "\n".join(["To search:", *lines])
+
+
+def longer_search(request: CheckRequest, budget: float) -> str:
+    """The command that searches for the cause for so many seconds."""
+    options = ["--explain", "--budget", f"{budget:.0f}"]
+    return shlex.join(["determinism", "check", *options, "--", *redacted(list(request.command))])
+
+
+def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
+    command = shlex.join(["determinism", "check", "--explain", *options, "--", *redacted(list(request.command))])
+    return f"{command}  # up to {duration(budget)}"
+
+
+# Makes the further runs that look closely at the record where two runs diverge, and keeps what they saw.
+
+EVIDENCE_FOLDER = "evidence"
+REPRODUCER_FOLDER = "reproducer"
+_SECONDS, _TIMES_AS_LONG = 60.0, 3
+"""A further run is stopped after so many seconds and so many times what the longest run took."""
+
+
+class EvidenceRuns:
+    """The further runs of one check."""
+
+    def __init__(
+        self,
+        series: RunSeries,
+        output: OutputFolder,
+        announce: Announce,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Nothing is run yet.
+
+        Args:
+            series: Makes the runs.
+            output: Where traces, logs and what is kept go.
+            announce: Called with what comes next and the log of its output; gives what is told the progress.
+            warn: Called with what could not be done.
+        """
+        self._series = series
+        self._output = output
+        self._announce = announce
+        self._warn = warn
+        self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
+        self._seconds = self._plain_seconds = 0.0
+        self.interrupt_status = 0
+        """Exit status if the user ended a run; then no more are made."""
+
+    def gather(
+        self,
+        comparison: Comparison,
+        traces: Sequence[Trace],
+        likely: Sequence[Hypothesis] = (),
+        *,
+        with_values: bool = True,
+    ) -> Comparison:
+        """Look at the first divergence again; returns the comparison with what was seen.
+
+        Args:
+            comparison: Of the runs.
+            traces: Of the same runs.
+            likely: What most likely made them differ.
+            with_values: Whether two runs may be made for the values at a divergence that is not an op's own.
+        """
+        self._plain_seconds = max(run.idle_seconds for run in comparison.runs)
+        self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
+        first = comparison.first_divergence
+        if first is not None and needs_confirmation(first):
+            comparison = self._confirmed(comparison, first, traces)
+        first = comparison.first_divergence
+        # How far apart the numbers of generators are that nobody seeded says nothing.
+        is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
+        if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
+            comparison = self._with_values(comparison, first, traces)
+        return comparison
+
+    def _confirmed(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
+        name = "confirming-run"
+        try:
+            capture = self._capture(name, "confirming run", first, traces, repeats=REPEATS)
+            comparison = confirmed(comparison, capture)
+            if capture is not None and comparison.first_divergence is not None and not capture["changed_inputs"]:
+                kept = self._keep(name, first.stream or first.process, self._output.path / EVIDENCE_FOLDER)
+                evidence = self._evidence(capture.get("saved"), comparison.first_divergence, kept)
+                comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
+        except DeterminismError as error:
+            # What the runs have shown stands without it.
+            self._note_interrupt(error)
+            self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
+        self._output.discard(name, with_log=False)
+        return comparison
+
+    def _note_interrupt(self, error: DeterminismError) -> None:
+        if isinstance(error, Interrupted):
+            self.interrupt_status = error.exit_status
+
+    def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
+        """Let two further runs keep the tensors of the record, and compare these."""
+        folders: list[Path] = []
+        reason = None
+        paths: dict[str, str | None] = {}
+        for number in (1, 2):
+            name = f"evidence-run-{number}"
+            try:
+                capture = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
+                kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
+            except DeterminismError as error:
+                self._note_interrupt(error)
+                self._warn(f"The values that differ were not compared, because a run was not finished. {error.message}")
+                return comparison
+            finally:
+                self._output.discard(name, with_log=False)
+            reason = reason or (capture or {}).get("saved", {}).get("left_out")
+            paths = (capture or {}).get("inputs") or {}
+            if kept is None:
+                break
+            folders.append(kept)
+        return with_further_values(comparison, folders, reason, paths)
+
+    def _capture(
+        self, name: str, title: str, first: Divergence, traces: Sequence[Trace], *, repeats: int
+    ) -> dict[str, Any] | None:
+        process = next(p for p in traces[first.records_of].processes if p.key == (first.stream or first.process))
+        log = self._output.log(name)
+        request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
+        on_progress = self._announce(title, log, seconds=self._plain_seconds)
+        self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
+        return read_capture(self._output.trace(name), process.key)
+
+    def _keep(self, name: str, process: str, folder: Path) -> Path | None:
+        """Take the tensors out of a trace that will be removed; gives their folder if there are any."""
+        source = self._output.trace(name) / PROCESSES_FOLDER / process
+        files = [source / file for file in (CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE) if (source / file).is_file()]
+        for file in files:
+            make_private_folder(folder, exist_ok=True)
+            file.replace(folder / file.name)
+        return folder if files else None
+
+    def _evidence(self, saved: dict[str, Any] | None, first: Divergence, kept: Path | None) -> Evidence:
+        """What the confirming run leaves: the tensors, and a script if the op varied."""
+        left_out = None if saved is None else saved["left_out"]
+        note = f"Not all tensors were kept, because {left_out}." if left_out else ""
+        evidence = Evidence("repeats", None if kept is None else str(kept), note)
+        moves = all((output.distinct or 0) < 2 for output in first.outputs)
+        if moves and all((output.distinct_alignments or 0) < 2 for output in first.outputs):
+            return evidence
+        try:
+            if saved is None or saved["call"] is None or kept is None:
+                raise NotReproducible((saved or {}).get("reason") or "the call was not saved")
+            path = write_reproducer(
+                self._output.path / REPRODUCER_FOLDER,
+                kept / CAPTURED_INPUTS_FILE,
+                saved["call"],
+                origin=_origin(first),
+                seen=_seen(first, moves=moves),
+                repeats=REPEATS,
+                moves=moves,
+            )
+            return replace(evidence, reproducer=str(path))
+        except (NotReproducible, OSError) as error:
+            return replace(evidence, note=f"No script that reproduces it was written, because {error}.")
+
+
+def _origin(first: Divergence) -> str:
+    """Where the op is, without the folders that nobody else has."""
+    place = f"step {first.step}, {first.phase}"
+    return place if first.site is None else f"{Path(first.site.file).name}:{first.site.line}, {place}"
+
+
+def _seen(first: Divergence, *, moves: bool) -> str:
+    counts = [output.distinct_alignments if moves else output.distinct for output in first.outputs]
+    repeats = max((output.repeats or 0) for output in first.outputs)
+    return f"there it gave {max(count or 0 for count in counts)} distinct results in {repeats} repeats"
