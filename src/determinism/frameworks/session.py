@@ -56,9 +56,9 @@ class AdapterSession:
         self._earlier_threads: list[str] = []
         self._outermost: FrameType | None = None
         self._undo: list[Callable[[], None]] = []
+        """What takes off everything that was wrapped; empty once the recording has ended."""
         self.on_early_end: Callable[[], None] = lambda: None
         """Called when the program is ended after the steps that were asked for, or once a record was looked at."""
-        """What takes off everything that was wrapped; empty once the recording has ended."""
 
     @property
     def has_begun(self) -> bool:

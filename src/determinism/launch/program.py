@@ -409,8 +409,7 @@ def run_program(
         Interrupted: The user ended it with Ctrl-C or a signal.
         OSError: The log cannot be written.
     """
-    own = os.environ if environment is None else environment
-    folder = spec.trace_folder
+    own, folder = os.environ if environment is None else environment, spec.trace_folder
     assert folder is not None, "what is not recorded is not watched either"
     cwd = None if spec.copied is None else spec.copied[0]
     environ = child_environment(own if cwd is None else {**own, "PWD": cwd}, spec)
@@ -434,16 +433,16 @@ def run_program(
                 on_progress(*progress.read())
 
         def why_stop_now() -> str | None:
-            is_over = time.monotonic() - started - hidden.waited > most_seconds
-            return TIME_LIMIT if is_over else why_stop()
+            return TIME_LIMIT if time.monotonic() - started - hidden.waited > most_seconds else why_stop()
 
         reason = _watch(process, received, each_moment, why_stop_now)
         seconds = time.monotonic() - started
-    stopped_by = signal_name(-process.returncode) if process.returncode < 0 else None
-    unseen = tuple(hidden.found.values())
+    status = process.returncode
+    by_signal = signal_name(received[0]) if received else signal_name(-status) if status < 0 else None
+    ended = ProgramExit(status, reason or by_signal, seconds, tuple(hidden.found.values()), hidden.waited)
     if received:
-        raise Interrupted(ProgramExit(process.returncode, signal_name(received[0]), seconds, unseen, hidden.waited))
-    return ProgramExit(process.returncode, reason or stopped_by, seconds, unseen, hidden.waited)
+        raise Interrupted(ended)
+    return ended
 
 
 def _start(
