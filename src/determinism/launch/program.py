@@ -427,15 +427,13 @@ def run_program(
             run_input.started()
         progress = Progress(folder)
 
-        def each_moment() -> None:
+        def why_stop_now() -> str | None:
             hidden.look(process.pid)
             if on_progress is not None:
                 on_progress(*progress.read())
-
-        def why_stop_now() -> str | None:
             return TIME_LIMIT if time.monotonic() - started - hidden.waited > most_seconds else why_stop()
 
-        reason = _watch(process, received, each_moment, why_stop_now)
+        reason = _watch(process, received, why_stop_now)
         seconds = time.monotonic() - started
     status = process.returncode
     by_signal = signal_name(received[0]) if received else signal_name(-status) if status < 0 else None
@@ -476,10 +474,9 @@ def _start(
 def _watch(
     process: subprocess.Popen[bytes],
     received: list[int],
-    each_moment: Callable[[], None],
     why_stop: Callable[[], str | None],
 ) -> str | None:
-    """Wait for the end of the program; gives why it was stopped, None if it was not."""
+    """Wait for the end of the program; gives why it was stopped, None if it was not. Asks for that ten times a second and at the end."""
     interruption = Interruption(process)
     sent: list[int] = []
     reason = None
@@ -489,10 +486,13 @@ def _watch(
             process.wait(_PROGRESS_SECONDS)
             ended = True
         except subprocess.TimeoutExpired:
-            if not received and not sent and (reason := why_stop()) is not None:
-                sent.append(signal.SIGTERM)
+            pass
+        why_now = why_stop()
+        if not (ended or received or sent) and why_now is not None:
+            reason = why_now
+            sent.append(signal.SIGTERM)
+        if not ended:
             interruption.advance(received or sent)
-        each_moment()
     return None if received else reason
 
 
