@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 VARIABLE = "DETERMINISM_TEST_THOROUGH"
 """The variable that names the parts to run, with commas between them."""
 ROOT = Path(__file__).resolve().parents[1]
+
+
+Function = TypeVar("Function", bound=Callable[..., None])
 
 
 class Part(NamedTuple):
@@ -97,6 +100,17 @@ def in_turns(values: Iterable[Any], turns: int, part: str, name: Callable[[Any],
         marks = [] if is_turn(number, turns) else [pytest.mark.thorough(part)]
         parameters.append(pytest.param(*given.values, id=given.id, marks=[*given.marks, *marks]))
     return parameters
+
+
+def taking_turns(number: int, part: str, turns: int = 2) -> Callable[[Function], Function]:
+    """Let a test that takes long be run at every other commit; a part of the thorough tests runs it at the others.
+
+    Args:
+        number: Its turn. Tests that show one thing both ways have the same.
+        part: The thorough tests that it belongs to when it has not.
+        turns: How many take turns.
+    """
+    return (lambda test: test) if is_turn(number, turns) else pytest.mark.thorough(part)
 
 
 def chosen_parts(words: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.e2e.checking import check_command, line, run_command, site_of
 from tests.e2e.clean_programs import Program
+from tests.thorough import is_turn
 
 
 class Fault(NamedTuple):
@@ -56,13 +58,26 @@ def assert_named(fault: Fault, folder: Path, environment: Mapping[str, str] | No
 
 
 def only(always: Collection[str], faults: Iterable[Fault], part: str = "programs") -> list[ParameterSet]:
-    """Faults as parameters, called by their names; those that are not always looked for are left to a thorough part."""
-    return [pytest.param(one, id=one.name, marks=_unless(one.name in always, part)) for one in faults]
+    """Faults as parameters, called by their names; those that are not looked for at this commit are left to a thorough part.
+
+    Args:
+        always: Names of those that take turns; the others are never looked for by `make test`.
+        faults: All.
+        part: The thorough tests that the others belong to.
+    """
+    return [
+        pytest.param(one, id=one.name, marks=_unless(one.name in always and _has_turn(one.name), part))
+        for one in faults
+    ]
 
 
 def only_named(always: Collection[str], names: Iterable[str], part: str = "programs") -> list[ParameterSet]:
-    """Names as parameters; those that are not always tried are left to a thorough part."""
-    return [pytest.param(name, id=name, marks=_unless(name in always, part)) for name in names]
+    """Names as parameters; those that are not tried at this commit are left to a thorough part; see `only`."""
+    return [pytest.param(name, id=name, marks=_unless(name in always and _has_turn(name), part)) for name in names]
+
+
+def _has_turn(name: str) -> bool:
+    return is_turn(zlib.crc32(name.encode()), 2)
 
 
 def _unless(is_always: bool, part: str) -> tuple[pytest.MarkDecorator, ...]:

@@ -29,7 +29,7 @@ def planted(*, of_tensorflow: bool, with_all: bool) -> list[Any]:
     for kind, programs in CLASSES.items():
         for program in programs if (kind == NEEDS_TENSORFLOW) is of_tensorflow else ():
             path = f"{kind}/{program.name}"
-            is_always = path in IN_TURNS and is_turn(IN_TURNS.index(path), len(IN_TURNS))
+            is_always = path in IN_TURNS and is_turn(len(IN_TURNS) + IN_TURNS.index(path), 2 * len(IN_TURNS))
             marks = () if is_always and with_all else pytest.mark.thorough(part)
             parameters.append(pytest.param(program, id=path.replace(" ", "-"), marks=marks))
     return parameters
