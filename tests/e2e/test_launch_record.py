@@ -123,13 +123,18 @@ def test_interrupted_run_leaves_a_whole_trace(tmp_path: Path) -> None:
     assert (found["exit_status"], found["stopped_by"], found["complete"]) == (-2, "interrupt", True)
 
 
-def test_program_does_not_get_pandas_where_it_is_installed(tmp_path: Path) -> None:
+def test_program_gets_neither_pandas_where_it_is_installed_nor_what_compares(tmp_path: Path) -> None:
     """PyArrow imports pandas to see what it is given, which would take time and reset the program's warnings."""
     (tmp_path / "pandas.py").write_text("open('pandas-imported', 'w').close()\n")
     loop = "import torch\nx = torch.ones(2)\nfor _ in range(9000):\n    x = x + 1"
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{loop}\nsys.exit('pandas' in sys.modules)"
+    # Registered first, it is called last, when the trace has been finished.
+    loaded = f"open({str(tmp_path / 'loaded')!r}, 'w').write(' '.join(sys.modules))"
+    code = f"import atexit, sys; sys.path.insert(0, {str(tmp_path)!r}); atexit.register(lambda: {loaded})\n{loop}"
     result = record_program([sys.executable, "-c", code], RunSpec(tmp_path / "trace"), log=tmp_path / "log")
     assert result.exit_status == 0, (tmp_path / "log").read_text()
+    modules = set((tmp_path / "loaded").read_text().split())
+    assert {"pyarrow", "determinism.trace.writer"} <= modules
+    assert modules.isdisjoint({"pandas", "pyarrow.compute", "determinism.comparison.result"})
 
 
 def test_program_that_took_too_long_is_not_said_to_have_differed(tmp_path: Path) -> None:

@@ -502,11 +502,12 @@ def batch_from_spool(content: SpoolContent) -> pa.RecordBatch:
         of_entries = np.repeat(numbers, np.diff(offsets))
         children = [_array(column, entries, of_entries) for column in columns]
         values = pa.StructArray.from_arrays(children, fields=list(child_type(columns)))
-        arrays.append(pa.ListArray.from_arrays(_fixed(pa.int32(), offsets), values))
-    return pa.record_batch(
-        [a.cast(f.type) if a.type != f.type else a for a, f in zip(arrays, RECORD_SCHEMA, strict=True)],
-        schema=RECORD_SCHEMA,
-    )
+        # With the type as the schema has it: a cast to it would import `pyarrow.compute` into the program.
+        kind = RECORD_SCHEMA.field(group).type
+        arrays.append(
+            pa.Array.from_buffers(kind, content.num_records, [None, pa.py_buffer(offsets)], children=[values])
+        )
+    return pa.record_batch(arrays, schema=RECORD_SCHEMA)
 
 
 def _array(column: Column, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> pa.Array:
