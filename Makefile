@@ -52,7 +52,7 @@ wheel: $(INSTALLED)  ## Build the package as a wheel, dist/, with the native rec
 tests: recorder  ## Run the tests alone.
 	DETERMINISM_TEST_FRAMEWORKS=torch $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-thorough: $(INSTALLED)  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.
+thorough: recorder  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.
 	@WORKERS=$(WORKERS) $(BIN)/python -m tests.thorough $(PART)
 
 test:  ## Run every check, every test with each framework, and make the site.

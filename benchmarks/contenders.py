@@ -211,8 +211,8 @@ class Msprobe(Contender):
 
 
 OURS: dict[str, Callable[[], Contender]] = {
-    "op": partial(Recorded, "op", "python"),
-    "op-native": partial(Recorded, "op", "native"),
+    "op": partial(Recorded, "op", "native"),
+    "op-python": partial(Recorded, "op", "python"),
     "module": partial(Recorded, "module", "python"),
     "step": partial(Recorded, "step", "python"),
 }

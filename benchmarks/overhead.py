@@ -1,6 +1,6 @@
 """What recording costs: CPU time of watched against plain training steps, which alternate in one process, with one thread.
 
-    python benchmarks/overhead.py --size 1M --level op module step --peers empty,debugmode,msprobe
+    python benchmarks/overhead.py --size 1M --level op op-python module step --peers empty,debugmode,msprobe
 
 Each row is measured in a process of its own, since some tools change PyTorch as soon as they are imported. `debugmode` is a part
 of PyTorch; `msprobe` is the package mindstudio-probe, which brings many others along, so give it an environment of its own
@@ -28,12 +28,13 @@ import torch
 from contenders import CONTENDERS, OURS, PEERS, timed
 from gpt import SIZES, Trainer
 from measured import markdown, surroundings, write
+from other_models import OTHERS
 
 
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, nargs="+", default=["1M"])
+    parser.add_argument("--size", choices=[*SIZES, *OTHERS], nargs="+", default=["1M"])
     parser.add_argument("--level", choices=OURS, nargs="*", default=["op"])
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)}")
     parser.add_argument("--blocks", type=int, default=8, help="how often plain and watched steps take turns")
@@ -97,7 +98,7 @@ def measure(name: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
     """Let plain steps and steps under a contender take turns."""
     torch.set_num_threads(1)
     contender = CONTENDERS[name]()
-    trainer = Trainer(SIZES[size])
+    trainer: Any = OTHERS[size]() if size in OTHERS else Trainer(SIZES[size])
     timed(trainer, 3)
     ratios, plain_all, watched_all = [], [], []
     for _ in range(blocks):
@@ -110,6 +111,7 @@ def measure(name: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
         "contender": name,
         "title": contender.title,
         "size": size,
+        "model": getattr(trainer, "title", "GPT"),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "plain_milliseconds": round(1000 * statistics.median(plain_all), 2),
@@ -124,7 +126,7 @@ def row(result: dict[str, Any]) -> dict[str, str]:
     ratios = result["ratios"]
     records, size = result["records_per_step"], result["disk_bytes_per_step"]
     return {
-        "model": f"GPT, {result['parameters'] / 1e6:.1f} M parameters",
+        "model": f"{result['model']}, {_count(result['parameters'])} parameters",
         "watched by": result["title"],
         "ratio": f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         "plain ms": f"{result['plain_milliseconds']:.1f}",
@@ -132,6 +134,10 @@ def row(result: dict[str, Any]) -> dict[str, str]:
         "records per step": f"{records:,}" if records else "–",
         "bytes per record on disk": f"{size / records:.1f}" if size and records else "–",
     }
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters:,}"
 
 
 if __name__ == "__main__":

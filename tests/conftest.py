@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ FRAMEWORKS = ("torch", "tensorflow", "jax")
 FRAMEWORK_FOLDERS = ("adapters", "e2e")
 NO_GPU = "no GPU was found"
 NO_TRITON = "Triton is not installed"
+NO_NATIVE_RECORDER = "it cannot be built here, and make recorder says why"
 NO_BROWSER = "no Chromium or Chrome was found"
 _BROWSER_NEEDED = f"a browser; {NO_BROWSER}, neither on PATH nor in {chromium.VARIABLE}"
 
@@ -50,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
     if unknown := [name for name in requested_parts() if name not in PARTS]:
         raise pytest.UsageError(f"{THOROUGH} asks for {', '.join(unknown)}; there are the parts {', '.join(PARTS)}.")
+    # Else the first program that is recorded would build it, and say so.
+    _has_native_recorder()
 
 
 def needed_framework(path: Path) -> str | None:
@@ -92,6 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ("gpu", _has_gpu, NO_GPU),
         ("triton", _has_triton, NO_TRITON),
         ("browser", _has_browser, NO_BROWSER),
+        ("native", _has_native_recorder, NO_NATIVE_RECORDER),
     )
     for marker, is_there, reason in needs:
         marked = [item for item in items if item.get_closest_marker(marker) is not None]
@@ -110,6 +115,19 @@ def _has_triton() -> bool:
 
 def _has_browser() -> bool:
     return chromium.find_browser() is not None
+
+
+@cache
+def _has_native_recorder() -> bool:
+    """Whether it is there, or could be built just now."""
+    if "torch" not in requested_frameworks():
+        return False
+    library = import_module("determinism.frameworks.torch.native_library")
+    try:
+        library.build(lambda line: None, again=False)
+    except library.NotNative:
+        return False
+    return True
 
 
 def uncollected(framework: str) -> tuple[int, int]:
@@ -136,6 +154,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("gpu", _has_gpu, f"need a GPU; {NO_GPU}"),
         ("triton", _has_triton, f"need Triton; {NO_TRITON}"),
         ("browser", _has_browser, f"need {_BROWSER_NEEDED}"),
+        ("native", _has_native_recorder, f"need the native recorder of PyTorch; {NO_NATIVE_RECORDER}"),
     )
     for marker, is_there, needed in needs:
         # What lacks nothing of this sort was skipped for another reason.

@@ -29,14 +29,15 @@ Apart from the rest: every Python process of the program reads it when it starts
 """
 
 RECORDER_VARIABLE = "DETERMINISM_RECORDER"
-"""Environment variable that chooses what records the ops of PyTorch: `native` or `python`."""
+"""Environment variable that chooses what records the ops of PyTorch: `native` or `python`.
 
-DEFAULT_RECORDER = "python"
+Without it the native recorder is used where it has been tested and is there or can be built.
+"""
 
 
-def is_native_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether a program with this environment is to be recorded below Python."""
-    return (environ.get(RECORDER_VARIABLE) or DEFAULT_RECORDER) == "native"
+def recorder_choice(environ: Mapping[str, str]) -> str:
+    """The recorder that an environment asks for; empty if it leaves the choice."""
+    return environ.get(RECORDER_VARIABLE) or ""
 
 
 FIRST_RUN = "-"

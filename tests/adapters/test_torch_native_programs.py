@@ -20,21 +20,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from determinism.frameworks.torch import native_library as library
 from determinism.trace.opening import open_trace
 from tests.torch_recorders import differences, record_lines, record_with
 from tests.torch_runs import plain
 from tests.torch_training import mlp
 
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> Any:
-    """The library; where it cannot be built, these tests are counted as not run, with the reason."""
-    try:
-        library.build(print)
-        return library.load()
-    except library.NotNative as reason:
-        pytest.skip(f"the native recorder cannot be built here: {reason}")
+pytestmark = pytest.mark.native
 
 
 @pytest.fixture

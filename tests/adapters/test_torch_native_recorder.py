@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.launch import record
 from determinism.report.document import document
 from determinism.trace.opening import open_trace
 from determinism.types import Verdict
@@ -29,15 +25,13 @@ from tests.torch_recorders import differences, record_lines, record_with
 from tests.torch_runs import compare_program
 from tests.torch_training import batches, mlp, train
 
+pytestmark = pytest.mark.native
 
-@pytest.fixture(scope="module", autouse=True)
+
+@pytest.fixture(scope="module")
 def built() -> Any:
-    """The library; where it cannot be built, these tests are counted as not run, with the reason."""
-    try:
-        library.build(print)
-        return library.load()
-    except library.NotNative as reason:
-        pytest.skip(f"the native recorder cannot be built here: {reason}")
+    """The library."""
+    return library.load()
 
 
 def perceptron() -> Any:
@@ -258,111 +252,8 @@ def test_digests_are_those_of_python(built: Any) -> None:
         assert built.digest_tensor(tensor) == digest_tensor(tensor), tensor.stride()
 
 
-def test_the_python_recorder_takes_over_and_the_report_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(library, "find", lambda: None)
-    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
-    comparison = compare_program(lambda: torch.ones(3) + 1, tmp_path)
-
-    ((name, reason),) = comparison.recorded.recorders
-    assert name == "python"
-    assert reason.startswith("it was not built yet for PyTorch ")
-    assert reason.endswith(" -m determinism.frameworks.torch.native_library builds it")
-
-
 def test_a_report_names_the_native_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETERMINISM_RECORDER", "native")
     comparison = compare_program(lambda: torch.ones(3) + 1, tmp_path)
 
     assert document(comparison)["recorded"]["recorders"] == [{"name": "native", "reason": ""}]
-
-
-COMPILER = """#!{python}
-import os, sys, time
-with open({log!r}, "a") as log:
-    print(sys.argv[-1], file=log)
-time.sleep(0.2)
-open(sys.argv[sys.argv.index("-o") + 1], "wb").close()
-"""
-
-
-def start_building(tmp_path: Path, path: Path) -> subprocess.Popen[str]:
-    """Start what the launcher starts before a program: with a cache of its own, and the compilers of one folder."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": str(path)}
-    environment.pop("CXX", None)
-    builder = str(Path(record.__file__).with_name("inspection_child.py"))
-    return subprocess.Popen([sys.executable, builder, "--build"], env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
-    log, folder = tmp_path / "log", tmp_path / "bin"
-    folder.mkdir()
-    compiler = folder / "g++"
-    compiler.write_text(COMPILER.format(python=sys.executable, log=str(log)))
-    compiler.chmod(0o755)
-    both = [start_building(tmp_path, folder) for _ in range(2)]
-    said = [process.communicate()[1] for process in both]
-
-    assert [process.returncode for process in both] == [0, 0]
-    assert sorted("Building the native recorder" in text for text in said) == [False, True], said
-    assert sorted("Built it in" in text for text in said) == [False, True]
-    num_files = len(library._INSTRUCTIONS) + 1
-    assert len(log.read_text().splitlines()) == num_files + 1
-    built = [
-        path for path in (tmp_path / "cache" / "determinism" / "native").iterdir() if not path.name.startswith(".")
-    ]
-    assert [path.suffix for path in built] == [".so"]
-
-
-def test_a_folder_for_a_wheel_keeps_libraries_for_other_versions_and_none_of_other_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compiled(folder: Path, say: Callable[[str], None]) -> Path:
-        (folder / "made.so").touch()
-        return folder / "made.so"
-
-    monkeypatch.setattr(library, "_compile", compiled)
-    kept = tmp_path / f"torch-2.99.0-cpython-399-x86_64-linux-gnu-{library._sources()}.so"
-    for path in (kept, tmp_path / "torch-2.99.0-cpython-399-x86_64-linux-gnu-0123456789ab.so"):
-        path.touch()
-    built = library.build(print, tmp_path)
-
-    assert set(tmp_path.glob("*.so")) == {kept, built}
-
-
-def test_it_is_said_why_it_cannot_be_built(tmp_path: Path) -> None:
-    process = start_building(tmp_path, tmp_path)
-
-    assert "The native recorder cannot be built: no C++ compiler was found" in process.communicate()[1]
-    assert process.returncode == 3
-
-
-def test_a_library_that_others_may_write_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = tmp_path / "determinism" / "native"
-    folder.mkdir(parents=True, mode=0o700)
-    path = folder / f"{library._key()}.so"
-    path.write_bytes(b"")
-    path.chmod(0o600)
-    assert library.find() == path
-    path.chmod(0o666)
-    assert library.find() is None
-
-
-def test_a_library_for_another_version_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = library._key()
-    found = library._pytorch()
-    monkeypatch.setattr(library, "_pytorch", lambda: found._replace(version="2.99.0"))
-    library._key.cache_clear()
-    try:
-        assert library._key() != key
-    finally:
-        library._key.cache_clear()
-
-
-def test_it_knows_the_version_of_pytorch_without_importing_it() -> None:
-    found = library._pytorch()
-    assert (found.version, found.git) == (torch.__version__, torch.version.git_version)
-    assert found.root == Path(torch.__file__).parent
-    assert library._string_abi(found.root) == int(torch._C._GLIBCXX_USE_CXX11_ABI)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from determinism.audit.torch import database
-from determinism.frameworks.torch import native_library as library
 from determinism.trace.opening import open_trace
 from tests.adapters.test_torch_samples import VARYING
 from tests.torch_recorders import differences, record_lines, record_with
@@ -40,14 +39,7 @@ ALWAYS = 9
 """The slice that `make test` runs, at every commit."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> Any:
-    """The library; where it cannot be built, these tests are counted as not run, with the reason."""
-    try:
-        library.build(print)
-        return library.load()
-    except library.NotNative as reason:
-        pytest.skip(f"the native recorder cannot be built here: {reason}")
+pytestmark = pytest.mark.native
 
 
 @pytest.fixture

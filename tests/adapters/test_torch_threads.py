@@ -14,7 +14,6 @@ import torch
 import determinism
 from determinism.comparison.runs import compare
 from determinism.diagnose.confirm import MOST_BYTES, capture_request
-from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.evidence import Capture
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
@@ -25,15 +24,10 @@ from tests.torch_captures import Captured
 Meanwhile = Callable[[torch.Tensor], Any]
 
 
-@pytest.fixture(autouse=True, params=["python", "native"])
+@pytest.fixture(autouse=True, params=["python", pytest.param("native", marks=pytest.mark.native)])
 def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each recorder notes it."""
     monkeypatch.setenv("DETERMINISM_RECORDER", request.param)
-    if request.param == "native":
-        try:
-            native_library.load()
-        except native_library.NotNative as reason:
-            pytest.skip(f"the native recorder cannot be used here: {reason}")
 
 
 def in_a_thread(work: Callable[[], Any]) -> None:

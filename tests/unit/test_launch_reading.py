@@ -73,6 +73,17 @@ def test_a_file_of_the_package_itself_is_not_left(
     assert stage.found() == []
 
 
+def test_why_the_native_recorder_was_not_built_during_the_first_run_is_not_left(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    file = tmp_path / "determinism" / "native" / "torch-2.13.0-cpython-311.failed"
+    with stage.times.run():
+        file.parent.mkdir(parents=True)
+        file.write_text("g++")
+    stage.begin()
+    stage.open(str(file))
+    assert stage.found() == []
+
+
 @pytest.mark.parametrize("kind", [os.fspath, os.fsencode, Path])
 def test_every_way_to_name_a_file(kind: Any, stage: Stage, tmp_path: Path) -> None:
     stage.open(kind(tmp_path / "left"))

@@ -133,7 +133,10 @@ def test_a_value_of_another_type_is_no_internal_error(place: Path, key: str, who
         edit(damaged / place, **{key: value})
         for order in ((whole, damaged), (damaged, whole)):
             found = look(*order)
-            assert isinstance(found, Comparison) or found in ("trace-damaged", "levels-differ"), (value, found)
+            assert isinstance(found, Comparison) or found in ("trace-damaged", "levels-differ", "recorders-differ"), (
+                value,
+                found,
+            )
 
 
 @pytest.mark.parametrize(("identifier", "damage"), DAMAGES)
@@ -207,6 +210,19 @@ def test_levels_and_steps_must_agree(tmp_path: Path, whole: Path, damaged: Path)
     edit(damaged / OWN / "process.json", level="op")
     edit(damaged / "manifest.json", steps=3)
     assert look(whole, damaged) == "steps-differ"
+
+
+def test_recorders_must_agree(tmp_path: Path, whole: Path, damaged: Path) -> None:
+    edit(whole / OWN / "process.json", recorder="native", recorder_reason="")
+    edit(damaged / OWN / "process.json", recorder="python", recorder_reason="no C++ compiler was found")
+    assert look(whole, damaged) == "recorders-differ"
+    edit(damaged / OWN / "process.json", recorder="native", recorder_reason="")
+    assert isinstance(look(whole, damaged), Comparison)
+
+
+def test_traces_that_name_no_recorder_are_compared(tmp_path: Path, whole: Path, damaged: Path) -> None:
+    edit(damaged / OWN / "process.json", recorder="python", recorder_reason="")
+    assert isinstance(look(whole, damaged), Comparison)
 
 
 def write_crowd(folder: Path, value: str = "") -> Path:

@@ -23,11 +23,12 @@ def require_comparable(traces: Sequence[Trace]) -> None:
         traces: Two or more runs.
 
     Raises:
-        UsageError: Their parts, levels, steps or digests differ.
+        UsageError: Their parts, levels, recorders, steps or digests differ.
         TraceError: A trace cannot be read.
     """
     _check_parts(traces)
     _check_levels(traces)
+    _check_recorders(traces)
     _check_steps(traces)
     _check_digests(traces)
 
@@ -60,6 +61,22 @@ def _check_levels(traces: Sequence[Trace]) -> None:
                 f"The runs were recorded at different levels ({', '.join(levels[0])} and {', '.join(level)}), so their "
                 "records cannot be compared. Record both with the same --level.",
             )
+
+
+def _check_recorders(traces: Sequence[Trace]) -> None:
+    """Refuse what the native recorder saw of one run and the Python recorder of another: they see other ops of the same program."""
+    chosen = [
+        {p.key: str(p.description["recorder"]) for p in trace.processes if p.description.get("recorder")}
+        for trace in traces
+    ]
+    for number, others in enumerate(chosen[1:], start=2):
+        for key, name in chosen[0].items():
+            if others.get(key, name) != name:
+                raise UsageError(
+                    "recorders-differ",
+                    f"Run 1 was recorded by the {name} recorder of PyTorch and run {number} by the {others[key]} recorder, under which "
+                    "the same program shows other ops, so their records cannot be compared. Record both with DETERMINISM_RECORDER=python.",
+                )
 
 
 def _check_steps(traces: Sequence[Trace]) -> None:

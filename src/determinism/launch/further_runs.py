@@ -183,8 +183,9 @@ def _search_command(request: CheckRequest, budget: float, *options: str) -> str:
 
 EVIDENCE_FOLDER = "evidence"
 REPRODUCER_FOLDER = "reproducer"
-_SECONDS, _TIMES_AS_LONG = 60.0, 3
-"""A further run is stopped after so many seconds and so many times what the longest run took."""
+_SECONDS, _TIMES_AS_LONG = 60.0, 5
+"""A further run is stopped after so many seconds and so many times what the longest run took: it looks at each op in Python, which
+may take three times as long as recording below Python."""
 
 
 class EvidenceRuns:

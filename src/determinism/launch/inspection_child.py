@@ -52,7 +52,7 @@ def _native_recorder() -> str:
 
 
 def _build() -> int:
-    """Build the native recorder if PyTorch is there; 0 if it is there now."""
+    """Build the native recorder if PyTorch is there and it is wanted; 0 if it is there now."""
     if sys.version_info < (3, 11):  # noqa: UP036  # this may be another Python than the package's
         return 0
     from importlib import import_module
@@ -61,7 +61,7 @@ def _build() -> int:
     if find_spec("torch") is None:
         return 0
     _import_own_package()
-    return int(import_module("determinism.frameworks.torch.native_library").main())
+    return int(import_module("determinism.frameworks.torch.native_library").prepare())
 
 
 def _plain(value: object) -> object:

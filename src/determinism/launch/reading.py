@@ -31,6 +31,8 @@ LEFTOVERS_PREFIX = "leftovers-"
 _MOST_NOTES = 1000
 _OWN_KERNEL = "determinism_digest"
 """Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
+_OWN_LIBRARY = os.sep + os.path.join("determinism", "native", "torch-")
+"""Part of the names of what the native recorder is built as, or why it could not be, in the user's cache."""
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
 """Where the system keeps what looks like files."""
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -144,7 +146,9 @@ def _site() -> tuple[str, int, str] | None:
 
 
 def _is_left_out(path: str) -> bool:
-    return path.endswith(".pyc") or path.startswith((*_NO_FILES, _OWN_FILES)) or _OWN_KERNEL in path
+    if path.endswith(".pyc") or path.startswith((*_NO_FILES, _OWN_FILES)):
+        return True
+    return _OWN_KERNEL in path or _OWN_LIBRARY in path
 
 
 def _may_write(flags: int) -> bool:

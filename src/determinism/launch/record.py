@@ -23,7 +23,7 @@ from determinism.launch.io import StandardInput
 from determinism.launch.program import Interrupted, ProgramExit, ProgressCallback, never, run_program
 from determinism.launch.unrecorded import unrecorded_processes
 from determinism.redaction import redacted
-from determinism.run_spec import RunSpec, is_native_wanted
+from determinism.run_spec import RunSpec, recorder_choice
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
 from determinism.trace.writer import create_trace, write_manifest
 from determinism.types import Level
@@ -111,7 +111,7 @@ _built_with: set[str] = set()
 
 def _build_native_recorder(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """Build what records PyTorch below Python, if it is wanted and not there yet: here, and not inside the user's program."""
-    if not is_native_wanted(environ):
+    if recorder_choice(environ) not in ("", "native"):
         return
     try:
         interpreter = find_interpreter(find_executable(command[0], environ), command[1:], environ)

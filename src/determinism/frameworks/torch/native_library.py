@@ -2,7 +2,7 @@
 
 It is built against one version of PyTorch and of Python, and lies in the package or in the user's cache under the names of both
 and of the sources that it was made from; so one that was built for others is never loaded. Nothing here imports PyTorch before
-the library is loaded. Run as a module, this builds the library; the launcher does so before it starts a program.
+the library is loaded. Run as a module, this builds the library; the launcher does so by `prepare` before it starts a program.
 """
 
 from __future__ import annotations
@@ -27,12 +27,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from determinism.digest import digest_bytes, digest_many
+from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 
 MODULE = "_determinism_observer"
 _HERE = Path(__file__).parent / "native"
 _SOURCES = ("observer.cpp", "tables.h", "digest.c")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
 """Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
+TESTED = (("2.13", "3.11"),)
+"""Minor versions of PyTorch and Python with which the tests were run natively, on x86-64: with others the native recorder must be asked for."""
+_X86_64 = ("x86_64", "AMD64")
+_DEVICES = {"cuda": ("nvidia[0-9]*", "dxg"), "hip": ("kfd",), "xpu": ("dri/renderD*",)}
+"""What the builds of PyTorch for GPUs drive, as files in `/dev`."""
+_DEVICE_FILES = Path("/dev")
 _SECONDS = 600.0
 _FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
 """Without `NDEBUG` headers of PyTorch assert fields that its library never sets."""
@@ -42,12 +49,52 @@ class NotNative(Exception):
     """Says why this process cannot be recorded below Python."""
 
 
+class BuildFailed(NotNative):
+    """A compiler was run, and failed."""
+
+
 class _PyTorch(NamedTuple):
     """The PyTorch that this interpreter would import."""
 
     root: Path
     version: str
     git: str
+    drives: tuple[str, ...]
+    """The sorts of GPUs that it was built for."""
+
+
+class _Tools(NamedTuple):
+    """What the library is built with."""
+
+    compiler: str
+    pytorch: Path
+    python: str
+    """The folder of Python's headers."""
+    xxhash: Path
+
+
+def check_tested() -> None:
+    """Refuse the native recorder where it was not tested: there it is used only if it is asked for.
+
+    Raises:
+        NotNative: It was not tested with this PyTorch, this Python or this processor, or there is a GPU, with which it was not tested.
+    """
+    torch = _pytorch()
+    asked = f"{RECORDER_VARIABLE}=native chooses it all the same"
+    here = (_minor(torch.version), _minor(platform.python_version()))
+    if here not in TESTED or platform.machine() not in _X86_64:
+        tested = " and ".join(f"PyTorch {one} and Python {python}" for one, python in TESTED)
+        raise NotNative(
+            f"the native one was tested with {tested} on x86-64, and this is PyTorch {torch.version} and Python "
+            f"{platform.python_version()} on {platform.machine()}; {asked}"
+        )
+    patterns = [pattern for kind in torch.drives for pattern in _DEVICES[kind]]
+    if any(next(_DEVICE_FILES.glob(pattern), None) for pattern in patterns):
+        raise NotNative(f"the native one was not tested with GPUs, and PyTorch may use one here; {asked}")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def load() -> Any:
@@ -58,6 +105,7 @@ def load() -> Any:
     """
     path = find()
     if path is None:
+        _check_buildable()
         raise NotNative(
             f"it was not built yet for PyTorch {_pytorch().version} and Python {platform.python_version()}; "
             f"{sys.executable} -m {__name__} builds it"
@@ -95,12 +143,13 @@ def find() -> Path | None:
     return None
 
 
-def build(say: Callable[[str], None], into: Path | None = None) -> Path:
+def build(say: Callable[[str], None], into: Path | None = None, *, again: bool = True) -> Path:
     """Build the library for this interpreter, unless it is there already.
 
     Args:
         say: Takes the lines that say what takes so long.
         into: A folder for it, from which those of other sources are removed; else that in the user's cache.
+        again: Whether to try again what failed before with the same compiler.
 
     Returns:
         Where it lies.
@@ -110,19 +159,23 @@ def build(say: Callable[[str], None], into: Path | None = None) -> Path:
     """
     if into is None and (known := find()) is not None:
         return known
-    _check_platform()
+    tools = _tools()
     folder = into or _folder()
+    if not again:
+        _check_failure(folder, tools)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
             if into is None and (known := find()) is not None:
                 # Another process built it meanwhile.
                 return known
+            if not again:
+                _check_failure(folder, tools)
             say(
                 f"Building the native recorder for PyTorch {_pytorch().version}, once; this takes about half a minute ..."
             )
             begun = time.monotonic()
-            made = _compile(Path(scratch), say)
+            made = _compile(Path(scratch), tools, say)
             target = folder / f"{_key()}.so"
             os.chmod(made, 0o600)
             os.replace(made, target)
@@ -130,38 +183,69 @@ def build(say: Callable[[str], None], into: Path | None = None) -> Path:
                 # For other versions of PyTorch and Python they stay; those of other sources nobody would ever load.
                 for other in set(folder.glob("*.so")) - set(folder.glob(f"*-{_sources()}.so")):
                     other.unlink()
+            _failure_file(folder).unlink(missing_ok=True)
             say(f"Built it in {time.monotonic() - begun:.0f} s: {target}")
             return target
+    except BuildFailed as failure:
+        with suppress(OSError):
+            _failure_file(folder).write_text(f"{tools.compiler}\n{failure}", encoding="utf-8")
+        raise
     except OSError as error:
         raise NotNative(f"{folder} cannot be written: {error}") from error
 
 
-def _check_platform() -> None:
+def _failure_file(folder: Path) -> Path:
+    """What a compiler said last when it could not build the library: it is not asked at each start of a program."""
+    return folder / f"{_key()}.failed"
+
+
+def _check_failure(folder: Path, tools: _Tools) -> None:
+    try:
+        compiler, _, reason = _failure_file(folder).read_text(encoding="utf-8", errors="replace").partition("\n")
+    except OSError:
+        return
+    if compiler == tools.compiler:
+        raise NotNative(f"{reason}; {sys.executable} -m {__name__} tries again")
+
+
+def _check_buildable() -> None:
+    """Raise what keeps the library from being built here, as far as that is known without trying."""
+    folder = _folder()
+    _check_failure(folder, _tools())
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise NotNative(f"{there} cannot be written")
+
+
+def _tools() -> _Tools:
+    """What is needed to build the library."""
     if sys.platform != "linux":
         raise NotNative(f"it is built on Linux only, and this is {sys.platform}")
     if sys.implementation.name != "cpython":
         raise NotNative(f"it is built for CPython only, and this is {sys.implementation.name}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise NotNative("it relies on the global interpreter lock, which this Python does without")
-
-
-def _compile(folder: Path, say: Callable[[str], None]) -> Path:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
-        raise NotNative("no C++ compiler was found (g++, c++ or clang++; the variable CXX names another)")
+        raise NotNative("no C++ compiler was found (g++, c++ or clang++; the variable CXX names another one)")
     root = _pytorch().root
     python = sysconfig.get_path("include")
     if not (Path(python) / "Python.h").is_file():
         raise NotNative(f"the headers of Python are missing in {python}; install the package python3-dev")
     if not (root / "include" / "ATen" / "record_function.h").is_file():
         raise NotNative(f"this PyTorch has no headers in {root / 'include'}")
-    sets = _INSTRUCTIONS if platform.machine() in ("x86_64", "AMD64") else {"base": ()}
+    return _Tools(compiler, root, python, xxhash_headers())
+
+
+def _compile(folder: Path, tools: _Tools, say: Callable[[str], None]) -> Path:
+    compiler, root, python, xxhash = tools
+    sets = _INSTRUCTIONS if platform.machine() in _X86_64 else {"base": ()}
     objects = []
     for name, options in sets.items():
         objects.append(str(folder / f"digest-{name}.o"))
         define = f"-DDIGEST=determinism_digest_{name}"
         # As C, whose name is the same for every compiler.
-        _run(compiler, "-x", "c", "-O3", "-fPIC", "-DNDEBUG", "-w", *options, define, f"-I{xxhash_headers()}", "-c",
+        _run(compiler, "-x", "c", "-O3", "-fPIC", "-DNDEBUG", "-w", *options, define, f"-I{xxhash}", "-c",
              str(_HERE / "digest.c"), "-o", objects[-1])  # fmt: skip
     built_for = _built_for()
     includes = [f"-I{root / 'include'}", f"-I{python}"]
@@ -179,10 +263,10 @@ def _run(*command: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise NotNative(f"the compiler did not end within {_SECONDS:.0f} s") from None
+        raise BuildFailed(f"the compiler did not end within {_SECONDS:.0f} s") from None
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-        raise NotNative(f"{Path(command[0]).name} failed: {first}")
+        raise BuildFailed(f"{Path(command[0]).name} failed: {first}")
 
 
 def xxhash_headers() -> Path:
@@ -254,7 +338,8 @@ def _pytorch() -> _PyTorch:
     found = dict(re.findall(r"^(\w+)(?:: [^=\n]+)? = '([^'\n]*)'$", text, re.MULTILINE))
     if "__version__" not in found:
         raise NotNative(f"{root / 'version.py'} does not say which version of PyTorch it is")
-    return _PyTorch(root, found["__version__"], found.get("git_version", "unknown"))
+    drives = tuple(kind for kind in _DEVICES if kind in found)
+    return _PyTorch(root, found["__version__"], found.get("git_version", "unknown"), drives)
 
 
 def _string_abi(root: Path) -> int:
@@ -263,16 +348,39 @@ def _string_abi(root: Path) -> int:
     return int(b"SourceLocationENSt7__cxx11" in (root / "lib" / "libc10.so").read_bytes())
 
 
+def prepare() -> int:
+    """Build the library before a program starts, if it is wanted there and not built yet; 0 if it is there now.
+
+    Where nobody asked for it, only a build is announced: why there is none, the report says.
+    """
+    is_asked = recorder_choice(os.environ) == "native"
+    try:
+        if not is_asked:
+            check_tested()
+        build(_say, again=is_asked)
+    except NotNative as reason:
+        if is_asked or isinstance(reason, BuildFailed):
+            _say(f"The native recorder cannot be built: {reason}. Ops are recorded in Python, which takes longer.")
+        return 3
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"determinism: {line}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Build the library for the interpreter that runs this; the exit status is 3 where it cannot be.
 
     A folder for it may be given as the only argument; without one it is built into the user's cache, unless it is there.
     """
-    folder = Path(sys.argv[1]) if sys.argv[0] == __file__ and len(sys.argv) > 1 else None
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     try:
-        build(lambda line: print(f"determinism: {line}", file=sys.stderr, flush=True), folder)
+        build(_say, folder)
     except NotNative as reason:
-        print(f"determinism: The native recorder cannot be built: {reason}.", file=sys.stderr)
+        _say(f"The native recorder cannot be built: {reason}.")
         return 3
     return 0
 

@@ -26,7 +26,7 @@ from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, val
 from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo, wrap
-from determinism.run_spec import DEFAULT_RECORDER, RECORDER_VARIABLE, is_native_wanted
+from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 from determinism.trace.schema import Meaning
 from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
 from determinism.trace.writer import ProcessWriter
@@ -410,10 +410,12 @@ def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
 
 
 def _check_wanted(level: Level) -> None:
-    chosen = os.environ.get(RECORDER_VARIABLE) or DEFAULT_RECORDER
-    if chosen not in ("native", "python"):
+    chosen = recorder_choice(os.environ)
+    if chosen == "python":
+        raise NotNative(f"{RECORDER_VARIABLE}=python chooses it")
+    if chosen not in ("", "native"):
         raise NotNative(f"{RECORDER_VARIABLE} is {chosen}, which is neither native nor python")
-    if not is_native_wanted(os.environ):
-        raise NotNative(f"{RECORDER_VARIABLE}=native chooses the native one")
     if level is not Level.OP:
         raise NotNative(f"at level {level} no ops are recorded")
+    if not chosen:
+        native_library.check_tested()
