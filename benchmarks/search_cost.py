@@ -23,7 +23,7 @@ from typing import Any
 
 from measured import markdown, surroundings, write
 
-_IMPORTS = "import glob, os, random, threading, queue, time, numpy as np, torch\nfrom torch import nn\n"
+_IMPORTS = "import os, random, threading, queue, time, numpy as np, torch\nfrom torch import nn\n"
 
 _PROGRAM = textwrap.dedent("""
     open(os.environ["STARTS"], "a").write("x")
@@ -47,13 +47,16 @@ _PROGRAM = textwrap.dedent("""
 _SEEDED = "random.seed(0); np.random.seed(0); torch.manual_seed(0)"
 _QUEUE = """
 scales = queue.Queue()
-def put(value):
-    time.sleep(0.001 * (os.urandom(1)[0] % 4))
-    scales.put(value)
-workers = [threading.Thread(target=put, args=(1 + i / 8,)) for i in range(4)]
+def put(worker):
+    for number in range(6):
+        values = torch.linspace(0, 1, 20000)
+        for _ in range(20):
+            values = torch.sin(values * 1.1)
+        scales.put(1 + (6 * worker + number) / 48)
+workers = [threading.Thread(target=put, args=(worker,)) for worker in range(3)]
 for worker in workers: worker.start()
 for worker in workers: worker.join()
-order = [scales.get() for _ in range(4)]
+order = [scales.get() for _ in range(18)]
 """
 
 _CASES: dict[str, dict[str, str]] = {
@@ -77,7 +80,7 @@ _CASES: dict[str, dict[str, str]] = {
     "hash-value": {"step": "images[:, :, 0, 0] += hash(f'row{step}') % 100 / 100"},
     "clock": {"before": "began = time.time()", "step": "images[:, :, 0, 0] += (time.time() - began) / 100"},
     "outside-entropy": {"step": "images[:, :, 0, 0] += os.urandom(1)[0] / 255"},
-    "queue-order": {"before": _QUEUE, "step": "images[:, :, 0, 0] += order[step % 4]"},
+    "queue-order": {"before": _QUEUE, "step": "images[:, :, 0, 0] += order[step % 18]"},
     "late difference": {"step": "images[:, :, 0, 0] += hash('x') % 100 / 100 if step > 300 else 0"},
 }
 

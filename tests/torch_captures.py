@@ -30,7 +30,7 @@ def capture(
 ) -> dict[str, Any]:
     """Record a program until it comes to a record, and capture that; the tensors are kept in `folder/kept`."""
     request: dict[str, Any] = {"step": 0, "phase": phase, "op": op, "module": None, "occurrence": occurrence}
-    request |= {"repeats": repeats, "seconds": seconds, "most_bytes": most_bytes}
+    request |= {"repeats": repeats, "seconds": seconds, "most_bytes": most_bytes, "ends": True}
     kept = folder / "kept"
 
     def finish(reason: str) -> None:

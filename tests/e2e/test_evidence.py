@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.runs import CheckRequest, RunSeries
-from tests.e2e.checking import check
+from tests.e2e.checking import check, check_command
 from tests.thorough import taking_turns
 
 
@@ -72,3 +72,20 @@ def test_a_further_run_that_never_ends_is_stopped(tmp_path: Path) -> None:
         began = time.monotonic()
         series.make_capturing("run", "run", None, log=output.log("run"), capture={}, seconds=1.0)
     assert 1.0 <= time.monotonic() - began < 60
+
+
+def test_a_program_that_removes_a_file_at_its_end_is_not_ended_before(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import atexit, os, sys, torch\n"
+        "if os.path.exists('train.lock'):\n"
+        "    sys.exit('It is running already.')\n"
+        "open('train.lock', 'w').close()\n"
+        "atexit.register(os.remove, 'train.lock')\n"
+        "print(torch.full((3,), hash('salted') % 1000 / 7).sum().item())\n"
+    )
+    options = ("--explain", "--budget", "0.01", "--output", "traces")
+    report = check_command(tmp_path, [sys.executable, "train.py"], options=options).report
+    assert report["first_divergence"]["outputs"][0]["elements_different"] == 3
+    assert report["evidence"]["source"] == "runs"
+    assert not (tmp_path / "train.lock").exists()

@@ -127,6 +127,7 @@ def test_trials_end_early_where_that_saves_half_of_their_time(tmp_path: Path) ->
 def test_a_program_that_removes_its_files_runs_to_its_end(tmp_path: Path, removed: str, may_end_early: bool) -> None:
     trace = run_that_noted(tmp_path, removed=os.path.abspath(removed))
     assert (early_runs(found(seconds=7.0), 0.01, [trace]) is not None) is may_end_early
+    assert (short_runs(found(seconds=96.0), 0.2, [trace]) is not None) is may_end_early
 
 
 def test_what_short_runs_show_is_not_said_of_whole_ones() -> None:

@@ -57,7 +57,9 @@ def needs_confirmation(divergence: Divergence | None) -> bool:
     return divergence.kind is Kind.OP and is_repeatable(divergence.op)
 
 
-def capture_request(process: ProcessTrace, divergence: Divergence, *, repeats: int, most_bytes: int) -> dict[str, Any]:
+def capture_request(
+    process: ProcessTrace, divergence: Divergence, *, repeats: int, most_bytes: int, ends: bool = True
+) -> dict[str, Any]:
     """What the recorder of a further run has to look for.
 
     Args:
@@ -65,6 +67,7 @@ def capture_request(process: ProcessTrace, divergence: Divergence, *, repeats: i
         divergence: The divergence to be confirmed.
         repeats: How often the op is repeated; 0 if only its values are wanted.
         most_bytes: That are kept of its tensors.
+        ends: Whether the program ends then.
     """
     chunk, row = process.record(divergence.record)
     columns = {name: int(chunk.columns[name][row]) for name in ("step", "phase", "op", "module")}
@@ -80,6 +83,7 @@ def capture_request(process: ProcessTrace, divergence: Divergence, *, repeats: i
         "repeats": repeats,
         "seconds": SECONDS,
         "most_bytes": most_bytes,
+        "ends": ends,
     }
 
 

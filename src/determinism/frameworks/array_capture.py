@@ -82,7 +82,7 @@ class Capture:
             request: `step`, `phase`, `op`, `module` (or None), `occurrence`; `most_bytes` that may be kept; `repeats` and
                 `seconds`, of which the first may be 0 if only values are wanted.
             folder: Of the process; the result is written there.
-            finish: Ends the program.
+            finish: Ends the program, or lets it go on.
             as_array: Gives a tensor of the framework as an array of NumPy.
             digest: Of an array.
         """
@@ -109,7 +109,7 @@ class Capture:
         if (name, step, phase.label, module) != place:
             return
         self._seen += 1
-        if self._seen <= wanted["occurrence"]:
+        if self._seen != wanted["occurrence"] + 1:
             return
         result: dict[str, Any] = {"changed_inputs": [], "repeats": 0, "outputs": []}
         try:

@@ -138,7 +138,12 @@ class AdapterSession:
         # Runs that look at no record need not load what compares values.
         from determinism.frameworks.array_capture import Capture
 
-        return Capture(request, self.writer.folder, self.finish_program, as_array=as_array, digest=digest)
+        return Capture(request, self.writer.folder, self._captured, as_array=as_array, digest=digest)
+
+    def _captured(self, reason: str) -> None:
+        """A record was looked at: the program ends, unless it would leave something behind."""
+        if self._spec.capture is not None and self._spec.capture["ends"]:
+            self.finish_program(reason)
 
     def note_racy(self, what: str) -> None:
         """The program does something whose order may vary, so that two equal runs say less."""

@@ -417,7 +417,7 @@ def explain(
     if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence is None:
         return comparison, 0
     search = partial(_search, comparison, request, output, standard_input, announce, warn, traces, likely)
-    short = short_runs(comparison, least_step_seconds(traces))
+    short = short_runs(comparison, least_step_seconds(traces), traces)
     if short is None:
         return search()
     try:
@@ -678,7 +678,7 @@ class Check:
 
     def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:
         """Whether further runs may look for what two runs differ in: whole ones, or such as end soon after it."""
-        short = short_runs(comparison, least_step_seconds(traces)) if self.request.explain is None else None
+        short = short_runs(comparison, least_step_seconds(traces), traces) if self.request.explain is None else None
         is_soon = short is not None and short.seconds < LONGEST_UNASKED
         return is_soon or may_run_further(self.request.explain, self.runs)
 

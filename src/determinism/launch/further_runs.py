@@ -90,14 +90,16 @@ class ShortRuns:
         return replace(diagnosis, fixes=fixes, limit=limit)
 
 
-def short_runs(comparison: Comparison, step_seconds: float | None) -> ShortRuns | None:
+def short_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace] = ()) -> ShortRuns | None:
     """Give how far runs must go to show a difference; None where a whole run takes less than a minute, or must be made.
 
     Args:
         comparison: Of plain runs that differ.
         step_seconds: How long a step takes; None if that was not measured.
+        traces: Of the plain runs. A program that removes files of its own would leave them behind if it were ended early.
     """
-    if max(run.idle_seconds for run in comparison.runs) < runs.LONGEST_UNASKED:
+    is_long = max(run.idle_seconds for run in comparison.runs) >= runs.LONGEST_UNASKED
+    if not is_long or any(_removes_files(trace.folder) for trace in traces):
         return None
     return _runs_up_to_the_difference(comparison, step_seconds, _WORTHWHILE)
 
@@ -212,6 +214,7 @@ class EvidenceRuns:
         self._warn = warn
         self._most_bytes = min(MOST_BYTES, series.max_disk or MOST_BYTES)
         self._seconds = self._plain_seconds = 0.0
+        self._may_end_early = True
         self.interrupt_status = 0
         """Exit status if the user ended a run; then no more are made."""
 
@@ -233,6 +236,7 @@ class EvidenceRuns:
         """
         self._plain_seconds = max(run.idle_seconds for run in comparison.runs)
         self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
+        self._may_end_early = not any(_removes_files(trace.folder) for trace in traces)
         first = comparison.first_divergence
         if first is not None and needs_confirmation(first):
             comparison = self._confirmed(comparison, first, traces)
@@ -291,7 +295,9 @@ class EvidenceRuns:
     ) -> dict[str, Any] | None:
         process = next(p for p in traces[first.records_of].processes if p.key == (first.stream or first.process))
         log = self._output.log(name)
-        request = capture_request(process, first, repeats=repeats, most_bytes=self._most_bytes)
+        request = capture_request(
+            process, first, repeats=repeats, most_bytes=self._most_bytes, ends=self._may_end_early
+        )
         on_progress = self._announce(title, log, seconds=self._plain_seconds)
         self._series.make_capturing(name, title, on_progress, log=log, capture=request, seconds=self._seconds)
         return read_capture(self._output.trace(name), process.key)

@@ -455,7 +455,7 @@ _MAX_BYTES = 4 << 30
 
 
 class Capture:
-    """Waits for one record, examines it, and ends the program."""
+    """Waits for one record, examines it, and mostly ends the program then."""
 
     def __init__(self, request: dict[str, Any], folder: Path, finish: Callable[[str], None]) -> None:
         """Take what to look for.
@@ -465,7 +465,7 @@ class Capture:
                 `seconds`, of which the first may be 0 if only values are wanted.
             folder: Of the stream that holds the record, since records of other threads may look the same; the result is
                 written there.
-            finish: Ends the program.
+            finish: Ends the program, or lets it go on.
         """
         self._request = request
         self._folder = folder

@@ -237,7 +237,7 @@ class Session(AdapterSession):
         recorder.kept_values = None if kept is None else KeptValues(kept)
         request = self._spec.capture
         if request is not None and request["process"] in (folder.name, f"{folder.name}.threads"):
-            recorder.capture = Capture(request, folder.with_name(request["process"]), self.finish_program)
+            recorder.capture = Capture(request, folder.with_name(request["process"]), self._captured)
         if self._part.stream == "process":
             self._besides.begin(recorder, folder)
 
