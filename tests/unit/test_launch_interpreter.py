@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from determinism.errors import LaunchError
-from determinism.launch.interpreter import check_interpreter
+from determinism.launch import interpreter
+from determinism.launch.interpreter import check_interpreter, with_python
 
 ENVIRON = {"PATH": os.environ["PATH"]}
 
@@ -21,6 +22,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
     return path
@@ -124,6 +126,31 @@ def test_missing_command_names_near_matches(tmp_path: Path) -> None:
 def test_missing_command_without_near_matches() -> None:
     assert "'no-such-command-at-all' is not on PATH" in missing("no-such-command-at-all")
     assert "'./nowhere/train' does not exist" in missing("./nowhere/train")
+
+
+def test_a_script_is_run_with_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = Path(sys.executable).parent
+    Path("train.py").write_text("print()\n")
+    other = script(tmp_path / "bin" / "python", "#!/bin/sh\n")
+    monkeypatch.setattr(interpreter, "_FRAMEWORKS", ("a_framework_that_is_nowhere",))
+    assert with_python(["train.py", "-v"], {"PATH": str(other.parent)}) == [str(other), "train.py", "-v"]
+    assert with_python(["./train.py"], {"PATH": str(tmp_path / "empty")}) == [sys.executable, "./train.py"]
+    monkeypatch.setattr(interpreter, "_FRAMEWORKS", ("json",))
+    assert with_python(["train.py"], {"PATH": str(other.parent)}) == [sys.executable, "train.py"]
+    if (own / "python").exists():
+        assert with_python(["train.py"], {"PATH": f"{own}:{other.parent}"}) == ["python", "train.py"]
+
+
+def test_a_script_that_starts_itself_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path / "train.py", "#!/usr/bin/env python3\n")
+    script(tmp_path / "bin" / "eval.py", "#!/bin/sh\n")
+    Path("eval.py").write_text("print()\n")
+    script(tmp_path / "bare.py", "print()\n")
+    for command in (["./train.py"], ["python", "train.py"], ["nowhere.py"], ["eval.py"], []):
+        assert with_python(command, {"PATH": str(tmp_path / "bin")}) == command
+    assert with_python(["./bare.py"], {"PATH": ""})[1:] == ["./bare.py"]
 
 
 def test_script_without_its_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,24 @@ def test_cause_fix_and_place_in_this_order_and_in_fifteen_lines() -> None:
     assert lines[0] == "Different: the result depends on a hash (confirmed)"
     assert lines[2] == "  /p/read.py:2      value = hash(name)"
     assert lines[4] == "  fix               Use another hash (verified by 3 equal runs)"
-    assert [line.removeprefix("      ") for line in lines[5:13]] == PATCH.splitlines()
-    assert lines[14].startswith("  first difference  step 3, in the backward pass, the gradient of")
-    assert len(lines) <= 19
+    patch = PATCH.splitlines()
+    assert [line.removeprefix("      ") for line in lines[5:11]] == ["@@ read.py:1 @@", *patch[3:]]
+    assert lines[12].startswith("  first difference  step 3, the gradient of /home/ada/project/train.py:17")
+    assert len(lines) <= 17
+    assert [
+        line.removeprefix("      ") for line in lines_of(explained(cause(), fixes=(FIX,)), 80, verbose=True)[5:13]
+    ] == patch
+
+
+def test_each_hunk_of_a_short_diff_names_its_file_and_line() -> None:
+    first = "--- read.py\n+++ read.py\n@@ -1,2 +1,3 @@\n+import zlib\n import os\n"
+    second = "@@ -40 +41 @@\n-a\n+b\n--- /dev/null\n+++ new.py\n@@ -0,0 +1 @@\n+c\n \n \n"
+    lines = lines_of(explained(cause(), fixes=(Fix("hash-value", "Change it", "c", patch=first + second),)))
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "@@ read.py:1 @@ +import zlib import os @@ read.py:40 @@ -a +b --- /dev/null +++ new.py @@ -0,0 +1 @@ +c first"
+        in text
+    )
 
 
 def test_a_title_keeps_the_capital_of_a_name() -> None:

@@ -50,7 +50,7 @@ def test_runs_that_differ_fail() -> None:
     )
     for expected in (
         "fix               Compute with one thread (verified by 3 equal runs)\n    OMP_NUM_THREADS=1 python",
-        "first difference  step 3, in the backward pass",
+        "first difference  step 3, the gradient of",
         "inputs            equal in both runs",
     ):
         assert expected in (failure.text or "")

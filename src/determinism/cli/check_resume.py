@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, report_options
+from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, optional_program_argument, report_options
 
 
 @click.command(
@@ -34,7 +34,7 @@ from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, r
 )
 @failure_option
 @report_options
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@optional_program_argument
 def check_resume(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
     """Run a program in full, then up to a checkpoint and resumed from it, and say whether the resumed steps are bit-identical.
 

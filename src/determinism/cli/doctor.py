@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_options
+from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_options, optional_program_argument
 
 SCHEMA = "determinism.doctor/1"
 
@@ -24,7 +24,7 @@ SCHEMA = "determinism.doctor/1"
     metavar="FILE",
     help="Write the findings as JSON.",
 )
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@optional_program_argument
 def doctor(
     program: tuple[str, ...],
     warn_only: bool,

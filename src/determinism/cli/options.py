@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -305,7 +306,25 @@ def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return strict(failure_option(report_options(function)))
 
 
-program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+def _as_command(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Start a Python script that was given without `python`, and say how."""
+    if context.resilient_parsing or not value or not value[0].endswith(".py"):
+        return value
+    from determinism.cli.ending import say
+    from determinism.launch.interpreter import with_python
+
+    command = tuple(with_python(value, os.environ))
+    if command != value:
+        say(f"The command is taken as: {shlex.join(command[:2])}")
+    return command
+
+
+program_argument = click.argument(
+    "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...", callback=_as_command
+)
+optional_program_argument = click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]", callback=_as_command
+)
 
 
 def enabling_options(function: Callable[..., Any]) -> Callable[..., Any]:

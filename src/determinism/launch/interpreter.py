@@ -9,7 +9,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +40,34 @@ def find_executable(name: str, environ: Mapping[str, str]) -> str:
     else:
         found_instead = f"{name!r} is not on PATH"
     raise LaunchError("command-missing", f"{found_instead}, so nothing was started.{_advice(name, search)}")
+
+
+_FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+
+def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Put Python before a script that no executable of that name hides, as coverage and other tools do.
+
+    It is the Python of this process if that has a framework; else this tool was installed apart from the program, and the
+    `python` that a shell would find is taken.
+
+    Args:
+        command: What the user gave to be started.
+        environ: The environment it will be started in.
+    """
+    words = list(command)
+    if not words or not words[0].endswith(".py") or not Path(words[0]).is_file():
+        return words
+    search = environ.get("PATH", os.defpath)
+    executable = shutil.which(words[0], path=search)
+    if executable is not None and (_shebang(executable) or not os.path.samefile(executable, words[0])):
+        return words
+    on_path = shutil.which("python", path=search)
+    if on_path is not None and os.path.dirname(on_path) == os.path.dirname(sys.executable):
+        return ["python", *words]
+    if on_path is not None and not any(find_spec(name) for name in _FRAMEWORKS):
+        return [on_path, *words]
+    return [sys.executable, *words]
 
 
 def _advice(name: str, search: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -38,6 +37,9 @@ _WHAT = {
     Kind.MUTATION: "a tensor was changed outside the framework",
     Kind.OP: "an operation gave different results",
 }
+_NOT_SEARCHED = "No cause was searched for: "
+"""How a diagnosis begins whose label says as much."""
+
 _TELLING = frozenset({Kind.STRUCTURE, Kind.ARGUMENT, Kind.ORDER, Kind.MUTATION})
 """Kinds of which the detail says more than the kind alone."""
 
@@ -121,8 +123,9 @@ def answer(content: Document) -> Iterator[Entry]:
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
         said, *commands = content["diagnosis"].split("\n")
-        label = "not searched" if said.startswith("No cause was searched for") else "search"
-        yield Entry(prose(said), label, Section.SEARCH)
+        why_not = said.removeprefix(_NOT_SEARCHED)
+        label = "search" if why_not == said else "not searched"
+        yield Entry(prose(f"{why_not[:1].upper()}{why_not[1:]}"), label, Section.SEARCH)
         for command in commands:
             yield Entry(command, section=Section.SEARCH, is_code=True)
     yield from _alternatives(content)
@@ -276,7 +279,9 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
         detail = prose(first.get("detail") or "")
         if detail and first["kind"] in _TELLING:
             yield Entry(detail, "what", Section.PLACE)
-    where = [_step(first, content), _PHASES.get(first["phase"], "")]
+    # The line says as much as the phase where it is shown, and "the gradient of" as much as the backward pass.
+    is_told_by_line = place is not None and (first["phase"] == "init" or first["forward_site"] is not None)
+    where = [_step(first, content), "" if is_told_by_line else _PHASES.get(first["phase"], "")]
     if place is not None and (sites or first["kind"] is None):
         gradient = "the gradient of " if first["forward_site"] is not None else ""
         is_shown = any(site["file"] == place["file"] for site in sites)
@@ -333,13 +338,9 @@ def _size(outputs: Sequence[Document]) -> str:
         return text
     sampled = output["elements_sampled"]
     of = f"{sampled:,} sampled" if sampled else f"{output['elements']:,}"
-    text += (
-        f", {different:,} of {of} element{'s' if output['elements'] != 1 else ''} differ{'s' if different == 1 else ''}"
-    )
-    ulp, distance = output["max_ulp"], output["max_abs"]
-    if ulp is not None and ulp < FAR_APART:
-        return f"{text}, by at most {ulp:,} ulp"
-    return f"{text}, by up to {distance:.2g}" if distance is not None and math.isfinite(distance) else text
+    text += f", {different:,} of {of} element{'s' if output['elements'] != 1 else ''}"
+    ulp = output["max_ulp"]
+    return f"{text}, at most {ulp:,} ulp" if ulp is not None and ulp < FAR_APART else text
 
 
 def _reached(content: Document) -> str:

@@ -34,9 +34,13 @@ MOST_LINES = 6
 _LONGEST_CODE = 400
 _INDENT = 4
 """Of code below a sentence."""
+_GAP = "  "
+"""Between a place that is wider than its column and the code there."""
 
 _PLACE = re.compile(r"\.\w+:\d")
 """A file and a line; many terminals open it where it stands in one piece, also if they fold it themselves."""
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 _CODE = "cyan"
 _REMOVED, _ADDED = "red", "green"
@@ -67,7 +71,12 @@ def _entry_lines(entry: dict[str, Any], console: Console) -> Iterator[Text]:
         return
     label = legible(entry["label"], console.encoding)
     if cell_len(label) >= LABEL_WIDTH:
-        label = label if _PLACE.search(label) else _cut(label, min(console.width, WIDEST) - MARGIN)
+        width = min(console.width, WIDEST) - MARGIN
+        code = legible(entry["text"], console.encoding) if entry["is_code"] else ""
+        if code and "\n" not in code and cell_len(label) + len(_GAP) + cell_len(code) <= width:
+            yield Text.assemble((f"{' ' * MARGIN}{label}{_GAP}", "dim"), (code, _CODE))
+            return
+        label = label if _PLACE.search(label) else _cut(label, width)
         yield Text(f"{' ' * MARGIN}{label}", style="dim")
         label = ""
     margin = MARGIN + LABEL_WIDTH
@@ -159,13 +168,48 @@ def render(
     lines = [
         Text(line, style=_TONES[Verdict(content["verdict"])]) for line in _wrapped(content["headline"], width, console)
     ]
-    story = [entry for entry in content["story"] if verbose or not entry["is_detail"]]
+    story = content["story"]
+    if not verbose:
+        story = _short_diffs([entry for entry in story if not entry["is_detail"]])
     if hint and (rest := _rest(content, verbose=verbose, file=file)):
         at = next((number for number, entry in enumerate(story) if entry["is_detail"]), len(story))
         story.insert(at, rest)
     if story:
         lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
+
+
+def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the file's name of a diff into the heads of its hunks, and leave out empty lines at its end."""
+    entries: list[dict[str, Any]] = []
+    name = ""
+    for number, entry in enumerate(story):
+        if entry["section"] != Section.FIX or not entry["is_code"]:
+            entries, name = [*_without_empty_end(entries), entry], ""
+            continue
+        text, following = entry["text"], [one["text"] for one in story[number + 1 : number + 3]]
+        if text.startswith("--- ") and len(following) == 2 and _HUNK.match(following[1]):
+            name = text[4:] if following[0] == f"+++ {text[4:]}" else ""
+            if name:
+                continue
+        elif name and text == f"+++ {name}":
+            continue
+        elif name and (hunk := _HUNK.match(text)):
+            entry = {**entry, "text": f"@@ {name}:{hunk[1]} @@"}
+        entries.append(entry)
+    return _without_empty_end(entries)
+
+
+def _without_empty_end(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    last = len(entries)
+    while (
+        last
+        and entries[last - 1]["is_code"]
+        and not entries[last - 1]["label"]
+        and not entries[last - 1]["text"].strip()
+    ):
+        last -= 1
+    return entries[:last]
 
 
 def _rest(content: dict[str, Any], *, verbose: bool, file: str | None) -> dict[str, Any] | None:
@@ -176,7 +220,7 @@ def _rest(content: dict[str, Any], *, verbose: bool, file: str | None) -> dict[s
     if file is None and not has_more:
         return None
     section = next((entry["section"] for entry in reversed(content["story"]) if not entry["is_detail"]), Section.NOTES)
-    more = "-v shows every detail" if has_more else ""
+    more = "-v shows more" if has_more else ""
     text = f"{file} ({more})" if file and more else file or more
     return {"section": section, "label": "report", "text": text, "is_code": False, "is_detail": False}
 
