@@ -68,14 +68,23 @@ def digest_of(text: str) -> bytes:
 class TraceBuilder:
     """Writes the trace of a run with one process, or with several that stand beside the first."""
 
-    def __init__(self, folder: Path, *, key: str = "main", is_first: bool = True, **description: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key: str = "main",
+        is_first: bool = True,
+        command: Sequence[str] = ("program",),
+        **description: Any,
+    ) -> None:
         self._folder = folder
+        self._command = list(command)
         self._step = 0
         self._others: list[TraceBuilder] = []
         self.thread = 0
         """Number of the thread that makes the records, where nothing else is said."""
         if is_first:
-            create_trace(folder, created=time.time(), command=["program"], cwd="/work", level="op")
+            create_trace(folder, created=time.time(), command=self._command, cwd="/work", level="op")
         own = folder / PROCESSES_FOLDER / key
         own.mkdir(parents=True)
         self._writer = ProcessWriter(own, description={"level": "op", "steps_by": "determinism.step", **description})
@@ -109,7 +118,9 @@ class TraceBuilder:
     def _stack(self, site: tuple[str, int] | None) -> int:
         if site is None:
             return -1
-        frame = self._name(Table.FRAME, json.dumps([site[0], site[1], "train", f"line {site[1]}"]))
+        file, line = Path(site[0]), site[1]
+        code = file.read_text(encoding="utf-8").splitlines()[line - 1].strip() if file.is_file() else f"line {line}"
+        frame = self._name(Table.FRAME, json.dumps([site[0], line, "train", code]))
         return self._name(Table.STACK, json.dumps([frame]))
 
     def add(
@@ -184,7 +195,7 @@ class TraceBuilder:
         self.step(name=END_OP)
         self._writer.describe(records=self._writer.num_records, steps=self._step)
         self._writer.close()
-        facts = {"command": ["program"], "cwd": "/work", "exit_status": exit_status, "stopped_by": None}
+        facts = {"command": self._command, "cwd": "/work", "exit_status": exit_status, "stopped_by": None}
         write_manifest(self._folder, {**facts, "seconds": 0.1, "complete": True})
         return self._folder
 

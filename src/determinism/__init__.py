@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from determinism.comparison.result import ValuesApart as ValuesApart
     from determinism.comparison.result import ValueStep as ValueStep
     from determinism.comparison.result import Visible as Visible
-    from determinism.comparison.runs import compare as compare
     from determinism.errors import DeterminismError as DeterminismError
     from determinism.errors import LaunchError as LaunchError
     from determinism.errors import StateError as StateError
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from determinism.knowledge.settings import Remaining as Remaining
     from determinism.knowledge.settings import Setting as Setting
     from determinism.session.check import check as check
+    from determinism.session.check import compare as compare
     from determinism.session.enable import Patches as Patches
     from determinism.session.enable import Settings as Settings
     from determinism.session.enable import enable as enable
@@ -95,14 +95,13 @@ _MODULES = {
         "Evidence Experiment FileChange Fix FlowEdge FlowNode FlowOutput InputDifference Leftover Likeness Loss "
         "Missing OutputDifference Parting Recorded ResumeFindings RowDifference RunSummary StepHistory StepSpan TrainingModule "
         "Trouble ValueExample ValueStep ValuesApart Visible CauseStatus",
-    "determinism.comparison.runs": "compare",
     "determinism.errors": "DeterminismError LaunchError StateError TraceError UsageError",
     "determinism.frameworks.session": "Recording",
     "determinism.knowledge.query": "Base Framework Mode OpStatus status",
     "determinism.knowledge.entries":
         "Audit Basis Device Direction Measurement Op OpVerdict Source SourceKind OpRule VersionRange",
     "determinism.knowledge.settings": "Effect Remaining Setting",
-    "determinism.session.check": "check",
+    "determinism.session.check": "check compare",
     "determinism.session.enable": "Patches Settings enable patch",
     "determinism.session.record": "record step",
     "determinism.session.seeding": "Seeds seed",

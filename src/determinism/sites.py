@@ -18,7 +18,7 @@ from determinism.redaction import redacted_code
 from determinism.source_files import Owner, cell_name, original_path, owner_of, owner_of_file
 
 _MAX_FRAMES = 48
-_MAX_CODE = 400
+LONGEST_CODE = 400
 
 NO_STACK = -1
 """Number of the stack that holds no user code."""
@@ -50,7 +50,7 @@ def place_text(path: str, line: int, function: str, module_globals: dict[str, An
         module_globals: Of its module, through which a loader may give the text; None if there are none.
     """
     file = cell_name(path) or (path if path.startswith("<") else original_path(os.path.abspath(path)))
-    source = redacted_code(linecache.getline(path, line, module_globals).strip()[:_MAX_CODE])
+    source = redacted_code(linecache.getline(path, line, module_globals).strip()[:LONGEST_CODE])
     return json.dumps([file, line, function, source])
 
 

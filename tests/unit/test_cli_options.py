@@ -105,9 +105,9 @@ def test_ascii_terminal(traces: list[str]) -> None:
 
 def test_defect_of_ours_is_no_traceback(traces: list[str], tmp_path: Path) -> None:
     code = (
-        "import determinism.comparison.runs as runs, determinism.cli as cli\n"
+        "import determinism.session.check as check, determinism.cli as cli\n"
         "def fail(*a, **k): raise ZeroDivisionError('one')\n"
-        "runs.open_trace = fail\ncli.main()"
+        "check.open_trace = fail\ncli.main()"
     )
     report = tmp_path / "report.json"
     ended = subprocess.run(

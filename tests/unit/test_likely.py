@@ -215,3 +215,20 @@ def test_runs_that_had_other_surroundings_or_files_say_nothing_of_the_program(tm
         first_divergence=make_divergence(kind=Kind.DATA), environment=[("package numpy", "1.0", "2.0")]
     )
     assert likely_hypotheses(comparison, [open_trace(next(tmp_path.glob("trace-*")))]) == []
+
+
+def test_files_that_changed_since_the_run_are_not_read(tmp_path: Path) -> None:
+    text, _, _ = ORIGINS["numpy-global"]
+    assert named(tmp_path, text) == ("seed-missing-numpy", True)
+    (trace,) = tmp_path.glob("trace-*")
+    file = tmp_path / "train.py"
+    text = file.read_text(encoding="utf-8")
+    number, line = next((number, line) for number, line in enumerate(text.splitlines(), 1) if USED in line)
+    frame = Frame(str(file), number, "f", line.strip())
+    different = make_different(
+        first_divergence=replace(make_divergence(kind=Kind.DATA, site=frame, op="aten::lift_fresh"), stack=(frame,))
+    )
+    assert likely_hypotheses(different, [open_trace(trace)])
+    for changed in (f"import os\n{text}", text.replace(USED, "# changed"), "", "import numpy as np\n"):
+        file.write_text(changed, encoding="utf-8")
+        assert likely_hypotheses(different, [open_trace(trace)]) == []

@@ -20,7 +20,7 @@ def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports
     from determinism.cli.ending import ProgressLine, conclude, reporting
 
     with reporting(reports), ProgressLine() as line:
-        from determinism.comparison.runs import compare as compare_traces
+        from determinism.session.check import compare as compare_traces
         from determinism.trace.reader import recorded_records
 
         line.expect(sum(recorded_records(trace) for trace in traces))

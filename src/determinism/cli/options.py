@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from determinism.errors import DeterminismError, UsageError
+from determinism.errors import DeterminismError, UsageError, legible
 from determinism.run_spec import RunSpec
 from determinism.types import PRECISIONS, Level
 
@@ -310,12 +311,14 @@ def _as_command(context: click.Context, parameter: click.Parameter, value: tuple
     """Start a Python script that was given without `python`, and say how."""
     if context.resilient_parsing or not value or not value[0].endswith(".py"):
         return value
-    from determinism.cli.ending import say
     from determinism.launch.interpreter import with_python
 
     command = tuple(with_python(value, os.environ))
     if command != value:
-        say(f"The command is taken as: {shlex.join(command[:2])}")
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        text = legible(f"determinism: The command is taken as: {shlex.join(command[:2])}", encoding)
+        with suppress(OSError, ValueError, AttributeError):
+            click.echo(text, err=True)
     return command
 
 

@@ -200,31 +200,24 @@ def _gap(loss: Loss) -> float:
 
 
 def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
-    """Compare two or more traces on disk.
+    """Compare two or more traces on disk, with the values that they keep.
 
     Args:
-        *traces: The folders that `determinism record` or `determinism.record` wrote.
+        *traces: Their folders.
         strict: Dead differences make runs different too.
         allow_failure: Report equal runs as the same even if they failed.
 
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
         TraceError: A trace cannot be read.
-
-    Returns:
-        The comparison; `verdict` is `same`, `different` or `inconclusive`.
-
-    Example:
-        >>> import torch
-        >>> for run in ("run-1", "run-2"):
-        ...     with determinism.record(run):
-        ...         total = torch.rand(4).sum().item()
-        >>> found = determinism.compare("run-1", "run-2")
-        >>> print(found.verdict, found.first_divergence.kind, found.first_divergence.op)
-        different rng aten::rand
     """
     opened = [open_trace(Path(trace)) for trace in traces]
-    return with_values(compare_runs(opened, strict=strict, allow_failure=allow_failure), opened)
+    return compare_opened(opened, strict=strict, allow_failure=allow_failure)
+
+
+def compare_opened(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:
+    """Compare like `compare_runs`, with the values that the traces keep."""
+    return with_values(compare_runs(traces, strict=strict, allow_failure=allow_failure), traces)
 
 
 def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:

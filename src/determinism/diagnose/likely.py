@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from determinism.op_semantics import framework_of
 from determinism.probes.rewrite import IGNORES_ORDER
 from determinism.redaction import redacted_code
 from determinism.run_spec import FixedSource
+from determinism.sites import LONGEST_CODE
 from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame, Table
 from determinism.types import Kind
@@ -130,9 +131,13 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     has_fixed_hashes = (
         facts.get("hash randomization") == "False" or os.environ.get("PYTHONHASHSEED", "random").isdigit()
     )
-    recorded = (one.names.frame(text).file for one in processes for text in one.names.texts(Table.FRAME))
-    files = dict.fromkeys([*(frame.file for frame in divergence.stack), *recorded])
-    modules = [module for file in list(files)[:_MOST_FILES] if (module := _Module.read(file)) is not None]
+    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
+    lines: dict[str, set[tuple[int, str]]] = {}
+    for frame in [*divergence.stack, *recorded]:
+        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
+    read = [_Module.read(file) for file in list(lines)[:_MOST_FILES]]
+    # A trace may be older than the files, or from another machine.
+    modules = [module for module in read if module is not None and module.has(lines[module.file])]
     if not modules:
         return []
     program = _Program(modules, has_fixed_hashes=has_fixed_hashes)
@@ -223,7 +228,7 @@ class _Module:
             tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError, RecursionError):
             return None
-        module = cls(file, text.splitlines(), tree)
+        module = cls(file, text.split("\n"), tree)
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 module.parents[child] = node
@@ -236,6 +241,14 @@ class _Module:
                 for name in node.names:
                     module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
         return module
+
+    def has(self, lines: Collection[tuple[int, str]]) -> bool:
+        """Whether these lines, by number and code, are still those of the file."""
+        return all(
+            0 < line <= len(self.lines) and redacted_code(self.lines[line - 1].strip()[:LONGEST_CODE]) == code
+            for line, code in lines
+            if code
+        )
 
     def dotted(self, node: ast.expr) -> str:
         """What a name stands for by the imports, such as `numpy.random.rand`; empty if it begins with no plain name."""

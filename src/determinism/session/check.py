@@ -1,7 +1,9 @@
-"""Checks a function: calls it again and again from the same state and compares what it computed."""
+"""Compares runs: of a function, called again and again from the same state, and stored ones."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from determinism.comparison.result import Comparison
-from determinism.comparison.runs import compare_runs
+from determinism.comparison.runs import compare_opened, compare_runs
+from determinism.diagnose.investigation import likely_causes_left
+from determinism.diagnose.likely import likely_hypotheses
 from determinism.errors import UsageError
 from determinism.session.record import record
 from determinism.session.snapshot import Snapshot
@@ -61,6 +65,51 @@ def check(
         comparison = compare_runs([open_trace(trace) for trace in traces], strict=strict)
     name = getattr(function, "__qualname__", repr(function))
     return replace(comparison, runs=tuple(replace(run, command=[name], trace=None) for run in comparison.runs))
+
+
+def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
+    """Compare two or more traces on disk.
+
+    Nothing is run. A cause is *likely* where the records and the files of the program show one; only files whose lines are
+    still those that ran are read.
+
+    Args:
+        *traces: The folders that `determinism record` or `determinism.record` wrote.
+        strict: Dead differences make runs different too.
+        allow_failure: Report equal runs as the same even if they failed.
+
+    Raises:
+        UsageError: There are fewer than two, or their levels of recording differ.
+        TraceError: A trace cannot be read.
+
+    Returns:
+        The comparison; `verdict` is `same`, `different` or `inconclusive`.
+
+    Example:
+        >>> import torch
+        >>> for run in ("run-1", "run-2"):
+        ...     with determinism.record(run):
+        ...         total = torch.rand(4).sum().item()
+        >>> found = determinism.compare("run-1", "run-2")
+        >>> print(found.verdict, found.first_divergence.kind, found.first_divergence.op)
+        different rng aten::rand
+    """
+    opened = [open_trace(Path(trace)) for trace in traces]
+    comparison = compare_opened(opened, strict=strict, allow_failure=allow_failure)
+    causes = tuple(likely_causes_left(likely_hypotheses(comparison, opened)))
+    diagnosis = replace(comparison.diagnosis, causes=causes, limit=_how_to_search(comparison))
+    return replace(comparison, diagnosis=diagnosis)
+
+
+def _how_to_search(comparison: Comparison) -> str | None:
+    """Say that stored runs are only compared, and what looks for the cause; None where there is nothing to look for."""
+    commands = {tuple(run.command) for run in comparison.runs}
+    if comparison.first_divergence is None or commands == {()}:
+        return None
+    text = "No cause was searched for: comparing stored runs starts no program."
+    if len(commands) > 1:
+        return text
+    return f"{text} To search:\n{shlex.join(['determinism', 'check', '--', *commands.pop()])}"
 
 
 def _call(
