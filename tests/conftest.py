@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ("gpu", _has_gpu, NO_GPU),
         ("triton", _has_triton, NO_TRITON),
         ("browser", _has_browser, NO_BROWSER),
-        ("native", _has_native_recorder, NO_NATIVE_RECORDER),
+        ("native_recorder", _has_native_recorder, NO_NATIVE_RECORDER),
     )
     for marker, is_there, reason in needs:
         marked = [item for item in items if item.get_closest_marker(marker) is not None]
@@ -154,7 +154,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("gpu", _has_gpu, f"need a GPU; {NO_GPU}"),
         ("triton", _has_triton, f"need Triton; {NO_TRITON}"),
         ("browser", _has_browser, f"need {_BROWSER_NEEDED}"),
-        ("native", _has_native_recorder, f"need the native recorder of PyTorch; {NO_NATIVE_RECORDER}"),
+        ("native_recorder", _has_native_recorder, f"need the native recorder of PyTorch; {NO_NATIVE_RECORDER}"),
     )
     for marker, is_there, needed in needs:
         # What lacks nothing of this sort was skipped for another reason.

@@ -44,7 +44,7 @@ def why_not_native(level: Level = Level.OP) -> str:
     return reason
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_the_python_recorder_takes_over_and_the_report_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +58,7 @@ def test_the_python_recorder_takes_over_and_the_report_says_why(
     assert reason.endswith(" -m determinism.frameworks.torch.native_library builds it")
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_it_is_used_where_it_was_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = (library._minor(torch.__version__), library._minor(platform.python_version()))
     monkeypatch.setattr(library, "TESTED", (here,))
@@ -143,7 +143,7 @@ def start_building(tmp_path: Path, path: Path, *, choice: str = "native") -> sub
     return subprocess.Popen([sys.executable, builder, "--build"], env=environment, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "bin"
     folder.mkdir()
@@ -162,7 +162,7 @@ def test_two_processes_that_begin_at_once_build_it_once(tmp_path: Path) -> None:
     assert [path.suffix for path in built] == [".so"]
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_a_folder_for_a_wheel_keeps_libraries_for_other_versions_and_none_of_other_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +200,7 @@ sys.exit("observer.cpp:1: error: no such thing")
 """
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_a_compiler_that_failed_is_not_asked_again_at_each_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +238,7 @@ def test_that_a_build_failed_is_said_before_the_program_runs(
     )
 
 
-@pytest.mark.native
+@pytest.mark.native_recorder
 def test_a_build_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
     compiler(tmp_path, COMPILER.format(python=sys.executable, log=str(log)).replace("0.2", "60"))

@@ -25,7 +25,7 @@ from tests.torch_recorders import differences, record_lines, record_with
 from tests.torch_runs import plain
 from tests.torch_training import mlp
 
-pytestmark = pytest.mark.native
+pytestmark = pytest.mark.native_recorder
 
 
 @pytest.fixture

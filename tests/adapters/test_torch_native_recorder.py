@@ -25,7 +25,7 @@ from tests.torch_recorders import differences, record_lines, record_with
 from tests.torch_runs import compare_program
 from tests.torch_training import batches, mlp, train
 
-pytestmark = pytest.mark.native
+pytestmark = pytest.mark.native_recorder
 
 
 @pytest.fixture(scope="module")

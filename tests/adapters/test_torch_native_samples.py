@@ -39,7 +39,7 @@ ALWAYS = 9
 """The slice that `make test` runs, at every commit."""
 
 
-pytestmark = pytest.mark.native
+pytestmark = pytest.mark.native_recorder
 
 
 @pytest.fixture

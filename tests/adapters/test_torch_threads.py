@@ -24,7 +24,7 @@ from tests.torch_captures import Captured
 Meanwhile = Callable[[torch.Tensor], Any]
 
 
-@pytest.fixture(autouse=True, params=["python", pytest.param("native", marks=pytest.mark.native)])
+@pytest.fixture(autouse=True, params=["python", pytest.param("native", marks=pytest.mark.native_recorder)])
 def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each recorder notes it."""
     monkeypatch.setenv("DETERMINISM_RECORDER", request.param)
