@@ -145,11 +145,11 @@ def test_nothing_was_recorded(command: list[str], said: str, tmp_path: Path) -> 
 @pytest.fixture
 def startable(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "folder").mkdir()
-    (tmp_path / "plain.py").write_text("print(1)\n")
+    (tmp_path / "plain.sh").write_text("print(1)\n")
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["nosuchcommand", "./folder", "./plain.py", "./missing.py"])
+@pytest.mark.parametrize("command", ["nosuchcommand", "./folder", "./plain.sh", "./missing.py"])
 def test_command_cannot_be_started(command: str, startable: Path) -> None:
     finished = check(startable, "--", command, "--epochs", "2")
 
