@@ -43,7 +43,7 @@ def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
 
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     main, other = pty.openpty()
-    command = [*COMMAND, "check", "--", *program("finish", "0", "300")]
+    command = [*COMMAND, "check", "--", *program("hold", "2", "3")]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=other, stderr=other, stdin=other)
     os.close(other)
     seen = b""
@@ -52,14 +52,16 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
             seen += os.read(main, 65536) if select.select([main], [], [], 0.2)[0] else b""
         except OSError:
             break
+        if b"run 2 of 2, step 2," in seen:
+            (tmp_path / "released").touch()
     os.close(main)
 
     assert process.wait() == 0
     assert b"determinism: run 1 of 2\r\n" in seen
-    first, _, rest = seen.partition(b"finished 300")
+    first, _, rest = seen.partition(b"finished 3")
     assert b"\x1b[2K" not in first
-    progress = [part for part in rest.split(b"\r\x1b[2K") if b"run 2 of 2, step " in part and b" left" in part]
-    assert len(progress) > 1
+    progress = [part for part in rest.split(b"\r\x1b[2K") if b"run 2 of 2, step 2," in part and b" left" in part]
+    assert progress
     assert rest.rpartition(b"\x1b[2K")[2].lstrip(b"\x1b[0123456789;m").startswith(b"Same: ")
     assert b"finished" not in rest
 

@@ -27,6 +27,10 @@ def end(how: str, step: int) -> None:
     if how == "wait":
         open("waiting", "w").close()
         time.sleep(60)
+    if how == "hold" and os.path.exists("second"):
+        give_up = time.monotonic() + 60
+        while not os.path.exists("released") and time.monotonic() < give_up:
+            time.sleep(0.01)
     open("second", "w").close()
 
 
