@@ -43,6 +43,11 @@ function outside(document) {
     .map((e) => e.tagName + "." + e.getAttribute("class"));
 }
 
+// Code whose lines are wider than its block.
+function unwrapped(document) {
+  return [...document.querySelectorAll("pre")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 60));
+}
+
 // Texts in the boxes of the dataflow that are wider than their box.
 function spilled(document) {
   return [...document.querySelectorAll("g.box")].flatMap((box) => {
@@ -69,6 +74,7 @@ function seen(frame) {
     width: root.clientWidth,
     scrolled: root.scrollWidth,
     outside: outside(document),
+    unwrapped: unwrapped(document),
     spilled: spilled(document),
     drawings: [...document.querySelectorAll("svg")].map((e) => ({ width: e.getBoundingClientRect().width, height: e.getBoundingClientRect().height })),
     background: window.getComputedStyle(root).backgroundColor,

@@ -32,6 +32,17 @@ ATTACKS = {
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>\n')
 
 
+def make_long_document() -> dict[str, Any]:
+    """One whose lines of code and commands are wider than most windows."""
+    found = make_full_document()
+    found["sources"][0]["lines"][4] = (
+        f"    x = attend({', '.join(f'value_{number}=self.value' for number in range(30))})"
+    )
+    found["fixes"][0]["code"] = f"values = [{', '.join(map(str, range(90)))}]"
+    found["diagnosis"] = f"No cause was searched for.\ndeterminism check -- python train.py {'--option value ' * 20}"
+    return found
+
+
 def without_policy(text: str) -> str:
     """The page as it would be if only escaping protected it."""
     found, count = POLICY.subn("", text)
@@ -54,6 +65,7 @@ def usual(*, width: int = 1000, is_dark: bool = False) -> dict[str, dict[str, An
         "same": page(document(make_comparison())),
         "plain": page(document(make_different())),
         "inconclusive": page(document(make_inconclusive("Both runs failed.", "One was cut."))),
+        "long": page(make_long_document()),
         "crowded": page(document(make_crowded("a_name_without_any_place_to_break_it" * 10, "/data/" + "folder/" * 40))),
     }
     return look_at(pages, width=width, is_dark=is_dark)
@@ -74,7 +86,7 @@ def attacked() -> dict[str, dict[str, Any]]:
 def test_the_page_shows_everything() -> None:
     full = usual()["full"]
     assert full["mode"] == "CSS1Compat"
-    assert full["heading"] == "Aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
+    assert full["heading"] == "aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
     assert full["title"] == "Different: aten.embedding_dense_backward.default varies on equal inputs (confirmed)"
     assert full["sections"] == [
         "story", "causes", "fixes", "spread", "losses", "dataflow", "values", "environment", "runs", "blind-spots",
@@ -88,13 +100,14 @@ def test_the_charts_are_drawn() -> None:
     assert all(drawing["width"] > 500 and drawing["height"] > 150 for drawing in drawings)
 
 
-@pytest.mark.parametrize("name", ["full", "same", "plain", "inconclusive", "crowded"])
-@pytest.mark.parametrize("width", [1000, NARROW])
+@pytest.mark.parametrize("name", ["full", "same", "plain", "inconclusive", "long", "crowded"])
+@pytest.mark.parametrize("width", [1600, 1000, NARROW])
 def test_nothing_sticks_out(name: str, width: int) -> None:
     seen = usual(width=width)[name]
     assert seen["width"] == width
     assert seen["outside"] == []
     assert seen["scrolled"] <= width
+    assert seen["unwrapped"] == []
 
 
 def test_names_fit_into_their_boxes() -> None:

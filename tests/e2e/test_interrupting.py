@@ -121,9 +121,19 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "The search for causes was stopped." in ended.stderr
+    assert "determinism: Interrupted during the search for causes; what is known follows.\n" in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
+
+
+def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path) -> None:
+    words = ("check", "--json", "r.json", "--output", "out", "--budget", "60", "--")
+    ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/evidence-run-1")
+
+    assert ended.status == 128 + signal.SIGINT
+    assert "determinism: Interrupted before values were compared; what is known follows.\n" in ended.stderr
+    assert "was stopped by SIGINT" not in ended.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
 
 
 def test_what_is_killed_during_the_search_has_told_the_verdict(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -31,11 +32,16 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def patched(path: Path, change: CodeChange | None) -> str:
-    """The program after `git apply` has applied the diff of a change."""
+def diff_of(change: CodeChange | None) -> str:
     assert change is not None
     diff = unified_diff(change)
     assert diff is not None
+    return diff
+
+
+def patched(path: Path, change: CodeChange | None) -> str:
+    """The program after `git apply` has applied the diff of a change."""
+    diff = diff_of(change)
     subprocess.run(["git", "apply", "-p0", "-"], input=f"{diff}\n", text=True, cwd=path.parent, check=True)
     return path.read_text(encoding="utf-8")
 
@@ -49,6 +55,16 @@ def test_a_changed_line_and_the_import_that_it_needs(program: Path) -> None:
     )
     wanted = PROGRAM.replace("import numpy", "import zlib\nimport numpy").replace(line, "print(zlib.crc32(b'x'))")
     assert patched(program, change) == wanted
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+def test_patch_finds_a_file_whose_name_has_spaces(program: Path) -> None:
+    named = program.rename(program.with_name("my training run.py"))
+    change = lines_at_start(named, "numpy.random.seed(0)")
+    text = patched(named, change)
+    named.write_text(PROGRAM, encoding="utf-8")
+    subprocess.run(["patch", "-p0", "--batch"], input=f"{diff_of(change)}\n", text=True, cwd=named.parent, check=True)
+    assert named.read_text(encoding="utf-8") == text != PROGRAM
 
 
 def test_a_seed_stands_beside_the_other_seeds_and_by_the_name_of_the_import(program: Path) -> None:

@@ -83,6 +83,8 @@ def test_a_likely_guess_is_answered(name: str, meant: str) -> None:
 def test_a_likely_guess_of_how_state_is_kept_is_answered() -> None:
     with pytest.raises(AttributeError, match=r"Did you mean determinism\.state\.capture\(\.\.\.\)\.save\(path\)\?"):
         determinism.state.save  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Did you mean determinism\.state\.capture\?"):
+        determinism.state.captur  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no attribute 'weather'$"):
         determinism.state.weather  # type: ignore[attr-defined]  # noqa: B018
 
@@ -100,13 +102,16 @@ def test_a_negative_seed_is_refused() -> None:
 
 
 def test_a_step_outside_of_a_recording_warns_once(tmp_path: Path) -> None:
-    program = "import determinism\nfor _ in range(3):\n    determinism.step()\n"
+    # Libraries do this all the time; Python's filter then forgets what it has shown.
+    quiet = "    with warnings.catch_warnings():\n        warnings.simplefilter('ignore')\n"
+    program = f"import determinism, warnings\nfor _ in range(3):\n{quiet}    determinism.step()\ndeterminism.step()\n"
     environment = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}
     plain, recorded = (
         subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
         for variables in (environment, {**environment, RUN_VARIABLE: "{}"})
     )
     assert plain.stderr.count("determinism.step() was called outside of a recording") == 1
+    assert plain.stderr.startswith("<string>:5: UserWarning")
     assert recorded.stderr == ""
 
 

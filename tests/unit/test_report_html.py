@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from determinism.comparison.result import Missing, ResumeFindings
 from determinism.report.answer import answer
 from determinism.report.document import document
-from determinism.report.html import page
+from determinism.report.html import page, patch_command, patch_text
 from determinism.report.story import story_document
 from tests.builders import WEIRD, make_comparison, make_different, make_frame, make_inconclusive, make_varied
 from tests.documents import flooded, make_batch, make_cause, make_fix, make_full_document, make_place
@@ -179,8 +182,67 @@ def test_a_fix_is_one_block_to_select_and_a_file_to_save() -> None:
     assert re.sub(r"<[^>]*>", "", block).split() == diff.split()
     (address,) = re.findall(r'<a download="fix.patch" href="data:text/x-diff;charset=utf-8;base64,([^"]*)">', text)
     assert base64.b64decode(address).decode() == f"{diff}\n"
+    assert "<code>patch -p0 &lt; fix.patch</code>" in text
     found["fixes"][0]["verified"] = False
     assert "download" not in page(found)
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+def test_the_command_for_a_patch_of_a_file_elsewhere_applies_it(tmp_path: Path) -> None:
+    program = tmp_path / "elsewhere" / "train.py"
+    program.parent.mkdir()
+    program.write_text("import torch\n", encoding="utf-8")
+    found = make_full_document()
+    found["fixes"][0]["patch"] = f"--- {program}\n+++ {program}\n@@ -1 +1,2 @@\n import torch\n+torch.manual_seed(0)"
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "fix.patch").write_text(patch_text(found), encoding="utf-8")
+    subprocess.run(patch_command(found), shell=True, cwd=here, check=True)
+    assert program.read_text(encoding="utf-8") == "import torch\ntorch.manual_seed(0)\n"
+
+
+def test_commands_are_quoted_as_a_shell_needs_it() -> None:
+    found = make_full_document()
+    found["runs"][0]["command"] = ["python", "train.py", "--model", "mean of texts"]
+    assert page(found).count("python train.py --model &#39;mean of texts&#39;</code>") == 2
+
+
+def test_a_command_that_is_to_be_run_next_can_be_copied_as_one_block() -> None:
+    found = {
+        **make_full_document(),
+        "diagnosis": "No cause was searched for.\ndeterminism check --explain -- python train.py",
+    }
+    assert '<pre class="code copy">determinism check --explain -- python train.py</pre>' in page(found)
+
+
+@pytest.mark.parametrize(
+    ("headline", "heading"),
+    [
+        ("Different: random numbers differ at step 2", "Random numbers differ at step 2"),
+        ("Different: the runs diverge", "The runs diverge"),
+        ("Different: index_put varies on equal inputs", "index_put varies on equal inputs"),
+        ("Inconclusive: run-2/manifest.json holds no JSON", "run-2/manifest.json holds no JSON"),
+        ("Same: 2 runs, 3 steps", "2 runs, 3 steps"),
+    ],
+)
+def test_the_heading_begins_with_a_capital_unless_it_begins_with_a_name(headline: str, heading: str) -> None:
+    assert f"<h1>{heading}</h1>" in page({**make_full_document(), "headline": headline})
+
+
+def test_what_a_checkpoint_lacks_is_the_cause_and_its_fix_claims_no_runs_that_were_not_counted() -> None:
+    missing = [Missing("rng-torch", None, "Save it.")]
+    found = document(make_different(first_divergence=None, resume=ResumeFindings(missing=missing)))
+    found["fixes"] = [make_fix(runs=0, verified=True)]
+    read = Page(page(found))
+    assert "missing" in sections(read)
+    assert "causes" not in sections(read)
+    assert "Further runs with it were bit-identical." in read.text
+    assert "0 times" not in read.text
+
+
+def test_dark_colours_are_for_screens_only() -> None:
+    styles = page(make_full_document())
+    assert re.findall(r"@media ([^{]*dark[^{]*) \{", styles) == ["screen and (prefers-color-scheme: dark)"]
 
 
 def test_a_cause_elsewhere_shows_its_own_line() -> None:

@@ -46,6 +46,9 @@ def unified_diff(change: CodeChange) -> str | None:
         return None
     after[at:at] = [f"{line}\n" for line in change.imports]
     name = _name(change.file)
+    if " " in name:
+        # `patch` takes a name up to its first space, unless a tab ends it.
+        name += "\t"
     diff = difflib.unified_diff(before, after, name, name, n=CONTEXT)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in diff).rstrip("\n") or None
 

@@ -258,14 +258,18 @@ class EvidenceRuns:
                 comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, evidence=evidence))
         except DeterminismError as error:
             # What the runs have shown stands without it.
-            self._note_interrupt(error)
-            self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
+            if not self._was_interrupted(error, "the op was repeated"):
+                self._warn(f"The confirming run was not finished, so its evidence is missing. {error.message}")
         self._output.discard(name, with_log=False)
         return comparison
 
-    def _note_interrupt(self, error: DeterminismError) -> None:
-        if isinstance(error, Interrupted):
-            self.interrupt_status = error.exit_status
+    def _was_interrupted(self, error: DeterminismError, what: str) -> bool:
+        """Note and say if the user ended a run, before what it was for was done."""
+        if not isinstance(error, Interrupted):
+            return False
+        self.interrupt_status = error.exit_status
+        self._warn(f"Interrupted before {what}; what is known follows.")
+        return True
 
     def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
         """Let two further runs keep the tensors of the record, and compare these."""
@@ -278,8 +282,10 @@ class EvidenceRuns:
                 capture = self._capture(name, f"evidence run {number} of 2", first, traces, repeats=0)
                 kept = self._keep(name, first.process, self._output.path / EVIDENCE_FOLDER / f"run-{number}")
             except DeterminismError as error:
-                self._note_interrupt(error)
-                self._warn(f"The values that differ were not compared, because a run was not finished. {error.message}")
+                if not self._was_interrupted(error, "values were compared"):
+                    self._warn(
+                        f"The values that differ were not compared, because a run was not finished. {error.message}"
+                    )
                 return comparison
             finally:
                 self._output.discard(name, with_log=False)

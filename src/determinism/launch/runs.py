@@ -258,9 +258,10 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     """
     limit = "The search for causes was interrupted; what was known by then is shown."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
-    is_interrupt = isinstance(error, Interrupted | KeyboardInterrupt)
-    reason = "Interrupted; what is known so far follows." if is_interrupt else getattr(error, "message", str(error))
-    warn(f"The search for causes was stopped. {reason}")
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        warn("Interrupted during the search for causes; what is known follows.")
+    else:
+        warn(f"The search for causes was stopped. {getattr(error, 'message', str(error))}")
     return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
 
 

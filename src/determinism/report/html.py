@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import math
 import posixpath
+import re
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -491,6 +493,12 @@ def patch_text(document: dict[str, Any]) -> str:
     return "".join(f"{diff}\n" for diff in dict.fromkeys(diffs))
 
 
+def patch_command(document: dict[str, Any]) -> str:
+    """How the file of diffs is applied; `patch` takes no path from the root unless it is started there."""
+    names = re.findall(r"^--- (.)", patch_text(document), re.MULTILINE)
+    return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < fix.patch"
+
+
 def story_rows(document: dict[str, Any]) -> list[Row]:
     """The rows of the story of a document, in order."""
     rows: list[Row] = []
@@ -579,6 +587,7 @@ def _rendered(template: str, document: dict[str, Any]) -> str:
             story=story_rows(document),
             answer=answer_blocks(document),
             patch_link=patch_link(document),
+            patch_command=patch_command(document),
             documents=document_links(document),
             spread=spread_chart(document),
             losses=loss_chart(document),
@@ -604,6 +613,7 @@ def _environment() -> Environment:
     environment.filters["counted"] = _counted
     environment.filters["number"] = _number
     environment.filters["main_versions"] = _main_versions
+    environment.filters["command_line"] = shlex.join
     environment.filters["split_path"] = posixpath.split
     environment.filters["code_lines"] = _code_lines
     environment.filters["without_verdict"] = _without_verdict
@@ -635,10 +645,14 @@ def _code_lines(text: str) -> list[str]:
     return [line.expandtabs(4) for line in text.split("\n")]
 
 
+_WORD = re.compile(r"[a-z]+[,;']?(?= |$)")
+
+
 def _without_verdict(headline: str) -> str:
-    """The headline without its first word, which stands beside it."""
+    """The headline without the verdict, which is shown beside it."""
     rest = headline.partition(": ")[2] or headline
-    return rest[:1].upper() + rest[1:]
+    # The name of an op, a file or a folder keeps its small letter.
+    return rest[:1].upper() + rest[1:] if _WORD.match(rest) else rest
 
 
 def _counted(count: int, noun: str, plural: str | None = None) -> str:

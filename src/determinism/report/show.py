@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -35,7 +36,7 @@ def render_trace(trace: Trace, console: Console) -> None:
     console.print(Text(f"trace        {legible(str(trace.folder))}"))
     if parts := part_names(trace.folder):
         console.print(Text(f"parts        {legible(', '.join(parts))}"))
-    console.print(Text(f"command      {legible(' '.join(redacted(manifest.get('command') or [])))}"))
+    console.print(Text(f"command      {legible(shlex.join(redacted(manifest.get('command') or [])))}"))
     console.print(Text(f"ended        {legible(_ending(manifest))}"))
     if not trace.processes:
         console.print("No process recorded anything.")

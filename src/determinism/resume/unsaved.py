@@ -442,8 +442,9 @@ def _fix_of(identifier: str, search: _Search) -> str:
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
         return NOT_TAKEN_UP[identifier].format(listed)
-    never = f"The resumed run never had this value: {listed}. If it was saved, then before the last step, in a different precision, or it was not loaded. "
-    return f"{never if names else ''}{fix(identifier)}"
+    never = f" The resumed run never had this value: {listed}. If it was saved, then before the last step, in a different precision, or it was not loaded."
+    # What to do comes first: a terminal shows only the first lines of a long entry.
+    return f"{fix(identifier)}{never if names else ''}"
 
 
 def saving_site(process: ProcessTrace) -> Frame | None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,8 +97,13 @@ def step() -> None:
     for session in _sessions:
         session.step()
     if not _sessions and RUN_VARIABLE not in os.environ:
-        # Called with one text at one line, Python's own filter shows it once.
-        warnings.warn(_NO_RECORDING, stacklevel=2)
+        _warn_of_no_recording()
+
+
+@cache
+def _warn_of_no_recording() -> None:
+    # Once in a process: Python's own filter forgets what it showed whenever a library leaves `warnings.catch_warnings`.
+    warnings.warn(_NO_RECORDING, stacklevel=3)
 
 
 # Names the processes of a run, so that the same process has the same name in every run.

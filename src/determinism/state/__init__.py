@@ -22,11 +22,13 @@ _GUESSES = {
     "get_state": "capture(...)",
     "load_state": "load(path)",
     "put_back": "restore(state, ...)",
+    "restore_state": "restore(state, ...)",
     "resume": "restore(state, ...)",
     "save": "capture(...).save(path)",
     "save_state": "capture(...).save(path)",
     "set": "restore(state, ...)",
     "set_state": "restore(state, ...)",
+    "snapshot": "capture(...)",
 }
 """What people are likely to call what is called otherwise here."""
 
@@ -34,7 +36,12 @@ _GUESSES = {
 if not TYPE_CHECKING:
     # A type checker would take this for a promise that there is every name.
     def __getattr__(name: str) -> object:
-        hint = f". Did you mean determinism.state.{_GUESSES[name]}?" if name in _GUESSES else ""
+        meant = _GUESSES.get(name)
+        if meant is None and not name.startswith("_"):
+            from difflib import get_close_matches
+
+            meant = next(iter(get_close_matches(name, __all__, n=1)), None)
+        hint = "" if meant is None else f". Did you mean determinism.state.{meant}?"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
