@@ -78,8 +78,8 @@ def limits() -> list[tuple[str, str]]:
             f"{SMALL_NUMBERS[constant('launch/further_runs.py', '_SECONDS') / 60]} minute more than "
             f"{SMALL_NUMBERS[constant('launch/further_runs.py', '_TIMES_AS_LONG')]} times what",
         ),
-        ("causes.md", f"goes on by {step} milliseconds"),
-        ("sources.md", f"goes on by {step} milliseconds"),
+        ("causes.md", f"advances by {step} milliseconds"),
+        ("sources.md", f"advances by {step} milliseconds"),
         ("sources.md", f"the first {constant('probes/notes.py', '_FIRST')} uses are noted"),
         ("recording-on-gpus.md", f"When {constant(digests + '__init__.py', 'ENTRIES')} slots are used"),
         (
