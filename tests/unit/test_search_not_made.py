@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Fix, Status, Visible
-from determinism.launch.further_runs import ShortRuns, early_runs, short_runs, why_not_searched
+from determinism.launch.further_runs import EvidenceRuns, ShortRuns, early_runs, short_runs, why_not_searched
 from determinism.launch.runs import CheckRequest
 from tests.builders import make_different, make_divergence, make_recorded, make_run
 from tests.rendered import lines_of
@@ -36,6 +36,24 @@ def test_a_long_run_and_what_a_search_would_take() -> None:
         "determinism check --explain --steps 5 -- python train.py  # up to 60 s\n"
         "determinism check --explain -- python train.py  # up to 15 minutes"
     )
+
+
+def test_an_interrupt_between_runs_for_evidence_keeps_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    series: Any = SimpleNamespace(max_disk=None)
+    output: Any = SimpleNamespace(path=tmp_path, discard=lambda name, with_log=True: None)
+    runs = EvidenceRuns(series, output, lambda *arguments: pytest.fail("a run was announced"), said.append)
+    monkeypatch.setattr(runs, "_capture", interrupted)
+    found = make_different(runs=[make_run(1), make_run(2)])
+
+    assert runs.gather(found, ()) is found
+    assert runs.interrupt_status == 130
+    assert said == ["Interrupted before values were compared; what is known follows."]
 
 
 def test_a_late_step_needs_whole_runs() -> None:

@@ -28,7 +28,7 @@ from determinism.diagnose.reproducer import NotReproducible, write_reproducer
 from determinism.errors import DeterminismError
 from determinism.launch import runs
 from determinism.launch.io import OutputFolder
-from determinism.launch.program import Announce, Interrupted
+from determinism.launch.program import INTERRUPTED, Announce, Interrupted
 from determinism.launch.runs import (
     CheckRequest,
     RunSeries,
@@ -238,13 +238,17 @@ class EvidenceRuns:
         self._seconds = _SECONDS + _TIMES_AS_LONG * self._plain_seconds
         self._may_end_early = not any(_removes_files(trace.folder) for trace in traces)
         first = comparison.first_divergence
-        if first is not None and needs_confirmation(first):
-            comparison = self._confirmed(comparison, first, traces)
-        first = comparison.first_divergence
-        # How far apart the numbers of generators are that nobody seeded says nothing.
-        is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
-        if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
-            comparison = self._with_values(comparison, first, traces)
+        try:
+            if first is not None and needs_confirmation(first):
+                comparison = self._confirmed(comparison, first, traces)
+            first = comparison.first_divergence
+            # How far apart the numbers of generators are that nobody seeded says nothing.
+            is_noise = first is not None and any(is_never_seeded(one, first) for one in likely)
+            if first is not None and with_values and needs_values(first) and not (is_noise or self.interrupt_status):
+                comparison = self._with_values(comparison, first, traces)
+        except KeyboardInterrupt as interrupt:
+            # Between runs, when no program is there to end: the verdict is known all the same.
+            self._was_interrupted(interrupt, "values were compared")
         return comparison
 
     def _confirmed(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
@@ -263,11 +267,11 @@ class EvidenceRuns:
         self._output.discard(name, with_log=False)
         return comparison
 
-    def _was_interrupted(self, error: DeterminismError, what: str) -> bool:
+    def _was_interrupted(self, error: BaseException, what: str) -> bool:
         """Note and say if the user ended a run, before what it was for was done."""
-        if not isinstance(error, Interrupted):
+        if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
-        self.interrupt_status = error.exit_status
+        self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
         self._warn(f"Interrupted before {what}; what is known follows.")
         return True
 
