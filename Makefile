@@ -9,7 +9,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install environments lint types layers house recorder wheel tests thorough test tests-tensorflow tests-jax tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
+.PHONY: help install environments lint types layers house recorder wheel tests thorough test tests-tensorflow tests-jax tests-integrations tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -59,28 +59,32 @@ test:  ## Run every check, every test with each framework, and make the site.
 	@$(MAKE) --no-print-directory -j3 environments
 	@$(MAKE) --no-print-directory lint types layers tests frameworks tests-legacy site
 
-environments: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ## Make the environments of all frameworks.
+environments: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed .venv-integrations/.installed  ## Make the environments of all frameworks.
 
+GROUPS_OF_integrations := --group torch
 # TensorFlow and JAX have environments of their own: what they need of other packages need not fit together.
 .venv-%/bin/python: $(VENV)/bin/python
 	$(BIN)/python -m venv .venv-$*
 
 .venv-%/.installed: .venv-%/bin/python pyproject.toml
 	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $* --group test
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $* --group test $(GROUPS_OF_$*)
 	@touch $@
 
 tests-tensorflow: .venv-tensorflow/.installed  ## Run the tests that need TensorFlow, in an environment of its own.
-	DETERMINISM_TEST_FRAMEWORKS=tensorflow .venv-tensorflow/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e
+	DETERMINISM_TEST_FRAMEWORKS=tensorflow .venv-tensorflow/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e tests/integrations
 
 tests-jax: .venv-jax/.installed  ## Run the tests that need JAX, in an environment of its own.
-	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e
+	DETERMINISM_TEST_FRAMEWORKS=jax .venv-jax/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/adapters tests/e2e tests/integrations
+
+tests-integrations: .venv-integrations/.installed  ## Run the tests that need Lightning, Hugging Face, Ignite or Jupyter, in an environment of its own.
+	DETERMINISM_TEST_FRAMEWORKS=integrations .venv-integrations/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/integrations
 
 # Each old version in an environment of its own, under Python 3.7; where there is none, that is said and nothing is run.
 tests-legacy: $(INSTALLED)  ## Run the tests of tensorflow-determinism with two old versions of TensorFlow; `make thorough PART=legacy` runs them with all.
 	$(BIN)/python legacy/tensorflow-determinism/run_tests.py 1.15.5 2.7.4
 
-frameworks: tests-tensorflow tests-jax  ## Run the tests of all other frameworks than PyTorch.
+frameworks: tests-tensorflow tests-jax tests-integrations  ## Run the tests of all other frameworks than PyTorch, and of what is built on it.
 
 .PRECIOUS: .venv-%/bin/python .venv-%/.installed
 
@@ -134,5 +138,5 @@ site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a 
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs dist/site
 
 clean:  ## Remove what was made.
-	rm -rf $(VENV) .venv-tensorflow .venv-jax .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op legacy/tensorflow-determinism/.venvs
+	rm -rf $(VENV) .venv-tensorflow .venv-jax .venv-integrations .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op legacy/tensorflow-determinism/.venvs
 	find src tests examples benchmarks legacy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,8 @@
 
 `DETERMINISM_TEST_FRAMEWORKS` names the frameworks to test with, with commas between them. Of the files in `FRAMEWORK_FOLDERS`
 those are collected whose framework is asked for; a framework that is asked for and cannot be imported fails the session.
-A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch.
+A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch, and those in
+`tests/integrations` also what is built on it, which `integrations` asks for.
 
 Tests that take long and of which others like them are always run are marked with the part that they belong to,
 `thorough("causes")`. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names their part: then only the tests of
@@ -26,8 +27,9 @@ from tests.thorough import PARTS, commit, requested_parts
 from tests.thorough import VARIABLE as THOROUGH
 
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
-FRAMEWORKS = ("torch", "tensorflow", "jax")
-FRAMEWORK_FOLDERS = ("adapters", "e2e")
+FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "integrations": "lightning"}
+"""What can be asked for, with a module that is there if it is."""
+FRAMEWORK_FOLDERS = ("adapters", "e2e", "integrations")
 NO_GPU = "no GPU was found"
 NO_TRITON = "Triton is not installed"
 NO_NATIVE_RECORDER = "it cannot be built here, and make recorder says why"
@@ -47,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name not in FRAMEWORKS:
             raise pytest.UsageError(f"{VARIABLE} asks for {name!r}; there are tests for {', '.join(FRAMEWORKS)}.")
         try:
-            import_module(name)
+            import_module(FRAMEWORKS[name])
         except ImportError as error:
             raise pytest.UsageError(f"{VARIABLE} asks for {name}, which cannot be imported ({error}).") from error
     if unknown := [name for name in requested_parts() if name not in PARTS]:
@@ -61,7 +63,8 @@ def needed_framework(path: Path) -> str | None:
     folders = path.relative_to(_TESTS).parts[:1] if path.is_relative_to(_TESTS) else ()
     if folders not in [(name,) for name in FRAMEWORK_FOLDERS] or not path.name.startswith("test_"):
         return None
-    return next((name for name in FRAMEWORKS if path.name.startswith(f"test_{name}_")), "torch")
+    others = "integrations" if folders == ("integrations",) else "torch"
+    return next((name for name in FRAMEWORKS if path.name.startswith(f"test_{name}_")), others)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

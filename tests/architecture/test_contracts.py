@@ -15,12 +15,13 @@ MODULES = {
     if "bootstrap" not in path.parts
 }
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
-SLICES = ("audit", "batch", "resume")
+SLICES = ("audit", "batch", "golden", "resume")
 MAY_IMPORT_A_FRAMEWORK = (
     *(f"determinism.frameworks.{name}" for name in FRAMEWORKS),
     *(f"determinism.{part}.{name}" for part in SLICES for name in FRAMEWORKS),
+    "determinism.integrations",
 )
-"""The adapters, and what the slices run in the process of the program."""
+"""The adapters, what the slices run in the process of the program, and what plugs into a partner that imports one."""
 
 
 def contract(name: str) -> dict[str, Any]:
