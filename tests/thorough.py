@@ -62,6 +62,9 @@ PARTS: dict[str, Part] = {
     ),
     "tensorflow": Part("TensorFlow's strategies, fixes and ops", 10, "tensorflow"),
     "jax": Part("JAX on more programs", 5, "jax"),
+    "trainers": Part(
+        "trainings with Lightning, Hugging Face and Ignite: with workers, and under the commands", 5, "integrations"
+    ),
 }
 
 
@@ -138,7 +141,18 @@ def run_part(name: str, workers: str) -> int:
     if part.framework != "torch":
         subprocess.run(["make", "--no-print-directory", f"{environment.name}/.installed"], cwd=ROOT, check=True)
     python = str(environment / "bin" / "python")
-    tests = ("-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", "tests/adapters", "tests/e2e")
+    tests = (
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        workers,
+        "--dist",
+        "worksteal",
+        "tests/adapters",
+        "tests/e2e",
+        "tests/integrations",
+    )
     variables = {"DETERMINISM_TEST_FRAMEWORKS": part.framework, VARIABLE: name}
     return subprocess.run(
         [python, *(part.command or tests)],

@@ -240,7 +240,7 @@ def test_a_loader_with_fewer_batches_says_so() -> None:
     shorter = of(2)
     restore(state, loader=shorter)
     with pytest.raises(StateError, match="had consumed 3 batches of the epoch, but the loader gives 2"):
-        iter(shorter)
+        next(iter(shorter))
 
 
 def with_surroundings(state: State, **changes: Any) -> State:

@@ -115,3 +115,30 @@ def test_a_message_is_folded_between_its_words_on_a_terminal(monkeypatch: pytest
     assert stream.getvalue() == (
         "determinism: Looking for the cause for\nat most 60 s (--budget).\na second line stays as it is, however long it is\n"
     )
+
+
+class Optimizer:
+    def step(self, steps: Progress, *, is_counted_by_hand: bool) -> None:
+        steps.optimizer_begins(self)
+        steps.optimizer_ends(self)
+        if is_counted_by_hand:
+            steps.explicit()
+
+
+def test_a_step_that_an_optimizer_ended_is_not_ended_again_by_the_first_call() -> None:
+    steps, earlier, trained = Progress(lambda _: None), Optimizer(), Optimizer()
+    for _ in range(3):
+        earlier.step(steps, is_counted_by_hand=False)
+    assert steps.step == 3
+    for _ in range(2):
+        trained.step(steps, is_counted_by_hand=True)
+    assert (steps.step, steps.steps_by) == (5, "determinism.step")
+
+
+def test_the_step_of_the_optimizer_that_counts_is_the_one_that_is_called_by_hand() -> None:
+    steps, optimizer = Progress(lambda _: None), Optimizer()
+    for _ in range(3):
+        optimizer.step(steps, is_counted_by_hand=False)
+    for _ in range(2):
+        optimizer.step(steps, is_counted_by_hand=True)
+    assert steps.step == 5

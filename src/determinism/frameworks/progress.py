@@ -34,6 +34,8 @@ class Progress:
         self._first_end: float | None = None
         self._last_end = 0.0
         self._num_later = 0
+        self._has_begun_since = False
+        """Whether an optimizer has begun to step since the last step ended."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -56,6 +58,7 @@ class Progress:
         """An optimizer's `step` was called."""
         self.optimizer_depth += 1
         self.optimizer_calls += 1
+        self._has_begun_since = True
         self._take_as_first(optimizer)
 
     def _take_as_first(self, optimizer: Any) -> None:
@@ -78,7 +81,7 @@ class Progress:
 
     def explicit(self) -> None:
         """`determinism.step()` was called."""
-        if self.steps_by == "optimizer" and self.step == 1:
+        if self.steps_by == "optimizer" and (self.step == 1 or not self._has_begun_since):
             # The same boundary as the optimizer step just before; from here on only explicit ones count.
             self.steps_by = "determinism.step"
             return
@@ -86,6 +89,7 @@ class Progress:
 
     def _advance(self, counted_by: str) -> None:
         self.steps_by = counted_by
+        self._has_begun_since = False
         try:
             self._step_ended(counted_by)
         finally:

@@ -5,10 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from determinism.errors import StateError
-from determinism.state.capturing import global_states, put_back, restore_global_states, state_of
+from determinism.session.seeding import registered_generators
+from determinism.state.capturing import global_states, put_back, registered_states, restore_global_states, state_of
 
 _END = object()
+_ARRAY = frozenset(("dtype", "numbers"))
+
+
+def portable(value: Any) -> Any:
+    """The same with lists for arrays, which `torch.load(weights_only=True)` refuses: trainers save what a loader gives that way."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "numbers": value.tolist()}
+    if isinstance(value, dict):
+        return {key: portable(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(portable(one) for one in value)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """What `portable` was given."""
+    if isinstance(value, dict):
+        if value.keys() == _ARRAY:
+            return np.array(value["numbers"], dtype=value["dtype"])
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(one) for one in value)
+    return value
 
 
 def resumable(loader: Any) -> ResumableLoader:
@@ -63,12 +89,25 @@ class ResumableLoader:
         return getattr(self.loader, name)
 
     def __iter__(self) -> Iterator[Any]:
+        # Nothing is drawn and no worker started before the first batch is asked for: trainers take an iterator long before.
+        self._epoch_in_progress = this_epoch = object()
+        try:
+            for batch in self._batches():
+                self._yielded += 1
+                yield batch
+        finally:
+            if self._epoch_in_progress is this_epoch:
+                self._began, self._yielded = None, 0
+
+    def _batches(self) -> Iterator[Any]:
+        """The batches that are left of an epoch."""
         resume, self._resume = self._resume, None
         if resume is None:
             self._began, self._yielded = self._states(), 0
-            return self._passing(iter(self.loader))
-        self._put_back(resume["began"])
-        iterator = iter(self.loader)
+            return iter(self.loader)
+        began = plain(resume["began"])
+        self._put_back(began)
+        iterator: Iterator[Any] = iter(self.loader)
         for number in range(resume["yielded"]):
             if next(iterator, _END) is _END:
                 raise StateError(
@@ -76,22 +115,9 @@ class ResumableLoader:
                     f"The run that was saved had consumed {resume['yielded']} batches of the epoch, but the loader gives {number}. Give "
                     "it the data set and the batch size of that run.",
                 )
-        self._began, self._yielded = resume["began"], resume["yielded"]
-        self._put_back(resume["now"])
-        return self._passing(iterator)
-
-    def _passing(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        self._epoch_in_progress = this_epoch = object()
-        return self._counted(iterator, this_epoch)
-
-    def _counted(self, iterator: Iterator[Any], this_epoch: object) -> Iterator[Any]:
-        try:
-            for batch in iterator:
-                self._yielded += 1
-                yield batch
-        finally:
-            if self._epoch_in_progress is this_epoch:
-                self._began, self._yielded = None, 0
+        self._began, self._yielded = began, resume["yielded"]
+        self._put_back(plain(resume["now"]))
+        return iterator
 
     def state_dict(self) -> dict[str, Any]:
         """How many batches of the epoch were consumed, and the states of generators when it began and now."""
@@ -100,8 +126,8 @@ class ResumableLoader:
         return {
             "facts": self._facts(),
             "yielded": self._yielded,
-            "began": self._began,
-            "now": self._states(),
+            "began": portable(self._began),
+            "now": portable(self._states()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,7 +136,7 @@ class ResumableLoader:
         Args:
             state: What `state_dict` gave.
         """
-        self._put_back_own(state["now"])
+        self._put_back_own(plain(state["now"]))
         self._resume = state if state["began"] is not None else None
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
@@ -164,11 +190,16 @@ class ResumableLoader:
         return {
             "global": global_states(),
             "own": [state for _, state in self._own_states()],
+            "registered": {name: state for name, (_, state) in registered_states()[0].items()},
             "epochs": [getattr(sampler, "epoch", None) for sampler in self._samplers()],
         }
 
     def _put_back(self, states: dict[str, Any]) -> None:
         restore_global_states(states["global"])
+        things = registered_generators().things()
+        for name, state in states.get("registered", {}).items():
+            if name in things:
+                put_back(things[name], state)
         self._put_back_own(states)
 
     def _put_back_own(self, states: dict[str, Any]) -> None:

@@ -1,0 +1,191 @@
+"""What the integrations with trainers have in common: settings and seeds in time, steps counted as the trainer counts them, and the state of a run."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+import weakref
+from collections.abc import Collection, Iterable
+from importlib import import_module
+from typing import Any
+
+from determinism.errors import UsageError
+from determinism.knowledge.settings import Effect
+from determinism.session import seeding
+from determinism.session.enable import Settings, enable
+from determinism.session.record import is_recording, step
+from determinism.state import State, capture, restore
+from determinism.state.capturing import is_stateful, state_of
+from determinism.types import PrecisionName
+
+
+class TrainingWarning(UserWarning):
+    """A training goes on, and its results may not be the same each time."""
+
+
+WARNING_MESSAGES = {
+    "trainer-loader-restarts": "A checkpoint is saved in the middle of an epoch, and {loader} does not tell how far it has come, so a resumed run "
+    "gets other batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
+    "trainer-overrides": "These settings were changed after {name} had made them: {changes}. What {trainer} or the program "
+    "sets later holds; leave it out there, or make {name} afterwards.",
+    "trainer-seeded-late": "The model was built before {name} was made, from random numbers that nobody had seeded, so its weights "
+    "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
+    "trainer-unseeded": "Nothing has seeded PyTorch's generator, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
+    "before the model is built.",
+}
+"""What is said while a training goes on, by identifier."""
+
+
+def warn(identifier: str, **values: object) -> None:
+    """Warn of something that keeps a training from being the same each time.
+
+    Args:
+        identifier: Of the message.
+        **values: What the message names.
+    """
+    message = WARNING_MESSAGES[identifier].format(**values)
+    warnings.warn(f"{message} ({identifier})", TrainingWarning, stacklevel=2)
+
+
+# Whether PyTorch's generator was seeded before a model drew its weights from it.
+
+_MOST_SEEDED = 2**32
+"""Seeds that people choose are below; the one that PyTorch draws from the system's entropy has 53 or 64 bits, so it is not."""
+
+
+def is_seeded() -> bool:
+    """Whether somebody has seeded PyTorch's generator, with `determinism` or otherwise; True without PyTorch."""
+    torch = sys.modules.get("torch")
+    if torch is None or seeding.active_seeds() is not None:
+        return True
+    return bool(torch.default_generator.initial_seed() < _MOST_SEEDED)
+
+
+def has_drawn() -> bool:
+    """Whether PyTorch's generator has drawn since it was seeded; False without PyTorch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    # The recorder's own digest, which reads without an op that a recording would take for one of the program.
+    state_digest = import_module("determinism.frameworks.torch.ops").state_digest
+    fresh = torch.Generator().manual_seed(torch.default_generator.initial_seed())
+    return bool(state_digest(fresh) != state_digest(torch.default_generator))
+
+
+class UnseededModels:
+    """The modules that were built from random numbers nobody had seeded."""
+
+    def __init__(self) -> None:
+        """Note those that there are; looked for only if unseeded numbers were drawn."""
+        torch = sys.modules.get("torch")
+        found: list[Any] = []
+        if torch is not None and not is_seeded() and has_drawn():
+            # Not `isinstance`, which asks objects for their class: some load a module then.
+            found = [weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+        self._references = found
+
+    def has_any(self, modules: Iterable[Any]) -> bool:
+        """Whether one of these modules, which has parameters of its own, is among them."""
+        known = {id(module) for reference in self._references if (module := reference()) is not None}
+        return any(id(module) in known and bool(module._parameters) for module in modules)
+
+
+# One training, as seen by what is plugged into its trainer.
+
+
+class Training:
+    """What a callback or handler does at the moments that its trainer offers."""
+
+    def __init__(
+        self,
+        name: str,
+        seed: int | None = None,
+        *,
+        warn_only: bool = False,
+        threads: int | None = None,
+        precision: PrecisionName | None = None,
+        allow: Collection[str] = (),
+        parts: dict[str, Any] | None = None,
+    ) -> None:
+        """Make the settings and give the seeds at once: what is made after the callback is covered, the model above all.
+
+        Args:
+            name: What messages call the callback.
+            seed: As for `determinism.enable`.
+            warn_only: As for `determinism.enable`.
+            threads: As for `determinism.enable`.
+            precision: As for `determinism.enable`.
+            allow: As for `determinism.state.restore`.
+            parts: What else belongs to the state, by name: what has `state_dict` and `load_state_dict`, and generators.
+
+        Raises:
+            UsageError: A part cannot take its state back; nothing was set.
+        """
+        self.parts = dict(parts or {})
+        for part, thing in self.parts.items():
+            if not is_stateful(thing) and state_of(thing) is None:
+                raise UsageError(
+                    "trainer-part-unfit",
+                    f"{part}={thing!r} is given to {name}, and has neither state_dict() and load_state_dict() nor the state of a "
+                    "generator, so it could not be put back when the run is resumed. Nothing was set. Give what has them, or leave it to the "
+                    "trainer.",
+                )
+        self.name = name
+        self.allow = allow
+        self._unseeded = UnseededModels()
+        self.settings: Settings = enable(seed, warn_only=warn_only, threads=threads, precision=precision)
+        self._num_counted = 0
+
+    def check(self, trainer: str, modules: Iterable[Any] = ()) -> None:
+        """Warn of what came too late, and of settings that were changed since.
+
+        Args:
+            trainer: What messages call the trainer.
+            modules: The model and all within.
+        """
+        if self._unseeded.has_any(modules):
+            warn("trainer-seeded-late", name=self.name)
+        elif not is_seeded():
+            warn("trainer-unseeded", name=self.name)
+        changes = [f"{one.name} ({one.detail})" for one in self.settings.open if one.effect is Effect.OVERRIDDEN]
+        if changes:
+            warn("trainer-overrides", name=self.name, trainer=trainer, changes="; ".join(changes))
+
+    def begin_steps(self, num_done: int) -> None:
+        """Take what the trainer's count of steps begins with, in a resumed run too.
+
+        Args:
+            num_done: Its count.
+        """
+        self._num_counted = num_done
+
+    def count_step(self) -> None:
+        """A step of the trainer ended."""
+        self._num_counted += 1
+        if is_recording():
+            step()
+
+    def count_to(self, num_done: int) -> None:
+        """End the steps that the trainer has counted meanwhile.
+
+        Args:
+            num_done: Its count.
+        """
+        while self._num_counted < num_done:
+            self.count_step()
+
+    def capture(self, *, epoch: int | None = None, step: int | None = None) -> State:
+        """The state of the run as it is now."""
+        return capture(epoch=epoch, step=step, **self.parts)
+
+    def restore(self, state: State) -> None:
+        """Put the state of a run back.
+
+        Args:
+            state: What `capture` gave.
+
+        Raises:
+            StateError: It does not fit here.
+        """
+        restore(state, allow=self.allow, **self.parts)

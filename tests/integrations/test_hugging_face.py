@@ -1,0 +1,178 @@
+"""The callback for Transformers and the helper for Accelerate: runs resume bit-exactly, steps are those of the Trainer, and what came too late is said."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments, set_seed
+
+from determinism.errors import StateError, UsageError
+from determinism.integrations import accelerate
+from determinism.integrations.hugging_face import DeterminismCallback
+from determinism.integrations.training import TrainingWarning
+from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    with settings_put_back(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="(transformers|accelerate|torch)")
+        yield
+
+
+def train(*args: Any, **options: Any) -> str:
+    return str(program("hugging_face_training").train(*args, **options))
+
+
+def train_with_accelerate(*args: Any, **options: Any) -> str:
+    return str(program("accelerate_training").train(*args, **options))
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        pytest.param(4, {}, id="middle of the first epoch"),
+        pytest.param(10, {}, id="middle of a later epoch"),
+        pytest.param(6, {"save_strategy": "epoch"}, id="end of an epoch"),
+        pytest.param(4, {"gradient_accumulation_steps": 2}, id="gradients of two batches"),
+    ],
+)
+def test_a_resumed_run_ends_with_the_same_bits(step: int, options: dict[str, Any], tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, f"checkpoint-{step}", **options)
+    assert again == full
+
+
+def test_without_the_callback_it_ends_with_others(tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, "checkpoint-4", with_callback=False)
+    assert again != full
+
+
+def test_two_recordings_are_the_same_and_have_the_steps_of_the_trainer(tmp_path: Path) -> None:
+    comparison = recorded_twice(train, tmp_path, gradient_accumulation_steps=4, save_strategy="no")
+    assert comparison.verdict == "same"
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (6, "determinism.step")
+
+
+def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+    unseeded = torch.Generator()
+
+    class Noisy(DeterminismCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            with torch.no_grad():
+                given["model"].layers[0].bias += 1e-3 * torch.rand(8, generator=unseeded)
+
+    training = program("hugging_face_training")
+    usual, training.DeterminismCallback = training.DeterminismCallback, Noisy
+    try:
+        comparison = recorded_twice(lambda *args: (unseeded.seed(), train(*args)), tmp_path)
+    finally:
+        training.DeterminismCallback = usual
+    assert comparison.verdict == "different"
+    assert comparison.first_divergence is not None
+    assert (comparison.first_divergence.kind, comparison.first_divergence.step) == ("rng", 0)
+
+
+def trainer_of(folder: Path, model: Any, callback: DeterminismCallback, **options: Any) -> Trainer:
+    arguments = TrainingArguments(
+        str(folder), max_steps=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no", **options
+    )
+    training = program("hugging_face_training")
+    return Trainer(
+        model, arguments, train_dataset=training.Images(), data_collator=training.collate, callbacks=[callback]
+    )
+
+
+def test_a_model_that_was_built_before_the_seed_is_told_of(tmp_path: Path) -> None:
+    scramble()
+    torch.seed()
+    model = program("hugging_face_training").Model()
+    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was made.*\(trainer-seeded-late\)"):
+        trainer_of(tmp_path, model, DeterminismCallback(seed=1))
+
+
+def test_a_model_that_was_built_after_the_seed_is_not_told_of(tmp_path: Path) -> None:
+    scramble()
+    torch.seed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        callback = DeterminismCallback(seed=1)
+        trainer_of(tmp_path, program("hugging_face_training").Model(), callback)
+        scramble()
+        set_seed(3)
+        model = program("hugging_face_training").Model()
+        trainer_of(tmp_path, model, DeterminismCallback(), full_determinism=True)
+
+
+def test_full_determinism_takes_back_that_ops_only_warn(tmp_path: Path) -> None:
+    callback = DeterminismCallback(seed=1, warn_only=True)
+    model = program("hugging_face_training").Model()
+    with pytest.warns(TrainingWarning, match=r"TrainingArguments.*\(trainer-overrides\)"):
+        trainer_of(tmp_path, model, callback, full_determinism=True)
+
+
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    train(tmp_path / "full")
+    place = tmp_path / "full" / "checkpoint-4" / "trainer_state.json"
+    document = json.loads(place.read_text(encoding="utf-8"))
+    for damaged in ("?", "AAAA"):
+        document["stateful_callbacks"]["DeterminismCallback"]["attributes"]["saved"] = damaged
+        place.write_text(json.dumps(document), encoding="utf-8")
+        with pytest.raises(StateError, match=r"trainer_state\.json holds of determinism"):
+            train(tmp_path / "again", place.parent)
+
+
+def test_the_callback_that_the_trainer_makes_from_a_checkpoint_resumes_too(tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, "checkpoint-4", restore_callback_states_from_checkpoint=True)
+    assert again == full
+
+
+# Accelerate.
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        pytest.param(4, {}, id="middle of the first epoch"),
+        pytest.param(10, {}, id="middle of a later epoch"),
+        pytest.param(12, {}, id="last batch of an epoch"),
+        pytest.param(4, {"accumulate": 2}, id="gradients of two batches"),
+        pytest.param(8, {"num_workers": 1}, id="workers", marks=pytest.mark.thorough("trainers")),
+    ],
+)
+def test_a_run_with_accelerate_resumes_with_the_same_bits(step: int, options: dict[str, Any], tmp_path: Path) -> None:
+    full, again = resumed(train_with_accelerate, tmp_path, str(step), **options)
+    assert again == full
+
+
+def test_accelerate_alone_ends_with_others(tmp_path: Path) -> None:
+    full, again = resumed(train_with_accelerate, tmp_path, "4", registered=False)
+    assert again != full
+
+
+def test_two_recordings_with_accelerate_are_the_same_and_have_a_step_per_optimizer_step(tmp_path: Path) -> None:
+    comparison = recorded_twice(train_with_accelerate, tmp_path, accumulate=2)
+    assert comparison.verdict == "same"
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (9, "optimizer")
+
+
+def test_several_processes_are_refused_with_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"2 processes train together.*\.state"):
+        accelerate.register(SimpleNamespace(num_processes=2, process_index=1))
+
+
+def test_a_loader_that_changed_is_refused(tmp_path: Path) -> None:
+    train_with_accelerate(tmp_path)
+    training = program("accelerate_training")
+    usual, training.Images.__len__ = training.Images.__len__, lambda self: 20
+    try:
+        with pytest.raises(StateError, match="samples was 22, and here is 20"):
+            train_with_accelerate(tmp_path / "again", tmp_path / "4")
+    finally:
+        training.Images.__len__ = usual

@@ -1,0 +1,232 @@
+"""The callback for Lightning: runs resume bit-exactly, steps are counted as Lightning counts them, and what came too late is said."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as lightning
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import determinism
+from determinism.errors import UsageError
+from determinism.integrations.lightning import DeterminismCallback
+from determinism.integrations.training import TrainingWarning
+from determinism.state import from_dict
+from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+
+TRAINER: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    with settings_put_back(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="(pytorch_)?lightning")
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def train(*args: Any, **options: Any) -> str:
+    return str(program("lightning_training").train(*args, **options))
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        pytest.param(4, {}, id="middle of the first epoch"),
+        pytest.param(10, {"val_check_interval": 3}, id="middle of an epoch with validations"),
+        pytest.param(4, {"accumulate_grad_batches": 2, "limit_val_batches": 0}, id="gradients of two batches"),
+        pytest.param(12, {"limit_val_batches": 0}, id="last step of an epoch"),
+        pytest.param(
+            6,
+            {"limit_val_batches": 0, "resumable": False},
+            id="last step, with a plain loader",
+            marks=pytest.mark.filterwarnings("ignore::determinism.integrations.training.TrainingWarning"),
+        ),
+        pytest.param(8, {"num_workers": 1}, id="workers", marks=pytest.mark.thorough("trainers")),
+    ],
+)
+def test_a_resumed_run_ends_with_the_same_bits(step: int, options: dict[str, Any], tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, f"step={step}.ckpt", **options)
+    assert again == full
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"with_callback": False, "resumable": False}, id="Lightning alone"),
+        pytest.param({"resumable": False}, id="a loader that begins its epoch anew"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::determinism.integrations.training.TrainingWarning")
+def test_without_callback_or_resumable_loader_it_ends_with_others(options: dict[str, Any], tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, "step=4.ckpt", **options)
+    assert again != full
+
+
+def test_a_loader_that_begins_its_epoch_anew_is_told_of_once(tmp_path: Path) -> None:
+    with pytest.warns(TrainingWarning, match=r"determinism\.state\.resumable.*\(trainer-loader-restarts\)") as said:
+        train(tmp_path, resumable=False)
+    assert len([one for one in said if issubclass(one.category, TrainingWarning)]) == 1
+
+
+def test_nothing_is_said_where_nothing_is_wrong(tmp_path: Path) -> None:
+    scramble()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        train(tmp_path)
+
+
+def test_two_recordings_are_the_same_and_have_lightnings_steps(tmp_path: Path) -> None:
+    comparison = recorded_twice(train, tmp_path, accumulate_grad_batches=2)
+    assert comparison.verdict == "same"
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (9, "determinism.step")
+
+
+def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+    class Noisy(DeterminismCallback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            with torch.no_grad():
+                pl_module.layers[0].bias += 1e-3 * torch.rand(8, generator=unseeded)
+
+    unseeded = torch.Generator()
+    training = program("lightning_training")
+    usual, training.DeterminismCallback = training.DeterminismCallback, Noisy
+    try:
+        comparison = recorded_twice(lambda *args: (unseeded.seed(), train(*args)), tmp_path)
+    finally:
+        training.DeterminismCallback = usual
+    assert comparison.verdict == "different"
+    assert comparison.first_divergence is not None
+    assert comparison.first_divergence.kind == "rng"
+    assert comparison.first_divergence.site is not None
+    assert comparison.first_divergence.site.function.endswith("on_train_batch_start")
+
+
+class Rivals(lightning.LightningModule):
+    """Two optimizers that step by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)])
+
+    def training_step(self, batch: Any, number: int) -> None:
+        for optimizer in self.optimizers():
+            loss = self.layers[1](self.layers[0](batch[0])).mean() * torch.rand(())
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), 0.1) for layer in self.layers]
+
+
+def loader_of(number: int) -> Any:
+    data = TensorDataset(torch.arange(number * 8.0).reshape(-1, 4))
+    return determinism.state.resumable(DataLoader(data, batch_size=2, shuffle=True))
+
+
+def test_each_optimizer_ends_a_step_as_in_global_step(tmp_path: Path) -> None:
+    callback = DeterminismCallback(seed=1)
+    earlier = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1)
+    model = Rivals()
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], **TRAINER)
+    with determinism.record(tmp_path / "trace"):
+        for _ in range(2):
+            earlier.step()
+        trainer.fit(model, loader_of(3))
+    assert trainer.global_step == 6
+    comparison = determinism.compare(tmp_path / "trace", tmp_path / "trace")
+    # Those of the optimizer before the training, and those of the trainer.
+    assert comparison.recorded.steps == 2 + trainer.global_step
+
+
+def test_what_is_given_is_part_of_the_state(tmp_path: Path) -> None:
+    noise = torch.Generator().manual_seed(3)
+    callback = DeterminismCallback(seed=1, noise=noise)
+    saved = from_dict(callback.state_dict())
+    expected = torch.rand(3, generator=noise)
+    determinism.state.restore(saved, noise=noise)
+    assert torch.equal(torch.rand(3, generator=noise), expected)
+    with pytest.raises(UsageError, match="offset=3 is given"):
+        DeterminismCallback(offset=3)
+
+
+def test_a_checkpoint_is_loaded_without_running_code(tmp_path: Path) -> None:
+    train(tmp_path, limit_val_batches=0)
+    loaded = torch.load(tmp_path / "step=4.ckpt", weights_only=True)
+    assert from_dict(loaded["callbacks"]["DeterminismCallback"]).parts == []
+
+
+def test_a_model_that_was_built_before_the_seed_is_told_of() -> None:
+    scramble()
+    torch.seed()
+    model = Rivals()
+    callback = DeterminismCallback(seed=1)
+    with pytest.warns(TrainingWarning, match=r"built before DeterminismCallback was made.*\(trainer-seeded-late\)"):
+        lightning.Trainer(max_steps=1, callbacks=[callback], **TRAINER).fit(model, loader_of(2))
+
+
+def test_a_model_that_was_built_after_another_seed_is_not_told_of() -> None:
+    lightning.seed_everything(1, verbose=False)
+    model = Rivals()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        lightning.Trainer(max_steps=1, callbacks=[DeterminismCallback()], **TRAINER).fit(model, loader_of(2))
+
+
+def test_a_training_without_any_seed_is_told_of() -> None:
+    scramble()
+    torch.seed()
+    callback = DeterminismCallback()
+    with pytest.warns(TrainingWarning, match=r"Give DeterminismCallback a seed.*\(trainer-unseeded\)"):
+        lightning.Trainer(max_steps=1, callbacks=[callback], **TRAINER).fit(Rivals(), loader_of(2))
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [(False, "was 'error', and is 'off' now"), ("warn", "was 'error', and is 'warn' now"), (True, None), (None, None)],
+)
+def test_what_the_trainer_sets_afterwards_is_told_of(flag: Any, said: str | None) -> None:
+    callback = DeterminismCallback(seed=1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        lightning.Trainer(max_steps=1, deterministic=flag, callbacks=[callback], **TRAINER).fit(Rivals(), loader_of(2))
+    texts = [str(one.message) for one in found if issubclass(one.category, TrainingWarning)]
+    assert [said in text for text in texts] == ([] if said is None else [True])
+
+
+def test_the_other_package_has_the_same_callback() -> None:
+    import pytorch_lightning
+
+    scramble()
+    callback = DeterminismCallback(seed=1)
+
+    class Other(pytorch_lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = pytorch_lightning.Trainer(max_epochs=1, callbacks=[callback], **TRAINER)
+    trainer.fit(Other(), loader_of(3))
+    assert trainer.global_step == callback._training._num_counted == 3
