@@ -31,7 +31,7 @@ WARNING_MESSAGES = {
     "sets later holds; leave it out there, or make {name} afterwards.",
     "trainer-seeded-late": "The model was built before {name} was made, from random numbers that nobody had seeded, so its weights "
     "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
-    "trainer-unseeded": "Nothing has seeded PyTorch's generator, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
+    "trainer-unseeded": "Nobody has seeded the generators, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
     "before the model is built.",
 }
 """What is said while a training goes on, by identifier."""
@@ -48,47 +48,55 @@ def warn(identifier: str, **values: object) -> None:
     warnings.warn(f"{message} ({identifier})", TrainingWarning, stacklevel=2)
 
 
-# Whether PyTorch's generator was seeded before a model drew its weights from it.
+# Whether somebody had seeded the framework before a model drew its weights.
 
 _MOST_SEEDED = 2**32
-"""Seeds that people choose are below; the one that PyTorch draws from the system's entropy has 53 or 64 bits, so it is not."""
+"""Seeds that people choose are below; the one that PyTorch draws from the system's entropy has 64 bits, so it is not."""
 
 
-def is_seeded() -> bool:
-    """Whether somebody has seeded PyTorch's generator, with `determinism` or otherwise; True without PyTorch."""
-    torch = sys.modules.get("torch")
-    if torch is None or seeding.active_seeds() is not None:
+def is_seeded(framework: str) -> bool:
+    """Whether somebody has seeded the generator that a framework draws weights from, with `determinism` or otherwise.
+
+    Args:
+        framework: `torch` or `tensorflow`; True if it is not imported.
+    """
+    if framework not in sys.modules or seeding.active_seeds() is not None:
         return True
-    return bool(torch.default_generator.initial_seed() < _MOST_SEEDED)
+    if framework == "torch":
+        return bool(sys.modules["torch"].default_generator.initial_seed() < _MOST_SEEDED)
+    return import_module("tensorflow.python.eager.context").global_seed() is not None
 
 
 def has_drawn() -> bool:
-    """Whether PyTorch's generator has drawn since it was seeded; False without PyTorch."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
+    """Whether PyTorch's generator has drawn since it was seeded."""
+    generator, generators = sys.modules["torch"].default_generator, sys.modules["torch"].Generator
     # The recorder's own digest, which reads without an op that a recording would take for one of the program.
     state_digest = import_module("determinism.frameworks.torch.ops").state_digest
-    fresh = torch.Generator().manual_seed(torch.default_generator.initial_seed())
-    return bool(state_digest(fresh) != state_digest(torch.default_generator))
+    fresh = generators().manual_seed(generator.initial_seed())
+    return bool(state_digest(fresh) != state_digest(generator))
 
 
 class UnseededModels:
-    """The modules that were built from random numbers nobody had seeded."""
+    """The modules or layers that were built from random numbers nobody had seeded."""
 
-    def __init__(self) -> None:
-        """Note those that there are; looked for only if unseeded numbers were drawn."""
-        torch = sys.modules.get("torch")
+    def __init__(self, framework: str) -> None:
+        """Note those that there are; looked for only if nobody has seeded the framework and it may have drawn.
+
+        Args:
+            framework: `torch` or `tensorflow`.
+        """
         found: list[Any] = []
-        if torch is not None and not is_seeded() and has_drawn():
+        if not is_seeded(framework) and (framework != "torch" or has_drawn()):
+            kind = sys.modules["torch"].nn.Module if framework == "torch" else import_module("keras").layers.Layer
             # Not `isinstance`, which asks objects for their class: some load a module then.
-            found = [weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+            found = [weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), kind)]
         self._references = found
 
     def has_any(self, modules: Iterable[Any]) -> bool:
         """Whether one of these modules, which has parameters of its own, is among them."""
         known = {id(module) for reference in self._references if (module := reference()) is not None}
-        return any(id(module) in known and bool(module._parameters) for module in modules)
+        own = ("_parameters", "_trainable_variables")
+        return any(id(module) in known and any(getattr(module, name, ()) for name in own) for module in modules)
 
 
 # One training, as seen by what is plugged into its trainer.
@@ -107,6 +115,7 @@ class Training:
         precision: PrecisionName | None = None,
         allow: Collection[str] = (),
         parts: dict[str, Any] | None = None,
+        framework: str = "torch",
     ) -> None:
         """Make the settings and give the seeds at once: what is made after the callback is covered, the model above all.
 
@@ -118,6 +127,7 @@ class Training:
             precision: As for `determinism.enable`.
             allow: As for `determinism.state.restore`.
             parts: What else belongs to the state, by name: what has `state_dict` and `load_state_dict`, and generators.
+            framework: `torch` or `tensorflow`: what the model draws its weights from.
 
         Raises:
             UsageError: A part cannot take its state back; nothing was set.
@@ -133,7 +143,8 @@ class Training:
                 )
         self.name = name
         self.allow = allow
-        self._unseeded = UnseededModels()
+        self._framework = framework
+        self._unseeded = UnseededModels(framework)
         self.settings: Settings = enable(seed, warn_only=warn_only, threads=threads, precision=precision)
         self._num_counted = 0
 
@@ -146,7 +157,7 @@ class Training:
         """
         if self._unseeded.has_any(modules):
             warn("trainer-seeded-late", name=self.name)
-        elif not is_seeded():
+        elif not is_seeded(self._framework):
             warn("trainer-unseeded", name=self.name)
         changes = [f"{one.name} ({one.detail})" for one in self.settings.open if one.effect is Effect.OVERRIDDEN]
         if changes:

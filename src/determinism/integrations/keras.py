@@ -1,0 +1,112 @@
+"""A callback for `model.fit` of Keras: settings, seeds, batches as steps, and the state of the run after each epoch, from which another run goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from determinism.errors import UsageError
+from determinism.integrations.training import Training
+from determinism.state import load
+from determinism.types import PrecisionName
+
+
+class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
+    """Makes `model.fit` deterministic, counts its batches as steps, and lets a run resume bit-exactly after an epoch.
+
+    Settings are made and seeds given when it is made, so make it before the model. With `path`, the state of the run, with the model
+    and its optimizer, is saved to that file at the end of each epoch; with `resume=True` it is read from there when `fit`
+    begins, which then begins with the next epoch.
+
+    Example:
+        callback = DeterminismCallback(seed=1, path="run.state", resume=os.path.exists("run.state"))
+        model = keras.Sequential([keras.layers.Dense(16), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        model.fit(images, targets, epochs=3, callbacks=[callback])
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        warn_only: bool = False,
+        threads: int | None = None,
+        precision: PrecisionName | None = None,
+        allow: Collection[str] = (),
+        **parts: Any,
+    ) -> None:
+        """Make the settings, and give the seeds.
+
+        Args:
+            seed: As for `determinism.enable`; None leaves it to `keras.utils.set_random_seed`.
+            path: The file that the state is saved to.
+            resume: Go on from the state in that file.
+            warn_only: As for `determinism.enable`.
+            threads: As for `determinism.enable`.
+            precision: As for `determinism.enable`.
+            allow: What may be different in a resumed run, as for `determinism.state.restore`.
+            **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
+
+        Raises:
+            UsageError: A part cannot take its state back, there is no file to resume from, or Keras does not run on TensorFlow; nothing
+                was set.
+        """
+        super().__init__()
+        if resume and path is None:
+            raise UsageError(
+                "trainer-path-missing",
+                "resume=True was given to DeterminismCallback without path=, so there is no state to go on from. Give the file that the "
+                'state of the earlier run was saved to: path="run.state".',
+            )
+        if path is not None and keras.backend.backend() != "tensorflow":
+            raise UsageError(
+                "keras-backend",
+                f"Keras runs on {keras.backend.backend()} here, and DeterminismCallback saves the state of models on TensorFlow only, so "
+                "nothing was set. Leave path= out: settings, seeds and steps work with every backend.",
+            )
+        self._training = Training(
+            type(self).__name__,
+            seed,
+            warn_only=warn_only,
+            threads=threads,
+            precision=precision,
+            allow=allow,
+            parts=parts,
+            framework="tensorflow",
+        )
+        self._path = None if path is None else Path(path)
+        self._resume = resume
+        self._num_batches = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Tell what came too late, and put the state back."""
+        self._training.check("the program", self.model._flatten_layers())
+        self._num_batches = 0
+        if self._path is not None:
+            # Only now it is known which they are, and their variables exist.
+            self.model.optimizer.build(self.model.trainable_variables)
+            self._training.parts.update(model=self.model, optimizer=self.model.optimizer)
+        if self._resume and self._path is not None:
+            state = load(self._path)
+            self._training.restore(state)
+            self._num_batches = state.step or 0
+            # As `keras.callbacks.BackupAndRestore` does.
+            self.model._initial_epoch = state.epoch or 0
+            self._resume = False
+        self._training.begin_steps(self._num_batches)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A batch ends, or as many as `steps_per_execution` says: a step."""
+        self._num_batches += 1
+        self._training.count_to(self._num_batches)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save the state."""
+        if self._path is not None:
+            self._training.capture(epoch=epoch + 1, step=self._num_batches).save(self._path)

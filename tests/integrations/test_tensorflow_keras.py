@@ -1,0 +1,107 @@
+"""The callback for Keras: runs resume bit-exactly after an epoch, batches are steps, and what came too late is said."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from determinism.errors import StateError, UsageError
+from determinism.integrations.keras import DeterminismCallback
+from determinism.integrations.training import TrainingWarning
+from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    with settings_put_back():
+        yield
+
+
+def train(*args: Any, **options: Any) -> str:
+    return str(program("keras_training").train(*args, **options))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "options"),
+    [
+        pytest.param(0, {}, id="after the first epoch"),
+        pytest.param(1, {"arrays": True}, id="arrays that are shuffled"),
+    ],
+)
+def test_a_resumed_run_ends_with_the_same_bits(epoch: int, options: dict[str, Any], tmp_path: Path) -> None:
+    full, again = resumed(train, tmp_path, f"{epoch}.state", **options)
+    assert again == full
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_without_the_callback_it_ends_with_others(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "0.state").touch()
+    full, again = resumed(train, tmp_path, "0.state", with_callback=False)
+    assert again != full
+
+
+def test_two_recordings_are_the_same_and_have_a_step_per_batch(tmp_path: Path) -> None:
+    comparison = recorded_twice(train, tmp_path)
+    assert comparison.verdict == "same"
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (9, "determinism.step")
+
+
+def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+    class Noisy(DeterminismCallback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            noise = [random.SystemRandom().random() for _ in range(8)]
+            bias = self.model.layers[0].bias
+            bias.assign_add(tf.constant(noise, dtype="float32"))
+
+    training = program("keras_training")
+    usual, training.DeterminismCallback = training.DeterminismCallback, Noisy
+    try:
+        comparison = recorded_twice(train, tmp_path)
+    finally:
+        training.DeterminismCallback = usual
+    assert comparison.verdict == "different"
+    assert comparison.first_divergence is not None
+    assert comparison.first_divergence.step == 0
+
+
+def fitted(callback: DeterminismCallback, model: Any) -> list[str]:
+    model.compile("sgd", "mse")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(np.zeros((2, 3)), np.zeros((2, 1)), verbose=0, shuffle=False, callbacks=[callback])
+    return [str(one.message) for one in found if issubclass(one.category, TrainingWarning)]
+
+
+def model_of() -> Any:
+    return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+
+
+def test_what_came_too_late_is_told_of_and_what_did_not_is_not() -> None:
+    scramble()
+    tf.random.set_seed(None)
+    model = model_of()
+    (said,) = fitted(DeterminismCallback(seed=1), model)
+    assert "built before DeterminismCallback was made" in said
+    assert fitted(DeterminismCallback(seed=1), model_of()) == []
+    scramble()
+    tf.random.set_seed(None)
+    (said,) = fitted(DeterminismCallback(), model_of())
+    assert "Give DeterminismCallback a seed" in said
+    keras.utils.set_random_seed(1)
+    assert fitted(DeterminismCallback(), model_of()) == []
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="without path="):
+        DeterminismCallback(seed=1, resume=True)
+    with pytest.raises(StateError, match=r"absent\.state cannot be read"):
+        fitted(DeterminismCallback(seed=1, path=tmp_path / "absent.state", resume=True), model_of())
