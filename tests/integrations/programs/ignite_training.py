@@ -31,7 +31,12 @@ class Images(Dataset[Any]):
 
 
 def train(
-    folder: Path, checkpoint: Path | None = None, *, with_handler: bool = True, num_workers: int = 0, accumulate: int = 1
+    folder: Path,
+    checkpoint: Path | None = None,
+    *,
+    with_handler: bool = True,
+    num_workers: int = 0,
+    accumulate: int = 1,
 ) -> str:
     """Train, and give the digest of the weights; checkpoints go to the folder."""
     loader: Any = DataLoader(Images(), batch_size=4, shuffle=True, num_workers=num_workers)

@@ -1,0 +1,125 @@
+"""Flax, Optax and Orbax: runs resume bit-exactly in the middle of an epoch, and what is left out of a checkpoint shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+
+import determinism
+from determinism.errors import StateError, UsageError
+from determinism.integrations import flax
+from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    with settings_put_back():
+        yield
+
+
+def train_nnx(*args: Any, **options: Any) -> str:
+    return str(program("jax_training").train_nnx(*args, **options))
+
+
+def linen(folder: Path, **options: Any) -> tuple[str, dict[int, str]]:
+    """What an uninterrupted training ends with, and those that go on from its checkpoints."""
+    train = program("jax_training").train_linen
+    scramble()
+    full = train(folder)
+    found = {}
+    for step in (2, 6):
+        scramble()
+        found[step] = train(folder, step, **options)
+    return full, found
+
+
+def test_a_train_state_in_orbax_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    full, again = linen(tmp_path)
+    assert again == {2: full, 6: full}
+
+
+def test_a_train_state_alone_ends_with_others(tmp_path: Path) -> None:
+    full, again = linen(tmp_path, whole=False)
+    assert full not in again.values()
+
+
+@pytest.mark.parametrize("step", [2, 6])
+def test_a_model_of_nnx_resumes_with_the_same_bits(step: int, tmp_path: Path) -> None:
+    full, again = resumed(train_nnx, tmp_path, f"{step}.state")
+    assert again == full
+
+
+@pytest.mark.parametrize("left_out", ["optimizer", "loader", "model"])
+def test_what_is_left_out_shows(left_out: str, tmp_path: Path) -> None:
+    full, again = resumed(train_nnx, tmp_path, "6.state", left_out=left_out)
+    assert again != full
+
+
+def test_two_recordings_are_the_same_and_have_a_step_per_call(tmp_path: Path) -> None:
+    comparison = recorded_twice(train_nnx, tmp_path)
+    assert comparison.verdict == "same"
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (12, "determinism.step")
+
+
+def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
+    training = program("jax_training")
+    usual = training.Loader.__iter__
+
+    def noisy(self: Any) -> Iterator[Any]:
+        for batch in usual(self):
+            yield batch + np.frombuffer(os.urandom(4), "uint32").astype("float32")
+
+    training.Loader.__iter__ = noisy
+    try:
+        comparison = recorded_twice(train_nnx, tmp_path)
+    finally:
+        training.Loader.__iter__ = usual
+    assert comparison.verdict == "different"
+    assert comparison.first_divergence is not None
+    assert (comparison.first_divergence.kind, comparison.first_divergence.step) == ("data", 0)
+
+
+def test_names_keep_streams_apart() -> None:
+    with pytest.raises(UsageError, match="no seeds are in force"):
+        flax.keys("params")
+    determinism.seed(1)
+    first = flax.keys("params", "dropout")
+    again = flax.keys("dropout", "noise", "params")
+    data = {name: jax.random.key_data(key).tolist() for name, key in again.items()}
+    assert {name: jax.random.key_data(key).tolist() for name, key in first.items()}.items() <= data.items()
+    assert len({str(numbers) for numbers in data.values()}) == 3
+
+
+class Small(nnx.Module):
+    def __init__(self, width: int) -> None:
+        self.layer = nnx.Linear(2, width, rngs=nnx.Rngs(0))
+
+
+def test_a_model_of_another_shape_is_refused_with_both_shapes() -> None:
+    saved = determinism.state.capture(model=flax.Saved(Small(3)))
+    other = Small(4)
+    before = np.asarray(other.layer.kernel[...])
+    with pytest.raises(StateError, match=r"float32\[2, 3\], and here is float32\[2, 4\]"):
+        determinism.state.restore(saved, model=flax.Saved(other))
+    assert np.array_equal(before, np.asarray(other.layer.kernel[...]))
+
+
+def test_a_train_state_is_read_where_it_was_put() -> None:
+    state = TrainState.create(apply_fn=None, params={"weight": jax.numpy.ones(3)}, tx=optax.adam(0.1))
+    training = flax.Saved(state)
+    saved = determinism.state.capture(training=training)
+    training.value = state.apply_gradients(grads={"weight": jax.numpy.ones(3)})
+    determinism.state.restore(determinism.state.from_bytes(saved.to_bytes()), training=training)
+    assert int(training.value.step) == 0
+    assert training.value.params["weight"].tolist() == [1, 1, 1]
+    with pytest.raises(StateError, match="saved from an object of flax, and this is one of nnx"):
+        determinism.state.restore(saved, training=flax.Saved(Small(3)))
