@@ -1,6 +1,7 @@
 """Framework Determinism: makes deep-learning runs bit-exact from run to run, and finds out why they are not.
 
 Importing this package imports no framework; each name is loaded when it is first used.
+PYTEST_DONT_REWRITE: so pytest, which loads the plugin, does not warn where this package was imported before.
 """
 
 from __future__ import annotations

@@ -31,6 +31,9 @@ class LaunchError(DeterminismError):
 class StateError(DeterminismError):
     """The state that a function or a program depends on cannot be copied, kept or put back."""
 
+    finding: str | None = None
+    """What was found, without what to do about it, for callers that give other advice; None if the message has no such part."""
+
 
 class UsageError(DeterminismError):
     """The request contradicts itself, or asks for something that does not exist."""

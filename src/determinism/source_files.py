@@ -21,6 +21,8 @@ _FRAMEWORKS = frozenset(
 )
 _LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 _OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_RUNNERS = frozenset({"pytest", "_pytest", "pluggy", "xdist"})
+"""Packages that are started to run the user's tests: no part of the program even where they are what was started."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -54,7 +56,7 @@ def owner_of_module(module: str, file: str) -> Owner:
     is_installed = any(part in file for part in _INSTALLED)
     if not is_installed and file.startswith(_LIBRARY) and (root in sys.stdlib_module_names or root == "__main__"):
         return Owner.FOREIGN
-    if root in _started_packages():
+    if root in _started_packages() and root not in _RUNNERS:
         return Owner.USER
     if is_installed or is_console_script(file) or _holds_distributions(_import_folder(file, root)):
         return Owner.LIBRARY

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import random
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -212,3 +213,35 @@ def test_a_cached_function_starts_empty_again() -> None:
     draw(1)
     with pytest.raises(StateError, match=r"closure\['draw'\].*cached results"):
         Snapshot.take(run, (), {})
+
+
+def test_what_else_has_a_name_is_put_back_and_named_in_refusals() -> None:
+    fixture = {"numbers": [1]}
+    snapshot = Snapshot.take(lambda: None, (), {}, {"fixture": fixture})
+    fixture["numbers"].append(2)
+    snapshot.restore()
+    assert fixture == {"numbers": [1]}
+    fixture["numbers"] = iter([1])  # type: ignore[assignment]
+    with pytest.raises(StateError, match=r"^fixture\['numbers'\] is of type list_iterator") as caught:
+        Snapshot.take(lambda: None, (), {}, {"fixture": fixture})
+    assert caught.value.finding == "fixture['numbers'] is of type list_iterator, whose position cannot be copied"
+
+
+def test_what_runs_the_tests_is_left_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[str, object]] = request.node.user_properties
+    snapshot = Snapshot.take(lambda: request.config, (request, monkeypatch), {})
+    noted.append(("made", "in between"))
+    snapshot.restore()
+    assert ("made", "in between") in noted
+
+
+def test_names_that_a_cell_binds_and_deletes_are_put_back() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "kept": 1, "removed": 2}
+    code = compile("kept = 3\nnew = 4\ndel removed", "<ipython-input-1>", "exec")
+    function = types.FunctionType(code, namespace)
+    snapshot = Snapshot.take(function, (), {})
+    function()
+    assert (namespace["kept"], namespace["new"]) == (3, 4)
+    snapshot.restore()
+    assert {name: namespace[name] for name in ("kept", "removed")} == {"kept": 1, "removed": 2}
+    assert "new" not in namespace

@@ -61,6 +61,8 @@ class AdapterSession:
         """What takes off everything that was wrapped; empty once the recording has ended."""
         self.on_early_end: Callable[[], None] = lambda: None
         """Called when the program is ended after the steps that were asked for, or once a record was looked at."""
+        self.ends_program = True
+        """Whether the program ends with the recording, after as many steps as were asked for; if not, it goes on unrecorded."""
 
     @property
     def has_begun(self) -> bool:
@@ -222,8 +224,12 @@ class AdapterSession:
         self._folders.failed(self._used_after_fork)
 
     def finish_program(self, reason: str) -> None:
-        """End the trace and the program with it."""
+        """End the trace, and the program with it unless it is to go on."""
         self.writer.describe(finished=reason)
+        if not self.ends_program:
+            # Its frames are hidden until the block is left.
+            self.close()
+            return
         if threading.current_thread() is threading.main_thread():
             # In another thread, what is on this thread's stacks is not to be undone here; what was recorded is on the disk.
             self.close()

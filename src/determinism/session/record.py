@@ -284,6 +284,7 @@ def recording(spec: RunSpec) -> Iterator[AdapterSession]:
     if isinstance(session, OSError):
         raise not_begun(folder, session)
     process = os.getpid()
+    session.ends_program = False
     frame = innermost_user_frame()
     if frame is not None:
         session.begin_at(frame)

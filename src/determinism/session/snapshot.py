@@ -139,12 +139,15 @@ def _refused(thing: object, path: str, reason: str) -> StateError:
     """The error that names an object which cannot be copied."""
     kind = type(thing)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return StateError(
+    finding = f"{path} is of type {name}, {reason}"
+    error = StateError(
         "state-uncopyable",
-        f"{path} is of type {name}, {reason}: a second call would not start where the first one did. Create it inside "
+        f"{finding}: a second call would not start where the first one did. Create it inside "
         "the function, or pass what it is made from and make it freshly there; or check the whole program with "
         "`determinism check -- python ...`, which starts new processes.",
     )
+    error.finding = finding
+    return error
 
 
 # How the contents of each type are copied.
@@ -178,6 +181,10 @@ _STATELESS_NAMES = frozenset(
         *("torch.library.Library", "_json.Scanner", "_json.Encoder", "_collections._tuplegetter"),
     }
 )
+
+
+_HOSTS = frozenset({"_pytest", "pluggy", "xdist", "execnet", "IPython", "ipykernel", "traitlets", "zmq", "comm"})
+"""Packages that run the user's code and are no part of its state: put back, a test session would forget what it has run."""
 
 
 def contents_of(thing: Any, frameworks: Sequence[FrameworkState]) -> list[Contents] | None:
@@ -240,6 +247,8 @@ def _hides_state(kind: type[Any]) -> bool:
 
 
 def _is_stateless_by_name(kind: type[Any]) -> bool:
+    if kind.__module__.partition(".")[0] in _HOSTS:
+        return True
     return any(f"{base.__module__}.{base.__qualname__}" in _STATELESS_NAMES for base in kind.__mro__)
 
 
@@ -287,7 +296,13 @@ _CONTAINERS: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], list
 
 # The names that a function's code refers to, its nested functions included.
 
-_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_GLOBAL = frozenset(
+    {
+        *("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"),
+        # At the level of a module, or a cell of a notebook; in the body of a class they may be the class's own.
+        *("LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
+    }
+)
 _IMPORT = "IMPORT_NAME"
 
 
@@ -316,6 +331,15 @@ def _names_in(code: CodeType) -> _CodeNames:
                 imports.add(instruction.argval)
         attributes.update(part.co_names)
     return _CodeNames(frozenset(globals_), frozenset(imports), frozenset(attributes))
+
+
+def imported_names(code: CodeType) -> frozenset[str]:
+    """The modules that a code object imports when it runs.
+
+    Args:
+        code: Of a function or a cell.
+    """
+    return _names_in(code).imports
 
 
 def _with_nested(code: CodeType) -> Iterator[CodeType]:
@@ -434,8 +458,14 @@ class _Reachable:
         self._inside_library: list[_Found] = []
         self._root_globals: dict[str, Any] | None = None
 
-    def walk(self, function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Copy what a call of `function` with these arguments can reach.
+    def walk(
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        named: Mapping[str, object],
+    ) -> None:
+        """Copy what a call of `function` with these arguments can reach, and what else has a name.
 
         Raises:
             StateError: Something reachable cannot be copied; the message names the way to it.
@@ -444,6 +474,7 @@ class _Reachable:
         self._expand(Trail(None, "", ""), Contents(children=[("", function)], template="{}"))
         self._expand(Trail(None, "args", ""), Contents(children=enumerate(args), template="[{}]"))
         self._expand(Trail(None, "kwargs", ""), Contents(children=kwargs.items(), template="[{}]"))
+        self._expand(Trail(None, "", ""), Contents(children=named.items(), template="{}"))
         while self._waiting or self._inside_library:
             lenient = not self._waiting
             self._visit((self._inside_library if lenient else self._waiting).pop(), lenient)
@@ -560,12 +591,23 @@ class Snapshot:
     def __init__(self, reached: _Reachable, frameworks: Mapping[str, FrameworkState]) -> None:
         """Use `take` instead."""
         self._contents = sorted(reached.contents, key=lambda entry: entry[1].order)
-        self._generators = rng.capture()
-        self._framework_generators = {name: state.capture_generators() for name, state in frameworks.items()}
+        self._generators = GeneratorSnapshot(frameworks)
 
     @classmethod
-    def take(cls, function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Snapshot:
+    def take(
+        cls,
+        function: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        named: Mapping[str, object] | None = None,
+    ) -> Snapshot:
         """Copy the contents of everything that a call of `function` with these arguments can reach.
+
+        Args:
+            function: What is to be called.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            named: What it can reach in other ways, by the names that messages call it.
 
         Raises:
             StateError: Something reachable cannot be copied; the message names the way to it.
@@ -574,7 +616,7 @@ class Snapshot:
         module = (_globals_of(function) or {}).get("__name__") or getattr(function, "__module__", None)
         reached = _Reachable(_Ownership(module), list(frameworks.values()))
         with _undisturbed(frameworks):
-            reached.walk(function, tuple(args), dict(kwargs))
+            reached.walk(function, tuple(args), dict(kwargs), named or {})
             return cls(reached, frameworks)
 
     def restore(self) -> None:
@@ -589,10 +631,46 @@ class Snapshot:
                 try:
                     contents.restore()
                 except Exception as error:
-                    raise StateError("state-unrestored", _UNRESTORED.format(trail.text(), error)) from error
-            rng.restore(self._generators)
-            for name, state in frameworks.items():
-                state.restore_generators(self._framework_generators.get(name))
+                    raise _unrestored(trail.text(), error) from error
+            self._generators.put_back(frameworks)
+
+
+class GeneratorSnapshot:
+    """The states of the global random generators: Python's, NumPy's and those of loaded frameworks."""
+
+    def __init__(self, frameworks: Mapping[str, FrameworkState]) -> None:
+        """Use `take` instead."""
+        self._generators = rng.capture()
+        self._of_frameworks = {name: state.capture_generators() for name, state in frameworks.items()}
+
+    @classmethod
+    def take(cls) -> GeneratorSnapshot:
+        """Copy their states."""
+        frameworks = loaded_frameworks()
+        with _undisturbed(frameworks):
+            return cls(frameworks)
+
+    def restore(self) -> None:
+        """Put them back; may be called any number of times."""
+        frameworks = loaded_frameworks()
+        with _undisturbed(frameworks):
+            self.put_back(frameworks)
+
+    def put_back(self, frameworks: Mapping[str, FrameworkState]) -> None:
+        """Put them back where nothing is recorded.
+
+        Args:
+            frameworks: Those that are loaded.
+        """
+        rng.restore(self._generators)
+        for name, state in frameworks.items():
+            state.restore_generators(self._of_frameworks.get(name))
+
+
+def _unrestored(path: str, error: Exception) -> StateError:
+    refused = StateError("state-unrestored", _UNRESTORED.format(path, error))
+    refused.finding = f"{path} cannot be restored to its state before the call: {error}"
+    return refused
 
 
 _UNRESTORED = (

@@ -1,0 +1,139 @@
+"""What the fixture `determinism` gives a test: parts of it are called again, or recorded and compared."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from determinism.comparison.result import Comparison
+from determinism.errors import UsageError
+from determinism.integrations.pytest_runs import note_comparison
+from determinism.session.check import check, compare
+from determinism.session.record import record
+from determinism.types import Level, LevelName
+
+if TYPE_CHECKING:
+    from determinism.frameworks.session import AdapterSession
+
+
+class TestDeterminism:
+    """The fixture `determinism`: its methods fail the test where tensors are not bit-identical.
+
+    Every other name is that of the module `determinism`, which the argument hides in the test.
+    """
+
+    __test__ = False
+    """pytest collects no tests from it where a test file imports it."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        """Use the fixture.
+
+        Args:
+            request: Of the test.
+            folder: An empty one, for traces.
+        """
+        self._item = request.node
+        self._folder = folder
+
+    def check(self, function: Callable[..., Any], /, *args: Any, runs: int = 2, **kwargs: Any) -> Comparison:
+        """Call a function twice or more from the same state, and fail the test unless every tensor is bit-identical.
+
+        Args:
+            function: What to check.
+            *args: Its arguments.
+            runs: How often it is called.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            DifferenceError: The runs differ, or came to no verdict; the message is the report.
+            StateError: Something that the function can reach cannot be copied.
+            UsageError: No supported framework is imported, or fewer than two runs are asked for.
+
+        Returns:
+            The comparison.
+        """
+        __tracebackhide__ = True
+        return self._judged(check(function, *args, runs=runs, **kwargs))
+
+    @contextmanager
+    def record(
+        self, name: str, *, level: LevelName | Level = "op", values: int | None = None
+    ) -> Iterator[AdapterSession]:
+        """Record the `with` block, for `compare`.
+
+        Args:
+            name: What `compare` calls it. It is kept for this test only.
+            level: `op`, `module` or `step`.
+            values: Keep up to so many elements of each tensor.
+
+        Raises:
+            UsageError: No supported framework is imported, the name is no file name or was used before, or a recording is running.
+
+        Yields:
+            The recording.
+        """
+        trace = self._trace(name)
+        if trace.exists():
+            raise UsageError(
+                "recording-exists", f"This test has recorded {name!r} before. Give each recording its own name."
+            )
+        with record(trace, level=level, values=values) as session:
+            yield session
+
+    def compare(self, *names: str | os.PathLike[str], strict: bool = False) -> Comparison:
+        """Compare what was recorded, and fail the test unless every tensor is bit-identical.
+
+        Args:
+            *names: Names that were given to `record`, or paths of other traces.
+            strict: Differences that nothing reads count, too.
+
+        Raises:
+            DifferenceError: They differ, or the comparison came to no verdict; the message is the report.
+            TraceError: One cannot be read.
+            UsageError: There are fewer than two.
+
+        Returns:
+            The comparison.
+        """
+        __tracebackhide__ = True
+        own = [self._folder / name for name in names]
+        paths = [
+            mine if isinstance(name, str) and mine.exists() else Path(name)
+            for name, mine in zip(names, own, strict=True)
+        ]
+        return self._judged(compare(*paths, strict=strict))
+
+    def _judged(self, comparison: Comparison) -> Comparison:
+        __tracebackhide__ = True
+        note_comparison(self._item, comparison)
+        comparison.raise_if_different()
+        return comparison
+
+    def _trace(self, name: str) -> Path:
+        if not name or name in (".", "..") or Path(name).name != name:
+            raise UsageError(
+                "recording-name", f"A recording is called {name!r}, which is no name of a file. Give one like 'first'."
+            )
+        return self._folder / name
+
+    def __getattr__(self, name: str) -> Any:
+        import determinism
+
+        return getattr(determinism, name)
+
+
+@contextmanager
+def opened(request: pytest.FixtureRequest) -> Iterator[TestDeterminism]:
+    """The fixture, with a folder for its traces, which is removed afterwards.
+
+    Args:
+        request: Of the test.
+    """
+    with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
+        yield TestDeterminism(request, Path(folder))

@@ -1,0 +1,75 @@
+"""The pytest plugin: `@pytest.mark.deterministic`, `--determinism` and the fixture `determinism`.
+
+pytest loads this module in every session of an environment that has this package, so it imports nothing but names, and has no hook that is
+called for each test: what runs tests twice is registered once a selected test asks for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from determinism.integrations.pytest_names import MARKER, NOT_CHECKED, OPTION, PROPERTY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from determinism.integrations.pytest_fixture import TestDeterminism
+
+_MARKER_LINE = (
+    f"{MARKER}(runs=2, level='op', steps=None, restore_generators=False, unrestored=()): run the test so often, from the same "
+    "state, and fail unless every tensor was bit-identical; see docs/pytest.md of determinism."
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--determinism`."""
+    parser.getgroup("determinism").addoption(
+        "--determinism",
+        action="store_true",
+        dest=OPTION,
+        help="Run every selected test twice from the same state, and fail those whose tensors are not bit-identical.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", _MARKER_LINE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Register what runs tests twice, if a selected one asks for it."""
+    if config.getoption(OPTION) or any(item.get_closest_marker(MARKER) is not None for item in items):
+        runs = import_module("determinism.integrations.pytest_runs")
+        config.pluginmanager.register(runs.RepeatedTests(config), "determinism-runs")
+
+
+@pytest.fixture(name="determinism")
+def determinism_fixture(request: pytest.FixtureRequest) -> Iterator[TestDeterminism]:
+    """`check`, `record`, `compare` and `same_as_golden`, which fail the test where tensors are not bit-identical."""
+    module = import_module("determinism.integrations.pytest_fixture")
+    with module.opened(request) as fixture:
+        yield fixture
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the verdicts, and say which tests could not be checked, and why."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    properties = [
+        (report.nodeid, dict(report.user_properties))
+        for report in reports
+        if getattr(report, "when", None) == "call" and getattr(report, "user_properties", None)
+    ]
+    verdicts = [values[f"{PROPERTY}verdict"] for _, values in properties if f"{PROPERTY}verdict" in values]
+    if not verdicts:
+        return
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)))
+    terminalreporter.write_line(f"determinism: {counts}")
+    reasons = [
+        values.get(f"{PROPERTY}reason") for _, values in properties if values.get(f"{PROPERTY}verdict") == NOT_CHECKED
+    ]
+    for reason in dict.fromkeys(reasons):
+        terminalreporter.write_line(f"  {NOT_CHECKED}: {reasons.count(reason)}, {reason}")
