@@ -17,7 +17,17 @@ from determinism.errors import StateError, UsageError
 from determinism.integrations import accelerate
 from determinism.integrations.hugging_face import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
-from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+from tests.integrations.training_runs import (
+    checked,
+    documented_outputs,
+    pattern,
+    program,
+    recorded_twice,
+    resumed,
+    run_documented,
+    scramble,
+    settings_put_back,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +186,25 @@ def test_a_loader_that_changed_is_refused(tmp_path: Path) -> None:
             train_with_accelerate(tmp_path / "again", tmp_path / "4")
     finally:
         training.Images.__len__ = usual
+
+
+def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("Hugging Face Trainer")
+    assert pattern([full, run_documented("Hugging Face Trainer", "checkpoints/checkpoint-16")]) == pattern(
+        documented_outputs("Hugging Face Trainer")
+    )
+
+
+def test_the_program_of_the_page_for_accelerate_resumes_as_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("Accelerate")
+    assert pattern([full, run_documented("Accelerate", "checkpoints/16")]) == pattern(documented_outputs("Accelerate"))
+
+
+@pytest.mark.thorough("trainers")
+@pytest.mark.parametrize(("name", "steps"), [("hugging_face_training", 18), ("accelerate_training", 18)])
+def test_the_command_finds_it_the_same_and_counts_its_steps(name: str, steps: int, tmp_path: Path) -> None:
+    assert checked(tmp_path, name) == (0, "same", steps)

@@ -14,7 +14,17 @@ from ignite.engine import Engine, Events
 from determinism.errors import StateError
 from determinism.integrations.ignite import DeterminismHandler
 from determinism.integrations.training import TrainingWarning
-from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+from tests.integrations.training_runs import (
+    checked,
+    documented_outputs,
+    pattern,
+    program,
+    recorded_twice,
+    resumed,
+    run_documented,
+    scramble,
+    settings_put_back,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +107,16 @@ def test_a_state_of_other_parts_is_refused_and_changes_nothing() -> None:
     with pytest.raises(StateError, match="it holds noise, which was not given"):
         handler.load_state_dict(saved)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("PyTorch Ignite")
+    assert pattern([full, run_documented("PyTorch Ignite", "checkpoints/checkpoint_16.pt")]) == pattern(
+        documented_outputs("PyTorch Ignite")
+    )
+
+
+@pytest.mark.thorough("trainers")
+def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+    assert checked(tmp_path, "ignite_training") == (0, "same", 18)

@@ -17,7 +17,17 @@ from flax.training.train_state import TrainState
 import determinism
 from determinism.errors import StateError, UsageError
 from determinism.integrations import flax
-from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+from tests.integrations.training_runs import (
+    checked,
+    documented_outputs,
+    pattern,
+    program,
+    recorded_twice,
+    resumed,
+    run_documented,
+    scramble,
+    settings_put_back,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +133,14 @@ def test_a_train_state_is_read_where_it_was_put() -> None:
     assert training.value.params["weight"].tolist() == [1, 1, 1]
     with pytest.raises(StateError, match="saved from an object of flax, and this is one of nnx"):
         determinism.state.restore(saved, training=flax.Saved(Small(3)))
+
+
+def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("Flax and Orbax")
+    assert pattern([full, run_documented("Flax and Orbax", "16")]) == pattern(documented_outputs("Flax and Orbax"))
+
+
+@pytest.mark.thorough("jax")
+def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+    assert checked(tmp_path, "jax_training") == (0, "same", 12)

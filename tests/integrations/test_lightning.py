@@ -18,7 +18,17 @@ from determinism.errors import UsageError
 from determinism.integrations.lightning import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
 from determinism.state import from_dict
-from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+from tests.integrations.training_runs import (
+    checked,
+    documented_outputs,
+    pattern,
+    program,
+    recorded_twice,
+    resumed,
+    run_documented,
+    scramble,
+    settings_put_back,
+)
 
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",
@@ -230,3 +240,16 @@ def test_the_other_package_has_the_same_callback() -> None:
     trainer = pytorch_lightning.Trainer(max_epochs=1, callbacks=[callback], **TRAINER)
     trainer.fit(Other(), loader_of(3))
     assert trainer.global_step == callback._training._num_counted == 3
+
+
+def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("Lightning")
+    assert pattern([full, run_documented("Lightning", "checkpoints/step=16.ckpt")]) == pattern(
+        documented_outputs("Lightning")
+    )
+
+
+@pytest.mark.thorough("trainers")
+def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+    assert checked(tmp_path, "lightning_training") == (0, "same", 18)

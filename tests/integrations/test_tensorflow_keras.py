@@ -16,7 +16,17 @@ import tensorflow as tf
 from determinism.errors import StateError, UsageError
 from determinism.integrations.keras import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
-from tests.integrations.training_runs import program, recorded_twice, resumed, scramble, settings_put_back
+from tests.integrations.training_runs import (
+    checked,
+    documented_outputs,
+    pattern,
+    program,
+    recorded_twice,
+    resumed,
+    run_documented,
+    scramble,
+    settings_put_back,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +115,18 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         DeterminismCallback(seed=1, resume=True)
     with pytest.raises(StateError, match=r"absent\.state cannot be read"):
         fitted(DeterminismCallback(seed=1, path=tmp_path / "absent.state", resume=True), model_of())
+
+
+def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full = run_documented("Keras")
+    (tmp_path / "run.state").unlink()
+    monkeypatch.setenv("EPOCHS", "2")
+    two = run_documented("Keras")
+    monkeypatch.delenv("EPOCHS")
+    assert pattern([full, two, run_documented("Keras")]) == pattern(documented_outputs("Keras"))
+
+
+@pytest.mark.thorough("tensorflow")
+def test_the_command_finds_it_the_same_and_counts_its_steps(tmp_path: Path) -> None:
+    assert checked(tmp_path, "keras_training") == (0, "same", 9)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +19,7 @@ import numpy as np
 import determinism
 from determinism.comparison.result import Comparison
 from determinism.session import seeding
+from tests.e2e.commands import run
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -27,6 +32,14 @@ def program(name: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def checked(folder: Path, name: str) -> tuple[int, str, int]:
+    """Exit status, verdict and steps of `determinism check` on one of the programs."""
+    options = ("--fresh-copy", "--json", "report.json")
+    finished = run(folder, "check", *options, "--", sys.executable, str(PROGRAMS / f"{name}.py"), "checkpoints")
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return finished.status, report["verdict"], report["recorded"]["steps"]
 
 
 def scramble() -> None:
@@ -47,10 +60,10 @@ def resumed(training: Any, folder: Path, checkpoint: str, **options: Any) -> tup
 
 def recorded_twice(training: Any, folder: Path, **options: Any) -> Comparison:
     """The comparison of two recordings of a training."""
-    for run in ("a", "b"):
+    for place in ("a", "b"):
         scramble()
-        with determinism.record(folder / f"trace-{run}"):
-            training(folder / run, **options)
+        with determinism.record(folder / f"trace-{place}"):
+            training(folder / place, **options)
     return determinism.compare(folder / "trace-a", folder / "trace-b")
 
 
@@ -64,3 +77,33 @@ def settings_put_back() -> Iterator[None]:
     finally:
         before()
         seeding.activate(None)
+
+
+def run_documented(section: str, *arguments: str) -> str:
+    """The last line that the program of a section of the page on trainers prints, run in this process and folder."""
+    text = (PROGRAMS.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
+    code = text.partition(f"\n## {section}\n")[2].partition("```python\n")[2].partition("```")[0]
+    assert code, section
+    scramble()
+    output, given = io.StringIO(), sys.argv
+    sys.argv = ["train.py", *arguments]
+    try:
+        with contextlib.redirect_stdout(output):
+            exec(compile(code, "train.py", "exec"), {"__name__": "__main__"})
+    finally:
+        sys.argv = given
+    last = output.getvalue().splitlines()[-1]
+    assert last.startswith(("weights 0x", "weights -0x")), output.getvalue()
+    return last
+
+
+def documented_outputs(section: str) -> list[str]:
+    """The lines about weights that a section shows."""
+    text = (PROGRAMS.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
+    shown = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [line for line in shown.splitlines() if line.startswith("weights ")]
+
+
+def pattern(lines: list[str]) -> list[int]:
+    """Which of some lines are the same: their bits depend on the machine."""
+    return [lines.index(line) for line in lines]

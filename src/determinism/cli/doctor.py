@@ -35,7 +35,8 @@ def doctor(
 ) -> None:
     """Show which determinism settings this environment has and lacks, with the lines to add.
 
-    With COMMAND, its interpreter is inspected; the program itself is not run. To see what `run` changes:
+    With COMMAND, its interpreter is inspected; the program itself is not run, only read for the
+    settings that its trainer makes. To see what `run` changes:
     determinism run --seed 1 -- determinism doctor
 
     Exit status: 0 nothing is missing, 1 something is, 2 trouble.

@@ -110,6 +110,8 @@ class Effect(StrEnum):
     FAILED = "could not be applied"
     OVERRIDDEN = "changed by the program"
     """It was set, and is not as it should be any more."""
+    PROGRAM = "made by the program"
+    """Only where nothing was to be changed: it is not as it should be, and the program's source makes it."""
     MISSING = "missing"
     """Only where nothing was to be changed: it is not as it should be."""
 
@@ -141,7 +143,7 @@ class Setting:
 # Settings as text and as HTML.
 
 _LISTED = (
-    Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING, Effect.FRESH, Effect.NOW, Effect.WAITING, Effect.ALREADY, Effect.KEPT,
+    Effect.FAILED, Effect.OVERRIDDEN, Effect.MISSING, Effect.PROGRAM, Effect.FRESH, Effect.NOW, Effect.WAITING, Effect.ALREADY, Effect.KEPT,
 )  # fmt: skip
 """In this order; the others are only counted."""
 _LONGEST_VALUE = 40

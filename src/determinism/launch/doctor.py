@@ -18,6 +18,7 @@ from determinism.exit_status import exit_phrase
 from determinism.knowledge.settings import Effect, Remaining, Request, Setting
 from determinism.launch.interpreter import OLDEST_PYTHON, find_executable, find_interpreter, hiding_options, version_of
 from determinism.launch.program import child_environment
+from determinism.launch.settings_in_code import CodeSettings, settings_in_code
 from determinism.redaction import redacted
 from determinism.run_spec import RunSpec
 
@@ -90,6 +91,8 @@ class Inspection:
     remaining: list[Remaining]
     recorders: dict[str, str]
     """What would record each framework that can be recorded in more than one way, and why so or from where."""
+    in_code: tuple[str, ...] = ()
+    """The calls in the program's source that make settings, each with its place and what it makes."""
 
     @property
     def missing(self) -> list[Setting]:
@@ -98,7 +101,7 @@ class Inspection:
 
 
 def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
-    """Start the interpreter of a command, without the program, and look.
+    """Start the interpreter of a command, without the program, and look; of the program, read which settings it makes itself.
 
     Args:
         command: The program and its arguments; empty for the interpreter that runs this.
@@ -119,11 +122,25 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
             f"{interpreter} is Python {found['python']}; its settings can be inspected from "
             f"{'.'.join(map(str, OLDEST_PYTHON))} on. Run the program with a newer Python.",
         )
+    code = settings_in_code(script) if (script := _script_of(command)) is not None else CodeSettings()
     settings = [Setting(**{**one, "effect": Effect(one["effect"])}) for one in found["settings"]]
+    settings = code.applied_to(settings, warn_only=request.warn_only)
     remaining = [Remaining(**one) for one in found["remaining"]]
     return Inspection(
-        interpreter, found["python"], found["frameworks"], found["failures"], settings, remaining, found["recorders"]
+        interpreter,
+        found["python"],
+        found["frameworks"],
+        found["failures"],
+        settings,
+        remaining,
+        found["recorders"],
+        code.lines,
     )
+
+
+def _script_of(command: Sequence[str]) -> Path | None:
+    """The script that a command runs, directly or through a launcher such as `torchrun` or `accelerate launch`."""
+    return next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
 
 
 def _interpreter_of(command: Sequence[str]) -> str:

@@ -179,6 +179,8 @@ class Inspected(Protocol):
     def recorders(self) -> Mapping[str, str]: ...  # noqa: D102
     @property
     def missing(self) -> Sequence[Setting]: ...  # noqa: D102
+    @property
+    def in_code(self) -> Sequence[str]: ...  # noqa: D102
 
 
 def story(inspection: Inspected) -> str:
@@ -195,6 +197,8 @@ def story(inspection: Inspected) -> str:
     ]
     lines += [f"{name} is installed and cannot be imported: {reason}" for name, reason in inspection.failures.items()]
     lines.append(table(inspection.settings, inspection.remaining))
+    if inspection.in_code:
+        lines += ["", "The program makes settings itself:", *(f"{_GAP}{legible(line)}" for line in inspection.in_code)]
     if inspection.recorders:
         lines += ["", *(f"Recorder of {name}: {which}" for name, which in inspection.recorders.items())]
     if inspection.missing:
