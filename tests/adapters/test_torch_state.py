@@ -243,6 +243,55 @@ def test_a_loader_with_fewer_batches_says_so() -> None:
         next(iter(shorter))
 
 
+class Noisy:
+    """Draws from the global generator and from one of its own for each sample."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return index + torch.rand(()) + self.own.random()
+
+
+def test_a_registered_generator_that_the_data_set_draws_from_goes_on() -> None:
+    def loader() -> Any:
+        own = determinism.seed(1).register(np.random.default_rng(0), name="own")
+        return resumable(DataLoader(Noisy(own), batch_size=2, shuffle=True))
+
+    first = loader()
+    iterator = iter(first)
+    next(iterator)
+    state = capture(loader=first)
+    expected = [batch.tolist() for batch in iterator]
+
+    second = loader()
+    restore(state, loader=second)
+    assert [batch.tolist() for batch in second] == expected
+
+
+def test_two_loaders_that_draw_from_the_same_generator_go_on_together() -> None:
+    def loaders() -> list[Any]:
+        determinism.seed(1)
+        return [resumable(DataLoader(Noisy(random), batch_size=size, shuffle=True)) for size in (1, 2)]
+
+    def together(iterators: list[Any]) -> list[Any]:
+        return [[batch.tolist() for batch in pair] + [torch.rand(()).item()] for pair in zip(*iterators, strict=False)]
+
+    first = loaders()
+    iterators = [iter(loader) for loader in first]
+    for iterator in iterators:
+        next(iterator)
+    state = capture(first=first[0], second=first[1])
+    expected = together(iterators)
+    for _ in range(2):  # also where it was resumed before
+        second = loaders()
+        restore(state, first=second[0], second=second[1])
+        assert together([iter(loader) for loader in second]) == expected
+
+
 def with_surroundings(state: State, **changes: Any) -> State:
     return State({**state.document, "surroundings": {**state.document["surroundings"], **changes}}, state.arrays)
 

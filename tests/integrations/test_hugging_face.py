@@ -52,6 +52,11 @@ def train_with_accelerate(*args: Any, **options: Any) -> str:
         pytest.param(10, {}, id="middle of a later epoch"),
         pytest.param(6, {"save_strategy": "epoch"}, id="end of an epoch"),
         pytest.param(4, {"gradient_accumulation_steps": 2}, id="gradients of two batches"),
+        pytest.param(
+            2,
+            {"gradient_accumulation_steps": 2, "dataloader_drop_last": True, "lr_scheduler_type": "cosine"},
+            id="the batch that was fetched ahead is the last",
+        ),
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(step: int, options: dict[str, Any], tmp_path: Path) -> None:

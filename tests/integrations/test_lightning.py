@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as lightning
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import determinism
@@ -91,6 +92,54 @@ def test_a_loader_that_begins_its_epoch_anew_is_told_of_once(tmp_path: Path) -> 
     with pytest.warns(TrainingWarning, match=r"determinism\.state\.resumable.*\(trainer-loader-restarts\)") as said:
         train(tmp_path, resumable=False)
     assert len([one for one in said if issubclass(one.category, TrainingWarning)]) == 1
+
+
+class Pairs(lightning.LightningModule):
+    """Trains on the batches of two loaders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Dropout(0.3), torch.nn.Linear(4, 1))
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        return sum(self.layers(images).mean() + targets.mean() for images, targets in batch.values())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def train_on_pairs(folder: Path, checkpoint: Path | None = None) -> str:
+    callback, images = DeterminismCallback(seed=1), program("lightning_training").Images()
+    model = Pairs()
+    loaders = {
+        str(size): determinism.state.resumable(DataLoader(images, batch_size=size, shuffle=True)) for size in (4, 6)
+    }
+    saver = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    options = {**TRAINER, "enable_checkpointing": True}
+    trainer = lightning.Trainer(max_epochs=2, callbacks=[callback, saver], **options)
+    trainer.fit(model, loaders, ckpt_path=checkpoint)
+    return str([value.tolist() for value in model.state_dict().values()])
+
+
+def test_two_loaders_go_on_together(tmp_path: Path) -> None:
+    full, again = resumed(train_on_pairs, tmp_path, "step=2.ckpt")
+    assert again == full
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        images = program("lightning_training").Images()
+        yield from (images[index] for index in range(8))
+
+
+def test_a_loader_without_a_length_is_told_of(tmp_path: Path) -> None:
+    callback = DeterminismCallback(seed=1)
+    saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    options = {**TRAINER, "enable_checkpointing": True}
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback, saver], **options)
+    loader = determinism.state.resumable(DataLoader(Stream(), batch_size=2))
+    with pytest.warns(TrainingWarning, match=r"fetched a batch that it did not train on.*\(trainer-loader-ahead\)"):
+        trainer.fit(program("lightning_training").Model(), loader)
 
 
 def test_nothing_is_said_where_nothing_is_wrong(tmp_path: Path) -> None:

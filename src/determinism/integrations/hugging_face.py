@@ -131,7 +131,6 @@ class BatchesAhead:
         self._undo: Callable[[], None] = lambda: None
         self._number = 0
         self._before: dict[str, Any] | None = None
-        self._now: dict[str, Any] | None = None
         self._after: dict[str, Any] | None = None
         self._resume: dict[str, Any] | None = None
 
@@ -175,6 +174,8 @@ class BatchesAhead:
             restore_global_states(resume["before"])
         elif resume is not None and number == resume["number"] + 1:
             restore_global_states(resume["now"])
+            # There may be no batch left that is fetched with them.
+            self._after = resume["now"]
         self._number = number
         self._before = None if is_over else global_states()
 

@@ -108,9 +108,13 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
 
     def _warn_of_restart(self, loaders: list[Any]) -> None:
         unknown = [loader for loader in loaders if not hasattr(loader, "load_state_dict")]
-        if unknown and not self._has_warned:
+        ahead = [loader for loader in loaders if isinstance(loader, ResumableLoader) and not has_length(loader)]
+        if (unknown or ahead) and not self._has_warned:
             self._has_warned = True
-            warn("trainer-loader-restarts", loader=f"the {type(unknown[0]).__name__} of the training")
+            if unknown:
+                warn("trainer-loader-restarts", loader=f"the {type(unknown[0]).__name__} of the training")
+            else:
+                warn("trainer-loader-ahead")
 
     # When generators are put back: what draws after them must draw here what it drew in the run that was saved.
 
@@ -163,6 +167,15 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+
+def has_length(loader: Any) -> bool:
+    """Whether a loader knows how many batches it has; without, Lightning fetches a batch ahead to see whether there is one."""
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def _train_loaders(trainer: Any) -> Iterator[Any]:

@@ -25,6 +25,8 @@ class TrainingWarning(UserWarning):
 
 
 WARNING_MESSAGES = {
+    "trainer-loader-ahead": "A checkpoint is saved in the middle of an epoch, and the loader has no length, so Lightning has fetched a batch that "
+    "it did not train on yet, and a resumed run would leave that batch out. Save at the end of an epoch, or give the data set a length.",
     "trainer-loader-restarts": "A checkpoint is saved in the middle of an epoch, and {loader} does not tell how far it has come, so a resumed run "
     "gets other batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
     "trainer-overrides": "These settings were changed after {name} had made them: {changes}. What {trainer} or the program "

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from determinism.digest import digest_bytes
 from determinism.errors import StateError
 from determinism.session.seeding import registered_generators
+from determinism.state.captured import Encoder
 from determinism.state.capturing import global_states, put_back, registered_states, restore_global_states, state_of
 
 _END = object()
 _ARRAY = frozenset(("dtype", "numbers"))
+_gone_on: set[str] = set()
+"""The moments, by the digests of the generators, from which a loader has gone on."""
+
+
+def _digest(states: Any) -> str:
+    """Digest of the states of generators."""
+    encoder = Encoder()
+    document = json.dumps(encoder.encode(states, "generators"), sort_keys=True)
+    return digest_bytes(document.encode() + b"".join(array.tobytes() for array in encoder.arrays.values())).hex()
 
 
 def portable(value: Any) -> Any:
@@ -105,7 +117,7 @@ class ResumableLoader:
         if resume is None:
             self._began, self._yielded = self._states(), 0
             return iter(self.loader)
-        began = plain(resume["began"])
+        began, now, here = plain(resume["began"]), plain(resume["now"]), self._states()
         self._put_back(began)
         iterator: Iterator[Any] = iter(self.loader)
         for number in range(resume["yielded"]):
@@ -116,7 +128,11 @@ class ResumableLoader:
                     "it the data set and the batch size of that run.",
                 )
         self._began, self._yielded = began, resume["yielded"]
-        self._put_back(plain(resume["now"]))
+        moment = _digest(resume["now"]["global"])
+        # Where another loader has gone on from the same moment, what it has drawn since counts.
+        self._put_back(here if moment in _gone_on else now)
+        self._put_back_own(now)
+        _gone_on.add(moment)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,6 +154,7 @@ class ResumableLoader:
         """
         self._put_back_own(plain(state["now"]))
         self._resume = state if state["began"] is not None else None
+        _gone_on.discard(_digest(state["now"]["global"]))
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
         """Why a saved position would not lead to the same batches here, in words."""
