@@ -158,6 +158,8 @@ def test_the_callback_that_the_trainer_makes_from_a_checkpoint_resumes_too(tmp_p
         pytest.param(10, {}, id="middle of a later epoch"),
         pytest.param(12, {}, id="last batch of an epoch"),
         pytest.param(4, {"accumulate": 2}, id="gradients of two batches"),
+        pytest.param(8, {"pairs": True}, id="two loaders"),
+        pytest.param(10, {"seedable": True}, id="a sampler that is seeded by the epoch"),
         pytest.param(8, {"num_workers": 1}, id="workers", marks=pytest.mark.thorough("trainers")),
     ],
 )

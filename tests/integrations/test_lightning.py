@@ -139,7 +139,7 @@ def test_a_loader_without_a_length_is_told_of(tmp_path: Path) -> None:
     trainer = lightning.Trainer(max_epochs=1, callbacks=[callback, saver], **options)
     loader = determinism.state.resumable(DataLoader(Stream(), batch_size=2))
     with pytest.warns(TrainingWarning, match=r"fetched a batch that it did not train on.*\(trainer-loader-ahead\)"):
-        trainer.fit(program("lightning_training").Model(), loader)
+        trainer.fit(program("lightning_training").Model(), loader, DataLoader(list(Stream()), batch_size=8))
 
 
 def test_nothing_is_said_where_nothing_is_wrong(tmp_path: Path) -> None:

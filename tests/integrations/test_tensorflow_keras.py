@@ -115,6 +115,11 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         DeterminismCallback(seed=1, resume=True)
     with pytest.raises(StateError, match=r"absent\.state cannot be read"):
         fitted(DeterminismCallback(seed=1, path=tmp_path / "absent.state", resume=True), model_of())
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    fitted(DeterminismCallback(seed=1, path=tmp_path / "run.state"), unbuilt)
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(UsageError, match=r"has no variables yet.*keras\.layers\.Input"):
+        fitted(DeterminismCallback(seed=1, path=tmp_path / "run.state", resume=True), unbuilt)
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from accelerate.data_loader import SeedableRandomSampler
+
 from determinism.errors import UsageError
 from determinism.state import Checkpointed, ResumableLoader
-from determinism.state.loader import plain, portable
+from determinism.state.loader import portable
 
 
 def register(accelerator: Any, *, allow: Collection[str] = (), **parts: Any) -> Checkpointed:
@@ -108,18 +110,23 @@ class LoaderAhead(ResumableLoader):
     def __iter__(self) -> Iterator[Any]:
         resume, self._is_over = self._resume, False
         self._iteration = self._prepared.iteration
-        then = None if resume is None else plain(resume["then"])
+        then, here = (None, {}) if resume is None else (resume["then"], self._states())
         if resume is not None and resume["is_over"]:
             # The loop had all batches of this epoch, and Accelerate counts no epoch that gave none.
             self._prepared.iteration += 1
         for batch in super().__iter__():
             yield batch
             if then is not None:
-                self._put_back(then)
+                self._go_on(then, here)
                 then = None
         if then is not None:
-            self._put_back(then)
+            self._go_on(then, here)
         self._is_over = True
+
+    def _own_generators(self) -> list[Any]:
+        # Accelerate seeds the generator of such a sampler by the epoch whenever it is iterated over, and makes it only then.
+        seeded = [sampler.generator for sampler in self._samplers() if isinstance(sampler, SeedableRandomSampler)]
+        return [one for one in super()._own_generators() if all(one is not other for other in seeded)]
 
     def state_dict(self) -> dict[str, Any]:
         """Note the position of the loop; Accelerate keeps what this gives, and adds to it."""

@@ -88,12 +88,16 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         """Tell what came too late, and put the state back."""
         self._training.check("the program", self.model._flatten_layers())
         self._num_batches = 0
-        if self._path is not None:
-            # Only now it is known which they are, and their variables exist.
-            self.model.optimizer.build(self.model.trainable_variables)
-            self._training.parts.update(model=self.model, optimizer=self.model.optimizer)
         if self._resume and self._path is not None:
             state = load(self._path)
+            if not self.model.built:
+                raise UsageError(
+                    "keras-unbuilt",
+                    f"The model {self.model.name} has no variables yet that the state in {self._path} could be put into, so nothing was put back. Give it "
+                    "the shape of its inputs before fit: keras.layers.Input as its first layer, or model.build(shape).",
+                )
+            self.model.optimizer.build(self.model.trainable_variables)
+            self._take_parts()
             self._training.restore(state)
             self._num_batches = state.step or 0
             # As `keras.callbacks.BackupAndRestore` does.
@@ -109,4 +113,9 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save the state."""
         if self._path is not None:
+            self._take_parts()
             self._training.capture(epoch=epoch + 1, step=self._num_batches).save(self._path)
+
+    def _take_parts(self) -> None:
+        """Add the model and its optimizer to the state, which have their variables by now."""
+        self._training.parts.update(model=self.model, optimizer=self.model.optimizer)

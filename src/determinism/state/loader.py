@@ -117,7 +117,7 @@ class ResumableLoader:
         if resume is None:
             self._began, self._yielded = self._states(), 0
             return iter(self.loader)
-        began, now, here = plain(resume["began"]), plain(resume["now"]), self._states()
+        began, here = plain(resume["began"]), self._states()
         self._put_back(began)
         iterator: Iterator[Any] = iter(self.loader)
         for number in range(resume["yielded"]):
@@ -128,11 +128,7 @@ class ResumableLoader:
                     "it the data set and the batch size of that run.",
                 )
         self._began, self._yielded = began, resume["yielded"]
-        moment = _digest(resume["now"]["global"])
-        # Where another loader has gone on from the same moment, what it has drawn since counts.
-        self._put_back(here if moment in _gone_on else now)
-        self._put_back_own(now)
-        _gone_on.add(moment)
+        self._go_on(resume["now"], here)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,7 +150,7 @@ class ResumableLoader:
         """
         self._put_back_own(plain(state["now"]))
         self._resume = state if state["began"] is not None else None
-        _gone_on.discard(_digest(state["now"]["global"]))
+        _gone_on.difference_update(_digest(state[moment]["global"]) for moment in ("now", "then") if moment in state)
 
     def determinism_misfits(self, state: dict[str, Any]) -> list[str]:
         """Why a saved position would not lead to the same batches here, in words."""
@@ -210,6 +206,18 @@ class ResumableLoader:
             "registered": {name: state for name, (_, state) in registered_states()[0].items()},
             "epochs": [getattr(sampler, "epoch", None) for sampler in self._samplers()],
         }
+
+    def _go_on(self, saved: dict[str, Any], here: dict[str, Any]) -> None:
+        """Put the generators back as they were saved; where another loader has gone on from the same moment, what it has drawn since counts.
+
+        Args:
+            saved: Their states as they were saved.
+            here: Those before this loader passed over what was consumed.
+        """
+        moment, states = _digest(saved["global"]), plain(saved)
+        self._put_back(here if moment in _gone_on else states)
+        self._put_back_own(states)
+        _gone_on.add(moment)
 
     def _put_back(self, states: dict[str, Any]) -> None:
         restore_global_states(states["global"])
