@@ -32,7 +32,6 @@ SHORT: dict[str, str] = {
     "determinism.cli.show": "a subcommand is a file",
     "determinism.digest": "the one place that names the algorithm, loaded in every recorded program, without NumPy",
     "determinism.frameworks.tensorflow.keras_callback": "imports Keras, so it is loaded only where a program asks for the callback",
-    "determinism.integrations.pytest_names": "read by the plugin that every session of pytest loads, and by what it loads when asked",
     "determinism.probes.sources": "the table of all sources, which the families know nothing of",
 }
 """Modules with fewer lines than `FEWEST_LINES`, each with the reason. Packages that hold nothing but a docstring need none."""

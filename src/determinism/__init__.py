@@ -127,11 +127,17 @@ __all__ = [
 ]  # fmt: skip
 
 
+_IPYTHON = ("load_ipython_extension", "unload_ipython_extension")
+"""What IPython calls for `%load_ext determinism` and `%unload_ext determinism`."""
+
+
 if not TYPE_CHECKING:
     # A type checker would take this for a promise that there is every name.
     def __getattr__(name: str) -> object:
         if name == "state":
             return import_module("determinism.state")
+        if name in _IPYTHON:
+            return getattr(import_module("determinism.integrations.notebook"), name)
         place = _PLACES.get(name)
         if place is None:
             raise _unknown(name)

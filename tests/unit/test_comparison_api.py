@@ -120,3 +120,8 @@ def test_patches_say_what_they_are() -> None:
     assert "no framework" in repr(patches)
     patches.replaced, patches.waiting = {"torch": ["aten::index_add_"]}, ["tensorflow"]
     assert repr(patches) == "<Patches\ntorch: aten::index_add_\ntensorflow: waits for the import>"
+
+
+def test_the_text_of_a_report_has_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in make_different().report(verbose=True)

@@ -30,7 +30,7 @@ def test_loading_it_imports_nothing_else() -> None:
     printed = subprocess.check_output([sys.executable, "-c", NEW], text=True)
     plugin = "determinism.integrations.pytest_plugin"
     assert printed.strip() == str(
-        ["determinism", "determinism.integrations", "determinism.integrations.pytest_names", plugin]
+        ["determinism", "determinism.integrations", plugin, "determinism.integrations.pytest_properties"]
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.errors import UsageError
-from determinism.integrations.pytest_runs import note_comparison
+from determinism.integrations.pytest_properties import note_comparison
 from determinism.session.check import check, compare
 from determinism.session.record import record
 from determinism.types import Level, LevelName

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pytest
 
-from determinism.integrations.pytest_names import MARKER, NOT_CHECKED, OPTION, PROPERTY
+from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, PROPERTY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

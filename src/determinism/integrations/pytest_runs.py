@@ -25,17 +25,14 @@ import pytest
 from _pytest.runner import call_and_report
 
 from determinism.comparison.result import Comparison
-from determinism.comparison.runs import compare_runs
-from determinism.diagnose.investigation import likely_causes_left
-from determinism.diagnose.likely import likely_hypotheses
 from determinism.errors import DeterminismError, StateError, UsageError
 from determinism.frameworks.registry import RECORDERS, SEEDERS
-from determinism.integrations.pytest_names import MARKER, NOT_CHECKED, OPTION, PROPERTY
+from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, note, note_comparison
 from determinism.run_spec import RUN_VARIABLE, RunSpec
 from determinism.seeds import Streams, seed_numpy, seed_python
 from determinism.session.record import is_recording, recording
-from determinism.session.snapshot import GeneratorSnapshot, Snapshot, imported_names
-from determinism.trace.opening import open_trace
+from determinism.session.repeated_runs import StartingState, compare_runs_of, import_frameworks_of
+from determinism.session.snapshot import GeneratorSnapshot, Snapshot
 from determinism.types import Kind, Level, Verdict
 
 _MOST_PREPARATIONS = 2
@@ -188,40 +185,6 @@ class RepeatedTests:
         return result
 
 
-def note(item: pytest.Item, verdict: str, **values: str | None) -> None:
-    """Note properties, which reports and JUnit XML have, in place of those noted before.
-
-    Args:
-        item: The test.
-        verdict: Of its runs.
-        **values: `kind`, `line` and `reason`, as far as they are known.
-    """
-    names = [PROPERTY + name for name in ("verdict", "kind", "line", "reason")]
-    item.user_properties[:] = [entry for entry in item.user_properties if entry[0] not in names]
-    # As plain strings: xdist sends them from its workers, and no enumeration.
-    item.user_properties.append((f"{PROPERTY}verdict", str(verdict)))
-    item.user_properties += [(f"{PROPERTY}{name}", value) for name, value in values.items() if value]
-
-
-def note_comparison(item: pytest.Item, comparison: Comparison, verdict: Verdict | None = None) -> None:
-    """Note a verdict, what kind of difference it is, and the line.
-
-    Args:
-        item: The test.
-        comparison: What was found.
-        verdict: What is known by other means; None takes that of the comparison.
-    """
-    first = comparison.first_divergence
-    site = None if first is None else first.forward_site or first.site
-    note(
-        item,
-        verdict or comparison.verdict,
-        kind=None if first is None or first.kind is None else str(first.kind),
-        line=None if site is None else f"{site.file}:{site.line}",
-        reason=" ".join(trouble.message for trouble in comparison.trouble),
-    )
-
-
 class _RepeatedTest:
     """One test, from its first run to the verdict."""
 
@@ -236,7 +199,7 @@ class _RepeatedTest:
         self._makes_wider_fixtures = False
         self._has_begun = False
         self._is_over = False
-        self._start: _StartingState | None = None
+        self._start: StartingState | None = None
         self._generators_afterwards: GeneratorSnapshot | None = None
         self._traces: list[Path] = []
 
@@ -304,7 +267,7 @@ class _RepeatedTest:
             return
         try:
             if self._start is None:
-                self._start = _StartingState(self._snapshot())
+                self._start = StartingState(self._snapshot())
                 return
             self._start.restore()
         except StateError as error:
@@ -352,10 +315,7 @@ class _RepeatedTest:
         self.begin()
         if self._problem is not None:
             self._fail(self._problem)
-        # It would be imported in the first run, where nothing could be recorded yet.
-        code = getattr(getattr(self.item.obj, "__func__", self.item.obj), "__code__", None)
-        for name in imported_names(code) & RECORDERS.keys() if code is not None else ():
-            import_module(name)
+        import_frameworks_of(getattr(getattr(self.item.obj, "__func__", self.item.obj), "__code__", None))
         if not any(name in sys.modules for name in RECORDERS):
             self._problem = UsageError(
                 "test-without-framework",
@@ -429,12 +389,7 @@ class _RepeatedTest:
     # The verdict.
 
     def _compared(self) -> Comparison:
-        opened = [open_trace(trace) for trace in self._traces]
-        comparison = compare_runs(opened)
-        causes = tuple(likely_causes_left(likely_hypotheses(comparison, opened)))
-        command = self._command()[3:]
-        runs = tuple(replace(run, command=command, trace=None) for run in comparison.runs)
-        return replace(comparison, runs=runs, diagnosis=replace(comparison.diagnosis, causes=causes))
+        return compare_runs_of(self._command()[3:], self._traces)
 
     def _report(self, comparison: Comparison) -> str:
         lines = [comparison.report().rstrip("\n")]
@@ -465,33 +420,6 @@ class _RepeatedTest:
 def _is_unexpected_pass(report: pytest.TestReport) -> bool:
     """Whether a test that is expected to fail came to its end; a later run may still fail, as expected."""
     return report.when == "call" and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
-
-
-class _StartingState:
-    """What the runs of a test start from."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Copy what belongs to the process, too: its environment variables and its current folder."""
-        self._snapshot = snapshot
-        self._variables = dict(os.environ)
-        self._folder = os.getcwd()
-
-    def restore(self) -> None:
-        """Put everything back.
-
-        Raises:
-            StateError: Something was changed in a way that cannot be undone.
-        """
-        self._snapshot.restore()
-        for name in os.environ.keys() - self._variables.keys():
-            del os.environ[name]
-        os.environ.update({name: value for name, value in self._variables.items() if os.environ.get(name) != value})
-        try:
-            os.chdir(self._folder)
-        except OSError as error:
-            refused = StateError("state-unrestored", f"The current folder cannot be restored: {error}.")
-            refused.finding = f"The current folder cannot be restored: {error}"
-            raise refused from error
 
 
 _perturbations = itertools.count(1)

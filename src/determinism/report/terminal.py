@@ -243,7 +243,9 @@ def text(comparison: Comparison, *, verbose: bool) -> str:
         verbose: Whether every detail is part of it.
     """
     file = io.StringIO()
-    render(document(comparison), Console(file=file, width=_WIDTH, no_color=True), verbose=verbose, hint=False)
+    # In a notebook, rich would show the text there, and leave the file empty; with FORCE_COLOR it would write escapes.
+    console = Console(file=file, width=_WIDTH, no_color=True, force_jupyter=False, force_terminal=False)
+    render(document(comparison), console, verbose=verbose, hint=False)
     return file.getvalue()
 
 
