@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -267,6 +268,18 @@ def test_what_the_trainer_sets_afterwards_is_told_of(flag: Any, said: str | None
         lightning.Trainer(max_steps=1, deterministic=flag, callbacks=[callback], **TRAINER).fit(Rivals(), loader_of(2))
     texts = [str(one.message) for one in found if issubclass(one.category, TrainingWarning)]
     assert [said in text for text in texts] == ([] if said is None else [True])
+
+
+def test_each_of_several_ranks_draws_numbers_of_its_own_and_saves_no_state() -> None:
+    drawn = []
+    for rank in (0, 1):
+        callback = DeterminismCallback(seed=1)
+        trainer: Any = SimpleNamespace(world_size=2, global_rank=rank)
+        with pytest.warns(TrainingWarning, match=r"2 processes train together.*\(trainer-ranks\)"):
+            callback.setup(trainer, Rivals(), "fit")
+        drawn.append(torch.rand(1).item())
+        assert callback.state_dict() == {}
+    assert drawn[0] != drawn[1]
 
 
 def test_the_other_package_has_the_same_callback() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from determinism.integrations.training import Training, warn
+from determinism.session.seeding import active_seeds
 from determinism.state import ResumableLoader, State, from_dict
 from determinism.types import PrecisionName
 
@@ -76,18 +77,27 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         )
         self._resumed: State | None = None
         self._has_warned = False
+        self._is_alone = True
         self._hook: Any = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Tell what came too late, or was undone."""
-        if stage == "fit":
-            self._training.check("Trainer(deterministic=...)", pl_module.modules())
+        """Tell what came too late, or was undone; let each of several ranks draw numbers of its own."""
+        if stage != "fit":
+            return
+        self._training.check("Trainer(deterministic=...)", pl_module.modules())
+        self._is_alone = trainer.world_size == 1
+        if not self._is_alone:
+            warn("trainer-ranks", ranks=trainer.world_size)
+            # Lightning starts the other processes itself, and tells them their rank later than the callback is made.
+            seeds = active_seeds()
+            if seeds is not None and seeds.streams.rank != trainer.global_rank:
+                seeds.begin(rank=trainer.global_rank)
 
     # What Lightning keeps in a checkpoint, and gives back before the data are set up.
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run, in a form that `torch.load` loads with `weights_only=True`."""
-        return self._training.capture().to_dict()
+        """The state of the run, in a form that `torch.load` loads with `weights_only=True`; nothing with several ranks."""
+        return self._training.capture().to_dict() if self._is_alone else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state until the training begins."""

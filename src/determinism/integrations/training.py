@@ -31,6 +31,9 @@ WARNING_MESSAGES = {
     "gets other batches than this one. Wrap it where it is made: determinism.state.resumable(loader).",
     "trainer-overrides": "These settings were changed after {name} had made them: {changes}. What {trainer} or the program "
     "sets later holds; leave it out there, or make {name} afterwards.",
+    "trainer-ranks": "{ranks} processes train together. Lightning saves what callbacks know in rank 0 alone, so no state is saved, and a resumed run "
+    "draws other numbers; and it divides only a plain DataLoader among the ranks. Give a resumable loader a sampler that does: "
+    "determinism.seed(1).sampler(data, ranks={ranks}).",
     "trainer-seeded-late": "The model was built before {name} was made, from random numbers that nobody had seeded, so its weights "
     "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
     "trainer-unseeded": "Nobody has seeded the generators, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
