@@ -121,6 +121,22 @@ BODIES = """
             read(torch.ones(2))
     NUMBERS = [1, 2, 3]
 
+    def done_once(name):
+        values = torch.ones(2)
+        # In a module that is no part of what is put back.
+        if not hasattr(numpy, name):
+            setattr(numpy, name, True)
+            values = values + 1
+        read(values)
+
+    @pytest.mark.deterministic(warmup=0)
+    def test_done_once():
+        done_once("cached")
+
+    @pytest.mark.deterministic(warmup=1)
+    def test_done_once_in_the_warmup():
+        done_once("cached_in_warmup")
+
     def test_without_tensors():
         assert 1 + 1 == 2
 
@@ -181,7 +197,14 @@ def line_of(mark: str) -> int:
 
 @pytest.mark.parametrize(
     "test",
-    ["test_seeded", "test_seeded_by_fixture", "test_generators_put_back", "test_list_order", "test_number_of_ops"],
+    [
+        "test_seeded",
+        "test_seeded_by_fixture",
+        "test_generators_put_back",
+        "test_list_order",
+        "test_done_once_in_the_warmup",
+        "test_number_of_ops",
+    ],
 )
 def test_clean_tests_pass(bodies: Session, test: str) -> None:
     assert (bodies.outcome(test), bodies.verdict(test)) == ("passed", "same")
@@ -208,6 +231,11 @@ def test_the_order_of_a_set_fails_with_the_line_in_the_loop(bodies: Session) -> 
     assert bodies.properties("test_set_order")["line"].endswith(f"test_bodies.py:{line_of('SITE-SET')}")
 
 
+def test_what_only_the_first_run_does_is_a_difference_with_a_way_out(bodies: Session) -> None:
+    assert bodies.properties("test_done_once")["kind"] == "structure"
+    assert "@pytest.mark.deterministic(warmup=1)" in bodies.text("test_done_once")
+
+
 @pytest.mark.parametrize(
     ("test", "says"),
     [
@@ -230,7 +258,7 @@ def test_as_many_steps_are_compared_as_asked_for(bodies: Session) -> None:
 
 
 def test_the_summary_counts_verdicts(bodies: Session) -> None:
-    assert "determinism: 4 different, 5 inconclusive, 6 same" in bodies.output
+    assert "determinism: 5 different, 5 inconclusive, 7 same" in bodies.output
 
 
 CONFTEST = """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from determinism.integrations.pytest_fixture import TestDeterminism
 
 _MARKER_LINE = (
-    f"{MARKER}(runs=2, level='op', steps=None, restore_generators=False, unrestored=()): run the test so often, from the same "
+    f"{MARKER}(runs=2, level='op', steps=None, restore_generators=False, warmup=0, unrestored=()): run the test so often, from the same "
     "state, and fail unless every tensor was bit-identical; see docs/pytest.md of determinism."
 )
 

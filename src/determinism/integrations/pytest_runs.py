@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
@@ -49,6 +49,8 @@ class Plan:
     """Of each run so many are compared; what follows is run, and not recorded."""
     restore_generators: bool = False
     """Whether later runs begin with the random generators as the first one did; if not, in other states."""
+    warmup: int = 0
+    """How many runs come before those that are compared."""
     unrestored: Sequence[str] = ()
     """Fixtures that are left as they are between runs."""
     is_marked: bool = True
@@ -66,7 +68,7 @@ def plan_of(item: pytest.Item) -> Plan | None:
         return Plan(is_marked=False) if item.config.getoption(OPTION) else None
     if marker.args:
         raise _wrong_marker(f"got {len(marker.args)} arguments without names")
-    unknown = marker.kwargs.keys() - {"runs", "level", "steps", "restore_generators", "unrestored"}
+    unknown = marker.kwargs.keys() - {field.name for field in fields(Plan) if field.name != "is_marked"}
     if unknown:
         raise _wrong_marker(f"got {', '.join(sorted(unknown))}, which it does not know")
     plan = Plan(**marker.kwargs)
@@ -76,6 +78,8 @@ def plan_of(item: pytest.Item) -> Plan | None:
         raise _wrong_marker(f"got level={plan.level!r}; choose from {', '.join(Level)}")
     if plan.steps is not None and (not _is_number(plan.steps) or plan.steps < 1):
         raise _wrong_marker(f"got steps={plan.steps!r}; give a number from 1 on, or leave it out for all")
+    if not _is_number(plan.warmup) or plan.warmup < 0:
+        raise _wrong_marker(f"got warmup={plan.warmup!r}; give the number of runs before those that are compared")
     names = (plan.unrestored,) if isinstance(plan.unrestored, str) else tuple(plan.unrestored)
     fixtures = getattr(item, "fixturenames", ())
     missing = [name for name in names if name not in fixtures]
@@ -366,7 +370,9 @@ class _RepeatedTest:
                 self._fail(self._problem)
             note(self.item, NOT_CHECKED, reason="tests that ran no op of a framework")
             return
-        if self._number == 1 and self._makes_wider_fixtures and self._preparations < _MOST_PREPARATIONS:
+        most = self._plan.warmup + _MOST_PREPARATIONS
+        is_needed = self._preparations < self._plan.warmup or (self._makes_wider_fixtures and self._preparations < most)
+        if self._number == 1 and is_needed:
             self._preparations += 1
             self._makes_wider_fixtures = False
             self._number, self._start = 0, None
@@ -403,6 +409,12 @@ class _RepeatedTest:
                 "Before each run after the first one, the random generators are put into other states, as other tests before this one "
                 f"would leave them. Seed in the test or in a fixture of scope function, or, if a wider fixture does it on purpose, write "
                 f"@pytest.mark.{MARKER}(restore_generators=True).",
+            ]
+        if first.kind is Kind.STRUCTURE and not self._plan.warmup:
+            lines += [
+                "",
+                "If a library does this only once in a process, such as compiling or filling a cache, run the test once before those runs "
+                f"that are compared: @pytest.mark.{MARKER}(warmup=1).",
             ]
         if not any(cause.status != "possible" for cause in comparison.causes):
             lines += ["", f"To search for the cause: {shlex.join(self._command())}"]
