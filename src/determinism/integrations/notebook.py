@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 from determinism.comparison.result import Comparison
 from determinism.errors import DeterminismError, StateError, UsageError
 from determinism.run_spec import RUN_VARIABLE, RunSpec
+from determinism.session.check import StartingState, compare_runs_of, import_frameworks_of
 from determinism.session.record import is_recording, recording
-from determinism.session.repeated_runs import StartingState, compare_runs_of, import_frameworks_of
 from determinism.session.snapshot import Snapshot
 from determinism.source_files import cell_name, is_cell
 from determinism.types import Level, Verdict

@@ -30,8 +30,8 @@ from determinism.frameworks.registry import RECORDERS, SEEDERS
 from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, note, note_comparison
 from determinism.run_spec import RUN_VARIABLE, RunSpec
 from determinism.seeds import Streams, seed_numpy, seed_python
+from determinism.session.check import StartingState, compare_runs_of, import_frameworks_of
 from determinism.session.record import is_recording, recording
-from determinism.session.repeated_runs import StartingState, compare_runs_of, import_frameworks_of
 from determinism.session.snapshot import GeneratorSnapshot, Snapshot
 from determinism.types import Kind, Level, Verdict
 
