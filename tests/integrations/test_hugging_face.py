@@ -60,19 +60,19 @@ def train_with_accelerate(*args: Any, **options: Any) -> str:
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(step: int, options: dict[str, Any], tmp_path: Path) -> None:
-    full, again = resumed(train, tmp_path, f"checkpoint-{step}", **options)
+    full, again = resumed(train, tmp_path, f"checkpoint-{step}", save_steps=step, num_train_epochs=2, **options)
     assert again == full
 
 
 def test_without_the_callback_it_ends_with_others(tmp_path: Path) -> None:
-    full, again = resumed(train, tmp_path, "checkpoint-4", with_callback=False)
+    full, again = resumed(train, tmp_path, "checkpoint-4", with_callback=False, save_steps=4, num_train_epochs=1)
     assert again != full
 
 
 def test_two_recordings_are_the_same_and_have_the_steps_of_the_trainer(tmp_path: Path) -> None:
-    comparison = recorded_twice(train, tmp_path, gradient_accumulation_steps=4, save_strategy="no")
+    comparison = recorded_twice(train, tmp_path, gradient_accumulation_steps=4, save_strategy="no", num_train_epochs=2)
     assert comparison.verdict == "same"
-    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (6, "determinism.step")
+    assert (comparison.recorded.steps, comparison.recorded.steps_by) == (4, "determinism.step")
 
 
 def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
@@ -86,7 +86,9 @@ def test_a_draw_that_nobody_seeded_is_found(tmp_path: Path) -> None:
     training = program("hugging_face_training")
     usual, training.DeterminismCallback = training.DeterminismCallback, Noisy
     try:
-        comparison = recorded_twice(lambda *args: (unseeded.seed(), train(*args)), tmp_path)
+        comparison = recorded_twice(
+            lambda *args: (unseeded.seed(), train(*args, num_train_epochs=1, save_strategy="no")), tmp_path
+        )
     finally:
         training.DeterminismCallback = usual
     assert comparison.verdict == "different"
@@ -133,18 +135,25 @@ def test_full_determinism_takes_back_that_ops_only_warn(tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
-    train(tmp_path / "full")
+    train(tmp_path / "full", save_steps=4, num_train_epochs=1)
     place = tmp_path / "full" / "checkpoint-4" / "trainer_state.json"
     document = json.loads(place.read_text(encoding="utf-8"))
     for damaged in ("?", "AAAA"):
         document["stateful_callbacks"]["DeterminismCallback"]["attributes"]["saved"] = damaged
         place.write_text(json.dumps(document), encoding="utf-8")
         with pytest.raises(StateError, match=r"trainer_state\.json holds of determinism"):
-            train(tmp_path / "again", place.parent)
+            train(tmp_path / "again", place.parent, num_train_epochs=1)
 
 
 def test_the_callback_that_the_trainer_makes_from_a_checkpoint_resumes_too(tmp_path: Path) -> None:
-    full, again = resumed(train, tmp_path, "checkpoint-4", restore_callback_states_from_checkpoint=True)
+    full, again = resumed(
+        train,
+        tmp_path,
+        "checkpoint-4",
+        save_steps=4,
+        num_train_epochs=1,
+        restore_callback_states_from_checkpoint=True,
+    )
     assert again == full
 
 

@@ -40,26 +40,23 @@ def train_nnx(*args: Any, **options: Any) -> str:
     return str(program("jax_training").train_nnx(*args, **options))
 
 
-def linen(folder: Path, **options: Any) -> tuple[str, dict[int, str]]:
-    """What an uninterrupted training ends with, and those that go on from its checkpoints."""
+def linen(folder: Path, **options: Any) -> tuple[str, str]:
+    """What an uninterrupted training ends with, and one that goes on from its checkpoint in the middle of the second epoch."""
     train = program("jax_training").train_linen
     scramble()
     full = train(folder)
-    found = {}
-    for step in (2, 6):
-        scramble()
-        found[step] = train(folder, step, **options)
-    return full, found
+    scramble()
+    return full, train(folder, 6, **options)
 
 
 def test_a_train_state_in_orbax_resumes_with_the_same_bits(tmp_path: Path) -> None:
     full, again = linen(tmp_path)
-    assert again == {2: full, 6: full}
+    assert again == full
 
 
 def test_a_train_state_alone_ends_with_others(tmp_path: Path) -> None:
     full, again = linen(tmp_path, whole=False)
-    assert full not in again.values()
+    assert again != full
 
 
 @pytest.mark.parametrize("step", [2, 6])

@@ -102,7 +102,7 @@ def train_linen(folder: Path, resume: int | None = None, *, whole: bool = True) 
             state, first = restored["training"], restored["run"].epoch if whole else resume // 4
         for epoch, inputs in batches(loader, first):
             state = step(state, inputs, keys["dropout"])
-            if resume is None and state.step in (2, 6):
+            if resume is None and state.step == 6:
                 saved = {"training": ocp.args.StandardSave(state), "run": StateSave(epoch=epoch, loader=loader)}
                 manager.save(int(state.step), args=ocp.args.Composite(**saved))
     return digest(state.params)

@@ -66,7 +66,7 @@ def train(
     if resumable:
         loader = determinism.state.resumable(loader)
     trainer = lightning.Trainer(
-        max_epochs=3, deterministic=True, callbacks=callbacks, accelerator="cpu", logger=False, enable_progress_bar=False,
+        max_epochs=options.pop("max_epochs", 3), deterministic=True, callbacks=callbacks, accelerator="cpu", logger=False, enable_progress_bar=False,
         enable_model_summary=False, **options,
     )  # fmt: skip
     trainer.fit(model, loader, DataLoader(Images(), batch_size=8), ckpt_path=checkpoint)
