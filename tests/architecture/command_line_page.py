@@ -11,7 +11,7 @@ from determinism.cli import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 BLOCK = re.compile(
-    r"(?P<head>^## `determinism(?: (?P<name>[a-z-]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)",
+    r"(?P<head>^## `determinism(?: (?P<name>[a-z -]+))?`\n.*?```text\n)(?P<help>.*?)(?P<end>^```$)",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -22,8 +22,22 @@ def help_text(name: str | None) -> str:
     parent = click.Context(command, info_name="determinism", **settings)
     if name is None:
         return command.get_help(parent) + "\n"
-    subcommand = command.commands[name]
-    return subcommand.get_help(click.Context(subcommand, parent=parent, info_name=name, **settings)) + "\n"
+    subcommand: click.Command = command
+    for word in name.split():
+        assert isinstance(subcommand, click.Group)
+        subcommand = subcommand.commands[word]
+        parent = click.Context(subcommand, parent=parent, info_name=word, **settings)
+    return subcommand.get_help(parent) + "\n"
+
+
+def names(group: click.Group = command, before: str = "") -> list[str]:
+    """Every subcommand, those of groups too."""
+    found: list[str] = []
+    for name, subcommand in group.commands.items():
+        found.append(f"{before}{name}")
+        if isinstance(subcommand, click.Group):
+            found += names(subcommand, f"{before}{name} ")
+    return found
 
 
 def written(page: str) -> str:

@@ -15,6 +15,7 @@ from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
 from determinism.cli.doctor import doctor
+from determinism.cli.golden import golden
 from determinism.cli.options import Reports
 from determinism.cli.record import record
 from determinism.cli.report import report
@@ -46,7 +47,7 @@ def command() -> None:
     """
 
 
-for subcommand in (check, check_resume, check_batch, run, doctor, record, compare, report, show, status, audit):
+for subcommand in (check, check_resume, check_batch, golden, run, doctor, record, compare, report, show, status, audit):
     command.add_command(subcommand)
 
 

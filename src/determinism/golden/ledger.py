@@ -1,0 +1,560 @@
+"""The ledger of a run: short digests of each step and group of tensors, and the text file that keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from determinism.environment import Part, part_of
+from determinism.errors import TraceError, UsageError
+from determinism.trace.chunks import Chunk
+from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import END_OP, Meaning, Table
+from determinism.types import Level, Role, Stream
+
+FORMAT = "determinism.golden/1"
+GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "generators")
+"""The columns, in the order in which a step computes them."""
+FINGERPRINTED = ("gradients", "parameters")
+"""Groups of which the first step keeps a fingerprint per tensor."""
+NO_VALUE = "-"
+MOST_BYTES = 5000
+"""Of a golden of one process and 20 steps. Fingerprints and ops take what the rest leaves."""
+MOST_READ_BYTES = 4 << 20
+
+_HELD = {
+    "determinism::parameter": "parameters",
+    "determinism::gradient": "gradients",
+    "determinism::buffer": "buffers",
+    "determinism::optimizer_state": "optimizer",
+}
+_DIGITS = 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step of one process."""
+
+    digests: Mapping[str, str]
+    """Per group, hexadecimal; `NO_VALUE` where the step had nothing of it."""
+    loss: str = NO_VALUE
+    """As a decimal number."""
+
+
+@dataclass(frozen=True)
+class ProcessLedger:
+    """The steps of one process."""
+
+    key: str
+    framework: str
+    steps_by: str
+    rows: Sequence[Row]
+    generators: tuple[int, ...] = ()
+    """Places of the random generators that count: those that steps draw from."""
+    generator_states: Sequence[Sequence[str]] = ()
+    """Per step the digest of every generator's state; not stored."""
+    fingerprints: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Per group, those of its tensors at the first step."""
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Per group, the names of these tensors; not stored."""
+    operations: Sequence[str] = ()
+    """Of the first step's ops, digests of what they gave, in their order."""
+    operations_per_digest: int = 1
+    """How many ops share one of these digests."""
+
+    def counting(self, generators: tuple[int, ...]) -> ProcessLedger:
+        """The same steps, where only these generators count."""
+        rows = [
+            replace(row, digests={**row.digests, "generators": generators_digest(states, generators)})
+            for row, states in zip(self.rows, self.generator_states, strict=True)
+        ]
+        return replace(self, rows=rows, generators=generators)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A run, as a golden keeps it."""
+
+    command: str
+    steps: int | None
+    """After how many steps the run was ended; None if it came to its own end."""
+    environment: Mapping[str, str]
+    """Hardware, libraries and variables."""
+    settings: Mapping[str, str]
+    """Of the framework, which the program may set."""
+    processes: Sequence[ProcessLedger]
+    commit: str = NO_VALUE
+    """Where the program came from: a commit, and whether files were changed since."""
+
+    def process(self, key: str) -> ProcessLedger | None:
+        """The steps of one process; None if it had none."""
+        return next((process for process in self.processes if process.key == key), None)
+
+
+# From a trace to a ledger.
+
+
+def ledger_of(trace: Trace, *, commit: str = NO_VALUE) -> Ledger:
+    """Derive the ledger of a run.
+
+    Args:
+        trace: Of level `step` or `module`.
+        commit: What to note of the program's origin.
+
+    Raises:
+        UsageError: It was recorded op by op, or without any step or state.
+        TraceError: It is damaged.
+    """
+    ordered = [process for process in trace.processes if process.description.get("stream") == Stream.PROCESS]
+    if any(process.description.get("level") == Level.OP for process in ordered):
+        raise UsageError(
+            "golden-level",
+            f"{trace.folder} was recorded at level op, and a golden needs the state at the end of each step. Record it with level "
+            "'step': determinism record --level step, or record(level='step').",
+        )
+    processes = [ledger for ledger in map(_process_ledger, ordered) if ledger.rows]
+    if not processes:
+        raise UsageError(
+            "golden-empty",
+            f"{trace.folder} has no step, batch or state, so there is nothing to keep in a golden. Call determinism.step() at the "
+            "end of each step, or train with an optimizer of the framework.",
+        )
+    manifest = trace.manifest
+    steps = manifest.get("steps") if manifest.get("stopped_by") == "steps" else None
+    environment, settings = (
+        portable_facts(ordered[0].description.get(part) or {}) for part in ("environment", "settings")
+    )
+    return Ledger(_portable_command(manifest.get("command") or ()), steps, environment, settings, processes, commit)
+
+
+def _process_ledger(process: ProcessTrace) -> ProcessLedger:
+    parts = _Parts()
+    for chunk in process.chunks():
+        parts.add(process, chunk)
+    if process.truncated or process.stopped_by is not None:
+        raise TraceError(
+            "golden-incomplete",
+            f"The records of {process.key} in {process.folder.parent.parent} are incomplete, so they cannot be compared with a golden. "
+            "Record the run again.",
+        )
+    losses: dict[int, str] = {}
+    for number in process.numbers[process.numbers["meaning"] == Meaning.LOSS]:
+        losses[int(number["step"])] = f"{float(number['value']):.9g}"
+    steps = sorted(parts.steps) or ([-1] if parts.end.keys() - {"generators"} else [])
+    by_step = parts.steps if parts.steps else {-1: parts.end}
+    states = [tuple(by_step[step].pop("generators", [])) for step in steps]
+    used = tuple(
+        place
+        for place in range(max(map(len, states), default=0))
+        if len({state[place] for state in states if place < len(state)}) > 1
+    )
+    rows = [
+        Row(
+            {group: _group_digest(group, by_step[step].get(group, [])) for group in GROUPS[:-1]}
+            | {"generators": generators_digest(state, used)},
+            losses.get(step, NO_VALUE),
+        )
+        for step, state in zip(steps, states, strict=True)
+    ]
+    first: Mapping[str, list[str]] = by_step[steps[0]] if steps else {}
+    return ProcessLedger(
+        process.key,
+        str(process.description.get("framework") or NO_VALUE),
+        str(process.steps_by or "batches"),
+        rows,
+        used,
+        states,
+        {group: [digest(value) for value in first.get(group, [])] for group in FINGERPRINTED if first.get(group)},
+        {group: parts.names[group] for group in FINGERPRINTED if parts.names.get(group)},
+    )
+
+
+class _Parts:
+    """What a process had at each step, by group."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[str, list[str]]] = {}
+        self.end: dict[str, list[str]] = {}
+        self.names: dict[str, list[str]] = {}
+        """Names of the tensors of the first step."""
+        self._ended: set[int] = set()
+
+    def add(self, process: ProcessTrace, chunk: Chunk) -> None:
+        """Add the records of a chunk."""
+        names = process.names
+        ops, columns, outputs = names.texts(Table.OP), chunk.columns, chunk.children["outputs"]
+        wanted = np.isin(columns["role"], (Role.BATCH, Role.LOSS, Role.HELD, Role.STATE))
+        for row in np.flatnonzero(wanted):
+            op, role, step = ops[int(columns["op"][row])], int(columns["role"][row]), int(columns["step"][row])
+            values = [
+                f"{_form(process, int(outputs.columns['layout'][at]))} {outputs.columns['digest'][at].tobytes().hex()}"
+                for at in outputs.of(int(row))
+            ]
+            if role == Role.STATE:
+                states = [state.hex() for state in chunk.children["generators"].digests_of(int(row))]
+                if op == END_OP:
+                    # What is held at the end was recorded as that of one more step.
+                    held = self.steps.pop(step, {}) if step not in self._ended else {}
+                    self.end = {**held, "generators": states}
+                    if step not in self._ended and any(group in held for group in ("batches", "loss")):
+                        self.steps[step] = held
+                else:
+                    self._ended.add(step)
+                    self._step(step)["generators"] = states
+                continue
+            group = {Role.BATCH: "batches", Role.LOSS: "loss"}.get(Role(role)) or _HELD.get(op)
+            if group is None or (role == Role.HELD and step in self._ended):
+                continue
+            parts = self._step(step)
+            parts.setdefault(group, []).extend(values)
+            if role == Role.HELD and len(self.steps) == 1:
+                text = names.text(Table.ARGUMENTS, int(columns["arguments"][row]))
+                self.names.setdefault(group, []).extend([text or "unnamed"] * len(values))
+
+    def _step(self, step: int) -> dict[str, list[str]]:
+        return self.steps.setdefault(step, {})
+
+
+def _form(process: ProcessTrace, layout: int) -> str:
+    found = process.names.layout(layout)
+    return "value" if found is None else f"{found.dtype} {list(found.shape)}"
+
+
+def digest(text: str) -> str:
+    """A digest of a text, hexadecimal."""
+    return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def _group_digest(group: str, values: Sequence[str]) -> str:
+    """What a step had of a group, as one digest. Tensors that are held count without name or order: renaming changes nothing."""
+    if not values:
+        return NO_VALUE
+    return digest("\n".join(values if group in ("batches", "loss") else sorted(values)))
+
+
+def generators_digest(states: Sequence[str], counted: Sequence[int]) -> str:
+    """The states of the generators that count, as one digest."""
+    chosen = [states[place] for place in counted if place < len(states)]
+    return digest("\n".join(chosen)) if chosen else NO_VALUE
+
+
+# What of the environment and the command is the same on every machine that is alike.
+
+_LEFT_OUT = re.compile(r"(_HOME|_PATH|_DIR|_FILE|FILENAME|_RANK)$")
+_KERNEL = re.compile(r"^(\w+)-.*?(?:-with-(.*))?$")
+
+
+def portable_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """The facts that may change results, without paths; sorted by name."""
+    kept: dict[str, str] = {}
+    for name, value in facts.items():
+        if part_of(name) is Part.OTHER or _LEFT_OUT.search(name):
+            continue
+        if name == "platform" and (found := _KERNEL.match(value)):
+            value = " ".join(part for part in found.groups() if part)
+        kept[_one_line(name)] = _one_line(" ".join(_portable_word(word) for word in value.split()))
+    return dict(sorted(kept.items()))
+
+
+def _portable_command(command: Sequence[str]) -> str:
+    return _one_line(shlex.join([_portable_word(word) for word in command]))
+
+
+def _portable_word(word: str) -> str:
+    """A word of which a path keeps its last part only."""
+    head, sign, tail = word.rpartition("=")
+    return f"{head}{sign}{PurePath(tail).name}" if tail.startswith(("/", "~")) else word
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# The text.
+
+_TITLE = "# State of the program after each step, as digests. Check: determinism golden check FILE -- COMMAND"
+_WIDTHS = (8, 6, 4)
+_FINGERPRINT, _OPERATION = 4, 5
+_PER_LINE = 100
+_LEAST_FOR_OPERATIONS = 500
+
+
+def text_of(ledger: Ledger) -> str:
+    """The golden of a ledger: lines in a stable order."""
+    width = _WIDTHS[min(len(ledger.processes), len(_WIDTHS)) - 1]
+    lines = [
+        FORMAT, _TITLE, f"command = {ledger.command}", f"commit = {ledger.commit}",
+        f"steps = {NO_VALUE if ledger.steps is None else ledger.steps}", "", "[environment]",
+        *(f"{name} = {value}" for name, value in ledger.environment.items()), "", "[settings]",
+        *(f"{name} = {value}" for name, value in ledger.settings.items()),
+    ]  # fmt: skip
+    sections = [_section(process, width) for process in ledger.processes]
+    size = sum(len(line.encode()) + 1 for line in [*lines, *(line for section in sections for line in section)])
+    room = max((MOST_BYTES - size) // len(ledger.processes), _LEAST_FOR_OPERATIONS)
+    for process, section in zip(ledger.processes, sections, strict=True):
+        lines += ["", *section, *_details(process, room - 2)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(process: ProcessLedger, width: int) -> list[str]:
+    counted = " ".join(map(str, process.generators)) or NO_VALUE
+    cells = [["step", *GROUPS, "value"]]
+    for step, row in enumerate(process.rows):
+        cells.append([str(step), *(row.digests[group][:width] for group in GROUPS), row.loss])
+    # A column in which no step has anything says so in a cell of one character.
+    widths = [max(len(line[at]) for line in cells[1:]) for at in range(len(cells[0]))]
+    table = [" ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip() for line in cells]
+    head = [f"[process {process.key}]", f"framework = {process.framework}", f"steps counted by = {process.steps_by}"]
+    return [*head, f"generators = {counted}", *table]
+
+
+def _details(process: ProcessLedger, room: int) -> Iterator[str]:
+    """Fingerprints of tensors and ops of the first step, as many as there is room for."""
+    for group, fingerprints in process.fingerprints.items():
+        lines = [f"[{group} of {process.key}, step 0]", *_wrapped([text[:_FINGERPRINT] for text in fingerprints])]
+        size = sum(len(line) + 1 for line in lines)
+        if size <= room // 2:
+            room -= size
+            yield from lines
+    operations = [text[:_OPERATION] for text in process.operations]
+    head = f"[ops of {process.key}, step 0]"
+    most = (room - len(head) - 40) * _PER_LINE // (_PER_LINE + 1) // _OPERATION
+    if not operations or most < 1:
+        return
+    size = -(-len(operations) // most)
+    yield head
+    yield f"ops per digest = {size}"
+    grouped = grouped_digests(process.operations, size)
+    yield from _wrapped([text[:_OPERATION] for text in grouped], gap="")
+
+
+def grouped_digests(digests: Sequence[str], size: int) -> list[str]:
+    """One digest for each so many of them."""
+    if size == 1:
+        return list(digests)
+    return [digest(" ".join(digests[start : start + size])) for start in range(0, len(digests), size)]
+
+
+def _wrapped(words: Sequence[str], gap: str = " ") -> list[str]:
+    per_line = _PER_LINE // (len(words[0]) + len(gap)) if words else 1
+    return [gap.join(words[start : start + per_line]) for start in range(0, len(words), per_line)]
+
+
+def write_golden(path: Path, text: str, *, update: bool = False) -> None:
+    """Write a golden as a whole or not at all.
+
+    Args:
+        path: The file.
+        text: Its content.
+        update: Whether a file that is there may be replaced.
+
+    Raises:
+        UsageError: There is a file and `update` is false, or it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
+        temporary = Path(name)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o666 & ~_umask())
+            if update:
+                temporary.replace(path.resolve())
+            else:
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise exists_already(path) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "golden-unwritable",
+            f"The golden {path} cannot be written ({getattr(error, 'strerror', None) or error}), so nothing was changed. Give a file in a "
+            "folder that exists and that you may write to.",
+        ) from None
+
+
+def exists_already(path: Path) -> UsageError:
+    """The error for a golden that would be overwritten."""
+    return UsageError(
+        "golden-exists",
+        f"{path} exists, so nothing was changed. To replace it by what the program computes now, add --update (update=True in Python).",
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+# Reading it back.
+
+_HEX = re.compile(r"[0-9a-f]+")
+_LOSS = re.compile(r"-|nan|-?inf|-?[0-9][0-9.e+-]*")
+
+
+def read_golden(path: Path) -> Ledger:
+    """Read a golden.
+
+    Raises:
+        TraceError: It cannot be read, is no golden, is damaged, or belongs to a newer version.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_READ_BYTES + 1)
+        text = content.decode()
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            "golden-unreadable",
+            f"The golden {path} cannot be read ({getattr(error, 'strerror', None) or error}), so nothing was checked. Make one with: "
+            f"determinism golden create {shlex.quote(str(path))} -- COMMAND",
+        ) from None
+    first = text.partition("\n")[0].strip()
+    name, _, version = first.partition("/")
+    if name != "determinism.golden" or not version.isdecimal():
+        raise TraceError(
+            "golden-foreign",
+            f"{path} begins with {first[:40]!r} instead of {FORMAT!r}, so it is not a golden. Give a file that `determinism golden create` wrote.",
+        )
+    if first != FORMAT:
+        raise TraceError(
+            "golden-newer",
+            f"{path} has the format {first[:40]!r}, and this version reads {FORMAT!r}. Update `determinism`, or make the golden again with --update.",
+        )
+    return _Reader(path, text.splitlines()).ledger()
+
+
+class _Reader:
+    """Reads the lines of a golden, and says which one is wrong."""
+
+    def __init__(self, path: Path, lines: Sequence[str]) -> None:
+        self._path = path
+        self._lines = lines
+        self._at = 1
+
+    def ledger(self) -> Ledger:
+        """Read everything."""
+        facts = self._facts(["command", "commit", "steps"])
+        self._expect("[environment]")
+        environment = self._facts()
+        self._expect("[settings]")
+        settings = self._facts()
+        processes: list[ProcessLedger] = []
+        while (line := self._peek()) is not None:
+            if not line.startswith("[process ") or not line.endswith("]"):
+                raise self._damaged("a line '[process NAME]' was expected")
+            processes.append(self._process(line[len("[process ") : -1]))
+        if not processes:
+            raise self._damaged("it has no process")
+        steps = None if facts["steps"] == NO_VALUE else self._count(facts["steps"])
+        return Ledger(facts["command"], steps, environment, settings, processes, facts["commit"])
+
+    def _process(self, key: str) -> ProcessLedger:
+        self._at += 1
+        facts = self._facts(["framework", "steps counted by", "generators"])
+        places = () if facts["generators"] == NO_VALUE else tuple(map(self._count, facts["generators"].split()))
+        header = (self._peek() or "").split()
+        if header != ["step", *GROUPS, "value"]:
+            raise self._damaged("the names of the columns were expected")
+        self._at += 1
+        rows: list[Row] = []
+        while (line := self._peek()) is not None and not line.startswith("["):
+            rows.append(self._row(line.split(), len(rows)))
+            self._at += 1
+        if not rows:
+            raise self._damaged("it has no step")
+        fingerprints: dict[str, list[str]] = {}
+        operations: list[str] = []
+        size = 1
+        while (line := self._peek()) is not None and line.endswith(f" of {key}, step 0]"):
+            self._at += 1
+            group = line[1:].partition(" ")[0]
+            if group == "ops":
+                size = self._count(self._facts(["ops per digest"])["ops per digest"])
+                if size < 1:
+                    raise self._damaged("a number of ops of 1 or more was expected")
+                text = "".join(self._words())
+                operations = [text[at : at + _OPERATION] for at in range(0, len(text), _OPERATION)]
+            elif group in FINGERPRINTED:
+                fingerprints[group] = self._words()
+            else:
+                raise self._damaged(f"{group!r} is not known")
+        return ProcessLedger(
+            key, facts["framework"], facts["steps counted by"], rows, places, (), fingerprints, {}, operations, size
+        )
+
+    def _row(self, cells: Sequence[str], number: int) -> Row:
+        if len(cells) != len(GROUPS) + 2 or cells[0] != str(number):
+            raise self._damaged(f"step {number} with {len(GROUPS) + 1} cells was expected")
+        digests = dict(zip(GROUPS, cells[1:-1], strict=True))
+        for value in digests.values():
+            if value != NO_VALUE and not (4 <= len(value) <= _DIGITS and _HEX.fullmatch(value)):
+                raise self._damaged(f"{value[:40]!r} is not a digest")
+        if not _LOSS.fullmatch(cells[-1]):
+            raise self._damaged(f"{cells[-1][:40]!r} is not a number")
+        return Row(digests, cells[-1])
+
+    def _words(self) -> list[str]:
+        """The digests of the lines that follow."""
+        words: list[str] = []
+        while (line := self._peek()) is not None and not line.startswith("["):
+            for word in line.split():
+                if not _HEX.fullmatch(word):
+                    raise self._damaged(f"{word[:40]!r} is not a digest")
+                words.append(word)
+            self._at += 1
+        return words
+
+    def _facts(self, names: Sequence[str] | None = None) -> dict[str, str]:
+        """The lines `name = value` that follow: these and no others, or any."""
+        facts: dict[str, str] = {}
+        while (line := self._peek()) is not None and " = " in f"{line} " and not line.startswith("["):
+            name, _, value = f"{line} ".partition(" = ")
+            if name in facts or (names is not None and name not in names):
+                raise self._damaged(f"{name[:40]!r} was not expected")
+            facts[name] = value.strip()
+            self._at += 1
+        missing = [name for name in names or () if name not in facts]
+        if missing:
+            raise self._damaged(f"{missing[0]!r} is missing")
+        return facts
+
+    def _peek(self) -> str | None:
+        """The next line that says something; None at the end."""
+        while self._at < len(self._lines) and (
+            not self._lines[self._at].strip() or self._lines[self._at].startswith("#")
+        ):
+            self._at += 1
+        return self._lines[self._at].strip() if self._at < len(self._lines) else None
+
+    def _expect(self, text: str) -> None:
+        if self._peek() != text:
+            raise self._damaged(f"the line {text!r} was expected")
+        self._at += 1
+
+    def _count(self, text: str) -> int:
+        if not (text.isdecimal() and text.isascii() and len(text) < 10):
+            raise self._damaged(f"{text[:40]!r} is not a count")
+        return int(text)
+
+    def _damaged(self, reason: str) -> TraceError:
+        place = f"line {self._at + 1}" if self._at < len(self._lines) else "its end"
+        hint = (
+            "It has the marks of a merge conflict. " if any(line.startswith("<<<<<<<") for line in self._lines) else ""
+        )
+        return TraceError(
+            "golden-damaged",
+            f"The golden {self._path} is damaged at {place}: {reason}. {hint}So nothing was checked. Take the file from version control, or make "
+            "it again with --update.",
+        )
