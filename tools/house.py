@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 PACKAGE = Path(__file__).parents[1] / "src" / "determinism"
 
-MOST_MODULES = 250
+MOST_MODULES = 260
 """230 for what there was when the house was measured first; the rest for the integrations, goldens and formats added since."""
 LONGEST_CHAIN = 12
 """Of all imports. What is reached may not be lost again."""
