@@ -226,6 +226,10 @@ def test_what_is_given_is_part_of_the_state(tmp_path: Path) -> None:
         DeterminismCallback(offset=3)
 
 
+def test_what_was_set_can_be_looked_at() -> None:
+    assert DeterminismCallback(seed=1).settings["torch.use_deterministic_algorithms"].after == "error"
+
+
 def test_a_checkpoint_is_loaded_without_running_code(tmp_path: Path) -> None:
     train(tmp_path, limit_val_batches=0)
     loaded = torch.load(tmp_path / "step=4.ckpt", weights_only=True)

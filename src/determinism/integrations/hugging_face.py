@@ -10,6 +10,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from determinism.errors import StateError
 from determinism.integrations.training import Training
+from determinism.session.enable import Settings
 from determinism.state import from_bytes
 from determinism.state.capturing import global_states, restore_global_states
 from determinism.types import PrecisionName
@@ -68,6 +69,11 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         )
         self._has_checked = False
         self._is_alone = True
+
+    @property
+    def settings(self) -> Settings:
+        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        return self._training.settings
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Tell what came too late, or was undone."""

@@ -8,6 +8,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 
 from determinism.integrations.training import Training
+from determinism.session.enable import Settings
 from determinism.state import State, from_dict
 from determinism.types import PrecisionName
 
@@ -65,6 +66,11 @@ class DeterminismHandler:
         )
         self._resumed: State | None = None
         self._model: Any = None
+
+    @property
+    def settings(self) -> Settings:
+        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        return self._training.settings
 
     def attach(self, engine: Engine, model: Any = None) -> None:
         """Follow an engine.

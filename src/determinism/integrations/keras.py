@@ -11,6 +11,7 @@ import keras
 
 from determinism.errors import UsageError
 from determinism.integrations.training import Training
+from determinism.session.enable import Settings
 from determinism.state import load
 from determinism.types import PrecisionName
 
@@ -83,6 +84,11 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         self._path = None if path is None else Path(path)
         self._resume = resume
         self._num_batches = 0
+
+    @property
+    def settings(self) -> Settings:
+        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        return self._training.settings
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Tell what came too late, and put the state back."""

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from determinism.integrations.training import Training, warn
+from determinism.session.enable import Settings
 from determinism.session.seeding import active_seeds
 from determinism.state import ResumableLoader, State, from_dict
 from determinism.types import PrecisionName
@@ -79,6 +80,11 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         self._has_warned = False
         self._is_alone = True
         self._hook: Any = None
+
+    @property
+    def settings(self) -> Settings:
+        """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
+        return self._training.settings
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Tell what came too late, or was undone; let each of several ranks draw numbers of its own."""
