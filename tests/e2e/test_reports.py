@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -34,6 +35,14 @@ for step in range(6):
 LINE = "inputs = inputs + random.SystemRandom().uniform(1, 2)  # another in every run"
 ATTACK = "<script>alert(1)<\\script><img src=x onerror=alert(1)>]]>\"'&"
 FILES = ["--html", "report.html", "--junit", "report.xml", "--annotate"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _github() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GITHUB_ACTIONS", "true")
+        patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+        yield
 
 
 def checked(folder: Path, name: str, file: str) -> Finished:

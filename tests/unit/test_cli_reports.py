@@ -51,7 +51,8 @@ def test_a_stored_report_makes_the_same_files(traces: list[str], tmp_path: Path)
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
 
 
-def test_trouble_is_in_every_report(traces: list[str], tmp_path: Path) -> None:
+def test_trouble_is_in_every_report(traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     files = ["--html", "r.html", "--junit", "r.xml", "--annotate"]
     status, printed, message = run("compare", traces[0], "nowhere", *files, folder=tmp_path)
     assert status == 2
@@ -126,7 +127,11 @@ def test_a_stored_report_is_printed_as_it_was(options: list[str], traces: list[s
     assert ("  kind  " in printed) == bool(options)
 
 
-def test_annotations_follow_the_report_which_no_runner_obeys(traces: list[str], tmp_path: Path) -> None:
+def test_annotations_follow_the_report_which_no_runner_obeys(
+    traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     status, printed, _ = run("compare", *traces, "--annotate", folder=tmp_path)
     assert status == 1
     first, *report, last = printed.splitlines()
@@ -135,6 +140,17 @@ def test_annotations_follow_the_report_which_no_runner_obeys(traces: list[str], 
     assert report[-1] == f"::{token[1]}::"
     assert report[0].startswith("Different: ")
     assert last.startswith("::error ") and "title=determinism%3A different::Different: " in last
+    assert (tmp_path / "summary.md").read_text().startswith("### Determinism: different\n\n```text\nDifferent: ")
+
+
+def test_outside_of_github_an_annotation_is_one_short_line_for_editors(
+    traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    status, printed, _ = run("compare", *traces, "--annotate", folder=tmp_path)
+    assert status == 1
+    assert "::" not in printed.replace("aten::", "")
+    assert re.fullmatch(r"\S+:\d+: error: Different: .* \[\w+\]", printed.splitlines()[-1])
 
 
 def test_without_being_asked_nothing_is_annotated(traces: list[str], tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from determinism.report.document import document
-from determinism.report.formats import annotation_lines
+from determinism.report.formats import annotation_lines, problem_lines, step_summary
 from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied
 from tests.documents import flooded, make_full_document, make_place
 
+ROOT = Path(__file__).parents[2]
 VARIED = dict(make_varied())
 
 COMMAND = re.compile(r"::(error|warning|notice) ((?:[a-z]+=[^:,]*)(?:,[a-z]+=[^:,]*)*)::(.*)")
@@ -116,3 +118,39 @@ def test_no_string_becomes_a_command(attack: str) -> None:
     for line in annotation_lines(flooded(attack)):
         assert len(line.splitlines()) == 1
         line.encode("utf-8")
+
+
+MATCHER = json.loads(re.search(r"```json\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)[1])  # type: ignore[index]
+PATTERN = MATCHER["tasks"][0]["problemMatcher"]["pattern"]
+
+
+def matched(line: str) -> dict[str, str]:
+    found = re.match(PATTERN["regexp"], line)
+    assert found, line
+    return {name: found[PATTERN[name]] for name in ("file", "line", "severity", "message", "code")}
+
+
+def test_the_documented_matcher_finds_file_line_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WORKSPACE", "/home/ada")
+    first, cause = (matched(line) for line in problem_lines(make_full_document()))
+    assert first["file"] == "project/train.py"
+    assert (first["line"], first["severity"], first["code"]) == ("17", "error", "op")
+    assert first["message"].startswith("Different: ")
+    assert (cause["severity"], cause["message"]) == ("warning", "An op whose threads add in any order (confirmed)")
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_problem_is_one_line_whatever_a_program_chose(attack: str) -> None:
+    lines = list(problem_lines(flooded(attack)))
+    assert len(lines) == len(list(problem_lines(flooded("harmless"))))
+    assert all(len(line.splitlines()) == 1 for line in lines)
+
+
+@pytest.mark.parametrize("text", ["```", "a ```` b", "</details>", *ATTACKS])
+def test_nothing_in_the_summary_of_a_step_is_markup(text: str) -> None:
+    heading, _, body = step_summary(flooded(text)).partition("\n\n")
+    assert heading == "### Determinism: different"
+    fence, *lines, last, end = body.split("\n")
+    assert (fence.removesuffix("text"), end) == (last, "")
+    assert set(last) == {"`"}
+    assert not any(last in line for line in lines)

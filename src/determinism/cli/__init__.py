@@ -14,6 +14,7 @@ from determinism.cli.check import check
 from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
+from determinism.cli.configuration import read_configuration
 from determinism.cli.doctor import doctor
 from determinism.cli.golden import golden
 from determinism.cli.options import Reports
@@ -31,6 +32,18 @@ class _NobodyReads(Exception):
 
 
 class _Command(click.Group):
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, found, rest = super().resolve_command(context, args)
+        configuration = None if context.resilient_parsing else read_configuration(Path.cwd(), self.commands)
+        sections: dict[str, str] = {}
+        if configuration is not None and name is not None and found is not None:
+            values, sections = configuration.defaults(name, found)
+            context.default_map = {name: values}
+        context.obj = (configuration, sections)
+        return name, found, rest
+
     def invoke(self, context: click.Context) -> object:
         try:
             return super().invoke(context)
@@ -103,9 +116,9 @@ def _report_usage(error: click.ClickException) -> None:
     """Write the report that a command with wrong options was asked for."""
     context = getattr(error, "ctx", None)
     found = {} if context is None else context.params
-    files = [found.get(f"{name}_file") for name in ("json", "html", "junit")]
-    json_file, html_file, junit_file = (file if isinstance(file, Path) else None for file in files)
-    reports = Reports(json_file, html_file, junit_file, found.get("annotate") is True)
+    names = [f"{name}_file" for name in ("json", "html", "junit", "sarif", "code_quality")]
+    files = {name: found[name] for name in names if isinstance(found.get(name), Path)}
+    reports = Reports(is_annotated=found.get("annotate") is True, **files)
     if reports.is_wanted:
         from determinism.cli.ending import write_trouble
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
+
 if TYPE_CHECKING:
     from determinism.audit.launch import OpAuditRequest, Way
     from determinism.knowledge.entries import Audit
 
 
-@click.command(short_help="Measure whether ops return the same bits every time.")
+@click.command(cls=ConfiguredCommand, short_help="Measure whether ops return the same bits every time.")
 @click.option("--framework", default="torch", show_default=True, help="Framework to measure.")
 @click.option("--device", default="cpu", show_default=True, help="Device to run on: cpu or cuda.")
 @click.option("--ops", multiple=True, metavar="OP,...", help="Only these ops, by the first name that `status` shows.")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import (
     PROGRAM_SETTINGS,
     Factors,
@@ -19,7 +20,9 @@ from determinism.types import Verdict
 
 
 @click.command(
-    context_settings=PROGRAM_SETTINGS, short_help="Run a program twice and name the first tensor that differs."
+    cls=ConfiguredCommand,
+    context_settings=PROGRAM_SETTINGS,
+    short_help="Run a program twice and name the first tensor that differs.",
 )
 @click.option(
     "-n",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import PROGRAM_SETTINGS, Reports, program_argument, report_options
 
 
@@ -31,6 +32,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # older versions of cli
 
 @click.command(
     "check-batch",
+    cls=ConfiguredCommand,
     context_settings=PROGRAM_SETTINGS,
     short_help="Check whether results depend on the batch size.",
 )

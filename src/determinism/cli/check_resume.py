@@ -7,11 +7,15 @@ from typing import Any
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import PROGRAM_SETTINGS, Reports, failure_option, optional_program_argument, report_options
 
 
 @click.command(
-    "check-resume", context_settings=PROGRAM_SETTINGS, short_help="Resume a program and name what its checkpoint lacks."
+    "check-resume",
+    cls=ConfiguredCommand,
+    context_settings=PROGRAM_SETTINGS,
+    short_help="Resume a program and name what its checkpoint lacks.",
 )
 @click.option("--full", metavar="COMMAND", help="Command that trains without stopping.")
 @click.option("--first", metavar="COMMAND", help="Command that trains some steps, saves, and exits.")

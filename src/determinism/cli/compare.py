@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import Reports, verdict_options
 
 
-@click.command(short_help="Compare recorded runs.")
+@click.command(cls=ConfiguredCommand, short_help="Compare recorded runs.")
 @verdict_options
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
 def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports) -> None:

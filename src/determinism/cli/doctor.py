@@ -9,12 +9,15 @@ from pathlib import Path
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import PROGRAM_SETTINGS, OutputFile, enabling_options, optional_program_argument
 
 SCHEMA = "determinism.doctor/1"
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Show which settings this environment lacks.")
+@click.command(
+    cls=ConfiguredCommand, context_settings=PROGRAM_SETTINGS, short_help="Show which settings this environment lacks."
+)
 @enabling_options
 @click.option("--explain", is_flag=True, help="Show the reason and the source of each setting.")
 @click.option(

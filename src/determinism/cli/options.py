@@ -55,11 +55,19 @@ class Reports:
     is_annotated: bool = False
     is_verbose: bool = False
     """Whether the terminal shows every detail."""
+    sarif_file: Path | None = None
+    code_quality_file: Path | None = None
 
     @property
     def files(self) -> dict[str, Path]:
         """The files that were asked for, by option."""
-        named = {"--json": self.json_file, "--html": self.html_file, "--junit": self.junit_file}
+        named = {
+            "--json": self.json_file,
+            "--html": self.html_file,
+            "--junit": self.junit_file,
+            "--sarif": self.sarif_file,
+            "--code-quality": self.code_quality_file,
+        }
         return {option: file for option, file in named.items() if file is not None}
 
     def check_places(self, source: Path | None = None) -> None:
@@ -112,17 +120,26 @@ class Reports:
         return not failures
 
     def annotate(self, content: dict[str, Any]) -> None:
-        """Print the annotations."""
-        if self.is_annotated:
-            from determinism.report.formats import annotation_lines
+        """Print the annotations: workflow commands for GitHub's runner, elsewhere a short line each that editors understand."""
+        if not self.is_annotated:
+            return
+        from determinism.report.formats import annotation_lines, problem_lines, step_summary
 
-            for line in annotation_lines(content):
-                click.echo(line)
+        if not _is_github():
+            click.echo("\n".join(problem_lines(content)))
+            return
+        for line in annotation_lines(content):
+            click.echo(line)
+        page = os.environ.get("GITHUB_STEP_SUMMARY")
+        if page:
+            # The summary is an extra: the verdict must not depend on whether it could be written.
+            with suppress(OSError), open(page, "a", encoding="utf-8") as file:
+                file.write(step_summary(content))
 
     @contextmanager
     def commands_stopped(self) -> Iterator[None]:
         """Keep a workflow's runner from obeying what is printed inside: strings of the program may look like commands."""
-        if not self.is_annotated:
+        if not self.is_annotated or not _is_github():
             yield
             return
         import secrets
@@ -135,6 +152,11 @@ class Reports:
             click.echo(f"::{token}::")
 
 
+def _is_github() -> bool:
+    """Whether GitHub's runner, or one that does as it does, reads what is printed."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
 def _written(option: str, content: dict[str, Any]) -> str:
     if option == "--html":
         from determinism.report.html import page
@@ -144,6 +166,14 @@ def _written(option: str, content: dict[str, Any]) -> str:
         from determinism.report.formats import junit_text
 
         return junit_text(content)
+    if option == "--sarif":
+        from determinism.report.code_scanning import sarif_text
+
+        return sarif_text(content)
+    if option == "--code-quality":
+        from determinism.report.code_scanning import code_quality_text
+
+        return code_quality_text(content)
     from determinism.report.document import json_text
 
     return json_text(content)
@@ -274,7 +304,17 @@ def file_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable
 
 html_option = file_option("html", "Write the report as a single HTML page.")
 junit_option = file_option("junit", "Write the report as JUnit XML, for continuous integration.")
-
+sarif_option = file_option("sarif", "Write the causes and fixes as SARIF, for code scanning.")
+code_quality_option = click.option(
+    "--code-quality",
+    "code_quality_file",
+    type=OutputFile(),
+    metavar="FILE",
+    help="Write the causes as GitLab's code quality report.",
+)
+annotate_option = click.option(
+    "--annotate", is_flag=True, help="Print annotations of the lines concerned, for GitHub or an editor."
+)
 
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Print every detail: ops, values, evidence, experiments, blind spots."
@@ -282,7 +322,7 @@ verbose_option = click.option(
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--json`, `--html`, `--junit`, `--annotate` and `--verbose`, which come together as `reports`."""
+    """The options for files, annotations and details, which come together as `reports`."""
 
     @wraps(function)
     def with_reports(
@@ -290,15 +330,29 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         json_file: Path | None,
         html_file: Path | None,
         junit_file: Path | None,
+        sarif_file: Path | None,
+        code_quality_file: Path | None,
         annotate: bool,
         verbose: bool,
         **options: Any,
     ) -> Any:
-        return function(*args, reports=Reports(json_file, html_file, junit_file, annotate, verbose), **options)
+        reports = Reports(json_file, html_file, junit_file, annotate, verbose, sarif_file, code_quality_file)
+        return function(*args, reports=reports, **options)
 
     json_option = file_option("json", "Write the report as JSON.")
-    annotate = click.option("--annotate", is_flag=True, help="Print GitHub annotations for the lines concerned.")
-    return json_option(html_option(junit_option(annotate(verbose_option(with_reports)))))
+    listed = (
+        json_option,
+        html_option,
+        junit_option,
+        sarif_option,
+        code_quality_option,
+        annotate_option,
+        verbose_option,
+    )
+    command: Callable[..., Any] = with_reports
+    for option in reversed(listed):
+        command = option(command)
+    return command
 
 
 def verdict_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import PROGRAM_SETTINGS, program_argument, recording_options
 from determinism.run_spec import RunSpec
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program once and record a trace.")
+@click.command(
+    cls=ConfiguredCommand, context_settings=PROGRAM_SETTINGS, short_help="Run a program once and record a trace."
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder for the trace."
 )

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from determinism.cli.options import Reports, html_option, junit_option, verbose_option
+from determinism.cli.configuration import ConfiguredCommand
+from determinism.cli.options import (
+    Reports,
+    annotate_option,
+    code_quality_option,
+    html_option,
+    junit_option,
+    sarif_option,
+    verbose_option,
+)
 
 
-@click.command(short_help="Print a stored JSON report, or render it as a page.")
+@click.command(cls=ConfiguredCommand, short_help="Print a stored JSON report, or render it as a page.")
 @html_option
 @junit_option
-@click.option("--annotate", is_flag=True, help="Print GitHub annotations for the lines concerned.")
+@sarif_option
+@code_quality_option
+@annotate_option
 @verbose_option
 @click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json")
-def report(document: Path, html_file: Path | None, junit_file: Path | None, annotate: bool, verbose: bool) -> None:
+def report(document: Path, annotate: bool, verbose: bool, **files: Any) -> None:
     """Print a report stored with `--json`, or convert it to a page or a test result.
 
     Neither the traces nor the program are needed.
@@ -25,7 +37,7 @@ def report(document: Path, html_file: Path | None, junit_file: Path | None, anno
     """
     from determinism.cli.ending import reporting, say
 
-    reports = Reports(html_file=html_file, junit_file=junit_file, is_annotated=annotate)
+    reports = Reports(is_annotated=annotate, **files)
     with reporting():
         from determinism.report.document import read_document
 

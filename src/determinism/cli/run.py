@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import PROGRAM_SETTINGS, enabling_options, program_argument
 
 
-@click.command(context_settings=PROGRAM_SETTINGS, short_help="Run a program with deterministic settings.")
+@click.command(
+    cls=ConfiguredCommand, context_settings=PROGRAM_SETTINGS, short_help="Run a program with deterministic settings."
+)
 @click.option("--seed", type=int, metavar="N", help="Seed every random generator, each with its own stream.")
 @click.option("--patch", is_flag=True, help="Replace ops that have no deterministic implementation.")
 @enabling_options

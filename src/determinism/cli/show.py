@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 
-@click.command(short_help="Show what a trace contains.")
+
+@click.command(cls=ConfiguredCommand, short_help="Show what a trace contains.")
 @click.option("--step", type=click.IntRange(min=0), metavar="K", help="List the records of one step.")
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="List at most N records.")
 @click.argument("trace", type=click.Path(path_type=Path), metavar="DIR")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.errors import DeterminismError
 
 _DEVICES = ("cpu", "cuda", "rocm", "xpu", "mps", "tpu", "meta", "gpu")
@@ -27,7 +28,7 @@ def _named_like(context: click.Context, parameter: click.Parameter, incomplete: 
     ]
 
 
-@click.command(short_help="Look up whether ops are deterministic.")
+@click.command(cls=ConfiguredCommand, short_help="Look up whether ops are deterministic.")
 @click.option(
     "--framework", metavar="F", help="Restrict to one framework or library, such as torch, tensorflow, jax or nccl."
 )

@@ -1,11 +1,12 @@
-"""Reports for continuous integration: JUnit XML and annotations."""
+"""Reports for continuous integration and editors: JUnit XML, annotations, and lines as compilers print them."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -56,7 +57,22 @@ def _one_line(text: str) -> str:
 # The report as workflow commands of GitHub Actions, which show it beside the lines of the program.
 
 _MOST_CAUSES = 5
-_WORKSPACE = "GITHUB_WORKSPACE"
+_CHECKOUTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+"""Where GitHub and GitLab say that they checked the repository out."""
+
+
+def checkout() -> Path:
+    """The folder that files are named relative to: the checked-out repository, or the current folder."""
+    named = next((os.environ[name] for name in _CHECKOUTS if os.environ.get(name)), None)
+    return Path(named or os.getcwd()).absolute()
+
+
+def relative_to_checkout(file: str) -> str:
+    """The path within the checked-out repository, if the file is there."""
+    try:
+        return PurePath(file).relative_to(checkout()).as_posix()
+    except (ValueError, OSError):
+        return file
 
 
 def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -82,20 +98,48 @@ def annotation_lines(document: dict[str, Any]) -> Iterator[str]:
         yield _command("error", f"determinism: the checkpoint lacks {missing['id']}", missing["fix"], missing["site"])
 
 
+def step_summary(document: dict[str, Any]) -> str:
+    """The report in Markdown for the page of a workflow's run; nothing in it is taken for markup."""
+    text = "\n".join(legible(line) for line in plain_text(document, details=False).split("\n"))
+    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return f"### Determinism: {document['verdict']}\n\n{fence}text\n{text}\n{fence}\n"
+
+
+def problem_lines(document: dict[str, Any]) -> Iterator[str]:
+    """One short line for each annotation, as compilers print them: `train.py:21: error: text [rule]`.
+
+    Editors have matchers for this form. Paths are relative to the checked-out repository or the current folder.
+    """
+    first = document["first_divergence"]
+    site = first and (first["forward_site"] or first["site"])
+    match document["verdict"]:
+        case "different":
+            yield _problem("error", summary(document), (first and first["kind"]) or "different", site)
+        case "inconclusive":
+            trouble = document["trouble"][0]["id"] if document["trouble"] else "inconclusive"
+            yield _problem("error", summary(document), trouble)
+        case _:
+            yield _problem("note", summary(document), "same")
+    for cause in document["causes"][:_MOST_CAUSES]:
+        for site in cause["sites"][:1] or [None]:
+            yield _problem("warning", f"{cause['title']} ({cause['status']})", cause["id"], site)
+    for missing in document["missing"] or ():
+        text = f"The checkpoint lacks {missing['id']}. {missing['fix']}"
+        yield _problem("error", text, "checkpoint-incomplete", missing["site"])
+
+
+def _problem(level: str, text: str, rule: str, site: dict[str, Any] | None = None) -> str:
+    place = "determinism" if site is None else f"{relative_to_checkout(site['file'])}:{site['line']}"
+    return legible(f"{place}: {level}: {_one_line(text)} [{rule}]")
+
+
 def _command(level: str, title: str, message: str, site: dict[str, Any] | None = None) -> str:
     properties = {"title": title}
     if site is not None:
-        properties = {"file": _relative(site["file"]), "line": str(site["line"]), **properties}
+        properties = {"file": relative_to_checkout(site["file"]), "line": str(site["line"]), **properties}
     listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     return f"::{level} {listed}::{_data(message)}"
-
-
-def _relative(file: str) -> str:
-    """The path within the checked-out repository, if the file is there."""
-    try:
-        return PurePath(file).relative_to(os.environ.get(_WORKSPACE) or os.getcwd()).as_posix()
-    except (ValueError, OSError):
-        return file
 
 
 def _data(text: str) -> str:

@@ -1,0 +1,230 @@
+"""Options from pyproject.toml, `[tool.determinism]`, and what `--show-config` prints of them.
+
+    [tool.determinism]          # for every subcommand that has the option
+    level = "op"
+
+    [tool.determinism.check]    # for this one
+    steps = 20
+    json = "report.json"
+
+The nearest pyproject.toml with such a table counts, from the current folder upwards. What is given on the command line wins.
+Paths are relative to the folder of that file.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+TOOL = "determinism"
+_FILE = "pyproject.toml"
+_SHOW = "show_config"
+
+
+def _option_name(option: click.Option) -> str:
+    """What the option is called in the file: its first long name, without dashes."""
+    return next(name for name in option.opts if name.startswith("--"))[2:]
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a subcommand that the file may set, by the names that they have there."""
+    return {
+        _option_name(parameter): parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name != _SHOW
+    }
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The tables of one pyproject.toml, checked against the subcommands."""
+
+    file: Path
+    tables: Mapping[str, Mapping[str, Any]]
+    """By subcommand; what holds for all is under an empty name."""
+
+    def defaults(self, name: str, command: click.Command) -> tuple[dict[str, Any], dict[str, str]]:
+        """What a subcommand takes from here.
+
+        Returns:
+            Values by the names of parameters, and the table that each is from.
+
+        Raises:
+            click.UsageError: A value does not fit its option.
+        """
+        values: dict[str, Any] = {}
+        sections: dict[str, str] = {}
+        for table, section in (("", f"[tool.{TOOL}]"), (name, f"[tool.{TOOL}.{name}]")):
+            for key, value in self.tables.get(table, {}).items():
+                option = options_of(command).get(key)
+                if option is None or option.name is None:
+                    continue
+                # For all subcommands, of which one may have a switch of this name and another one with a value.
+                if table or option.is_flag == isinstance(value, bool):
+                    values[option.name] = self._converted(option, key, value, section)
+                    sections[option.name] = section
+        return values, sections
+
+    def _converted(self, option: click.Option, key: str, value: Any, section: str) -> Any:
+        """A value of TOML as its option takes it."""
+        place = f"{self.file}, {section}: {key} = {json.dumps(value, default=str)}"
+        if option.is_flag or isinstance(option.type, click.types.BoolParamType):
+            if not isinstance(value, bool):
+                raise click.UsageError(f"{place} is neither true nor false. Write {key} = true or {key} = false.")
+            return value
+        if isinstance(value, bool | dict) or (
+            isinstance(value, list) and not all(isinstance(one, str) for one in value)
+        ):
+            raise click.UsageError(f"{place} does not fit this option. Give what --{key} takes on the command line.")
+        if isinstance(option.type, click.Path) and isinstance(value, str):
+            value = str(self.file.parent / value)
+        elif isinstance(value, list) and not option.multiple:
+            value = ",".join(value)
+        elif option.multiple and not isinstance(value, list):
+            value = [value]
+        try:
+            option.type_cast_value(click.Context(click.Command(TOOL)), value)
+        except click.BadParameter as error:
+            raise click.UsageError(f"{place} does not fit this option: {error.message}") from None
+        return value
+
+
+def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> Configuration | None:
+    """The tables of the nearest pyproject.toml that has some; None if there is none.
+
+    Args:
+        folder: Where the search begins; it goes upwards.
+        commands: The subcommands, by name.
+
+    Raises:
+        click.UsageError: A table, an option or the file itself is not as it should be.
+    """
+    for place in (folder, *folder.parents):
+        file = place / _FILE
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if f"tool.{TOOL}" not in text:
+            # Not ours to judge: another project's broken file must not keep this one from being checked.
+            continue
+        try:
+            found = tomllib.loads(text).get("tool", {}).get(TOOL)
+        except tomllib.TOMLDecodeError as error:
+            raise click.UsageError(
+                f"{file} is not valid TOML ({error}), so its [tool.{TOOL}] cannot be read."
+            ) from None
+        if isinstance(found, dict):
+            return Configuration(file, dict(_tables(file, found, commands)))
+    return None
+
+
+def _tables(
+    file: Path, found: Mapping[str, Any], commands: Mapping[str, click.Command]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    common: dict[str, Any] = {}
+    every: dict[str, set[bool]] = {}
+    for command in commands.values():
+        for name, option in options_of(command).items():
+            every.setdefault(name, set()).add(option.is_flag)
+    for key, value in found.items():
+        if isinstance(value, dict):
+            if key not in commands:
+                raise _unknown(file, f"[tool.{TOOL}.{key}]", key, list(commands), "subcommand")
+            known = options_of(commands[key])
+            for name in value:
+                if name not in known:
+                    raise _unknown(file, f"[tool.{TOOL}.{key}]: {name}", name, list(known), f"option of `{TOOL} {key}`")
+            yield key, value
+        elif key not in every:
+            raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "option of a subcommand")
+        elif isinstance(value, bool) not in every[key]:
+            switch = (
+                "is a switch, so write true or false"
+                if every[key] == {True}
+                else "takes a value, so true and false mean nothing"
+            )
+            raise click.UsageError(
+                f"{file}, [tool.{TOOL}]: {key} = {json.dumps(value, default=str)} does not fit: --{key} {switch}."
+            )
+        else:
+            common[key] = value
+    yield "", common
+
+
+def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> click.UsageError:
+    near = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+    return click.UsageError(f"{file}, {place} names no {what}. {hint}")
+
+
+class ConfiguredCommand(click.Command):
+    """A subcommand that takes defaults from pyproject.toml, and shows with `--show-config` what it would run with."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params.append(
+            click.Option(
+                ["--show-config"], is_flag=True, help="Print the value of every option and where it is from, and exit."
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, with defaults from the file."""
+        asked, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if not asked.get(_SHOW):
+            return super().parse_args(ctx, args)
+        # Settings can be shown without a program.
+        shown = copy.copy(self)
+        shown.params = [_not_required(parameter) for parameter in self.params]
+        return click.Command.parse_args(shown, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand, or show its settings."""
+        if ctx.params.pop(_SHOW):
+            click.echo("\n".join(_shown(self, ctx)))
+            return None
+        return super().invoke(ctx)
+
+
+def _not_required(parameter: click.Parameter) -> click.Parameter:
+    parameter = copy.copy(parameter)
+    parameter.required = False
+    return parameter
+
+
+def _shown(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The settings as TOML that can be pasted, each with where it is from."""
+    found: tuple[Configuration | None, dict[str, str]] = context.obj or (None, {})
+    configuration, sections = found
+    yield f"# {configuration.file}" if configuration else f"# No {_FILE} here or above has a table [tool.{TOOL}]."
+    yield f"[tool.{TOOL}.{context.info_name}]"
+    for key, option in options_of(command).items():
+        assert option.name is not None
+        given = context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        origin = "command line" if given else sections.get(option.name, "default")
+        text = _toml(context.params.get(option.name))
+        yield f"# {key} is not set" if text is None else f"{f'{key} = {text}':<34}  # {origin}"
+
+
+def _toml(value: Any) -> str | None:
+    """A value as TOML writes it; None for what is not set."""
+    if value is None or value == ():
+        return None
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(str(_toml(one)) for one in value)}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    # A string of JSON is a string of TOML.
+    return json.dumps(str(value))

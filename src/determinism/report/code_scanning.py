@@ -1,0 +1,245 @@
+"""Reports for tools that show findings beside the code: SARIF for code scanning, and GitLab's code quality."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from determinism.errors import legible
+from determinism.report.formats import checkout, plain_text, relative_to_checkout, summary
+from determinism.types import __version__
+
+# What is to be shown at which line, whatever the format.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to show at a line of the program."""
+
+    rule: str
+    """What was found: a kind of divergence, a cause, or what a checkpoint lacks."""
+    title: str
+    message: str
+    is_established: bool
+    """Whether runs showed it; a likely cause is a warning."""
+    site: dict[str, Any] | None
+    diffs: list[tuple[str, str]] = field(default_factory=list)
+    """Verified fixes: a description and a unified diff of each."""
+
+
+_KIND_TITLES = {
+    "structure": "Two runs made different records",
+    "rng": "Random numbers differ between two runs",
+    "data": "Data differs between two runs",
+    "argument": "An argument of an op differs between two runs",
+    "order": "Records come in a different order in two runs",
+    "uninitialized": "Memory was read that nobody wrote",
+    "mutation": "Memory was written outside of recorded ops",
+    "op": "An op gave different results on equal inputs",
+}
+_DIFFERENT = "different"
+
+
+def findings(document: dict[str, Any]) -> Iterator[Finding]:
+    """What a document says of lines: the causes, or where none was found the first divergence; what a checkpoint lacks.
+
+    A cause is shown at its own line with its fixes, so the divergence that it explains is one of its related places and
+    not a second finding: who reads a pull request must find one remark for one fault.
+    """
+    diffs = _verified_diffs(document)
+    causes = document["causes"]
+    for cause in causes:
+        yield Finding(
+            cause["id"],
+            cause["title"],
+            "\n".join([f"{cause['title']} ({cause['status']}).", summary(document), *cause["evidence"]]),
+            cause["status"] == "confirmed",
+            next(iter(cause["sites"]), None) or _divergence_site(document),
+            diffs.pop(cause["id"], []),
+        )
+    missing = document["missing"] or ()
+    for one in missing:
+        title = f"The checkpoint lacks {one['id']}"
+        yield Finding("checkpoint-incomplete", title, f"{title}. {one['fix']}", True, one["site"])
+    if document["verdict"] == _DIFFERENT and not causes and not missing:
+        first = document["first_divergence"]
+        rule = (first and first["kind"]) or _DIFFERENT
+        title = _KIND_TITLES.get(rule, "Two runs differ")
+        yield Finding(rule, title, plain_text(document, details=False), True, _divergence_site(document))
+
+
+def _divergence_site(document: dict[str, Any]) -> dict[str, Any] | None:
+    first = document["first_divergence"]
+    return (first["forward_site"] or first["site"]) if first else None
+
+
+def _verified_diffs(document: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """By the cause that they remove. A fix that no run verified is in the message only: nobody should apply it by a click."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for fix in document["fixes"]:
+        if fix["verified"] and fix["patch"]:
+            found.setdefault(fix["id"], []).append((fix["title"], fix["patch"]))
+    return found
+
+
+def _fingerprint(finding: Finding) -> str:
+    """What stays the same when lines above are added: the rule, the file, and the text of the line."""
+    site = finding.site or {"file": "", "code": ""}
+    parts = (finding.rule, relative_to_checkout(site["file"]), " ".join(site["code"].split()))
+    return hashlib.sha256("\0".join(legible(part) for part in parts).encode()).hexdigest()[:32]
+
+
+def _shown(text: str) -> str:
+    """Line by line, without what does not print."""
+    return "\n".join(legible(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+# SARIF 2.1.0: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_ROOT = "SRCROOT"
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+
+
+def sarif_text(document: dict[str, Any]) -> str:
+    """Write one SARIF run: a result for each finding, with the verified fixes as replacements of lines.
+
+    Runs that are the same have no result. Where there is no verdict, the invocation failed and says why.
+    """
+    found = list(findings(document))
+    rules = list(dict.fromkeys(finding.rule for finding in found))
+    titles = {finding.rule: finding.title for finding in reversed(found)}
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "determinism",
+                "fullName": "Framework Determinism",
+                "version": __version__,
+                "rules": [{"id": legible(rule), "shortDescription": {"text": _shown(titles[rule])}} for rule in rules],
+            }
+        },
+        "originalUriBaseIds": {_ROOT: {"uri": f"{checkout().as_uri()}/"}},
+        "invocations": [_invocation(document)],
+        "results": [_result(document, finding, rules.index(finding.rule)) for finding in found],
+        "columnKind": "unicodeCodePoints",
+        "properties": {"verdict": document["verdict"], "headline": _shown(summary(document))},
+    }
+    return _json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _invocation(document: dict[str, Any]) -> dict[str, Any]:
+    notes = [
+        {"level": "error", "descriptor": {"id": legible(one["id"])}, "message": {"text": _shown(one["message"])}}
+        for one in document["trouble"]
+    ]
+    ended = document["verdict"] != "inconclusive"
+    return {"executionSuccessful": ended, **({"toolExecutionNotifications": notes} if notes else {})}
+
+
+def _result(document: dict[str, Any], finding: Finding, rule: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": legible(finding.rule),
+        "ruleIndex": rule,
+        "level": "error" if finding.is_established else "warning",
+        "message": {"text": _shown(finding.message)},
+        "partialFingerprints": {"determinism/v1": _fingerprint(finding)},
+    }
+    if finding.site is not None:
+        result["locations"] = [_location(finding.site)]
+    site = _divergence_site(document)
+    if site is not None and site != finding.site:
+        result["relatedLocations"] = [{**_location(site), "message": {"text": "The first record that differs."}}]
+    fixes = [_fix(title, diff) for title, diff in finding.diffs]
+    if fixes:
+        result["fixes"] = fixes
+    return result
+
+
+def _location(site: dict[str, Any]) -> dict[str, Any]:
+    region = {"startLine": max(site["line"], 1)}
+    snippet = {"snippet": {"text": legible(site["code"])}} if site["code"] else {}
+    return {"physicalLocation": {"artifactLocation": _artifact(site["file"]), "region": {**region, **snippet}}}
+
+
+def _artifact(file: str) -> dict[str, str]:
+    path = PurePath(relative_to_checkout(file))
+    # "surrogatepass", since a name from a stored report may hold any code point.
+    address = quote(path.as_posix().encode("utf-8", "surrogatepass"))
+    return {"uri": f"file://{address}"} if path.is_absolute() else {"uri": address, "uriBaseId": _ROOT}
+
+
+def _fix(title: str, diff: str) -> dict[str, Any]:
+    """A unified diff as replacements of whole lines, each at its place in the file as it is."""
+    changes: list[dict[str, Any]] = []
+    lines = diff.split("\n")
+    line = 0
+    while line < len(lines):
+        if lines[line].startswith("--- ") and line + 1 < len(lines) and lines[line + 1].startswith("+++ "):
+            changes.append({"artifactLocation": _artifact(lines[line][4:].rstrip("\t")), "replacements": []})
+            line += 2
+            continue
+        hunk = _HUNK.match(lines[line])
+        line += 1
+        if hunk is None or not changes:
+            continue
+        body: list[str] = []
+        while line < len(lines) and not _HUNK.match(lines[line]) and not lines[line].startswith("--- "):
+            body.append(lines[line])
+            line += 1
+        changes[-1]["replacements"] += _replacements(body, int(hunk[1]) + (hunk[2] == "0"))
+    return {
+        "description": {"text": _shown(title)},
+        "artifactChanges": [change for change in changes if change["replacements"]],
+    }
+
+
+def _replacements(body: list[str], line: int) -> Iterator[dict[str, Any]]:
+    """One for each group of changed lines of a hunk, whose first line has this number in the file as it is."""
+    number = 0
+    while number < len(body):
+        if body[number][:1] not in ("-", "+"):
+            line += body[number][:1] != "\\"
+            number += 1
+            continue
+        removed, added = 0, ""
+        while number < len(body) and body[number][:1] in ("-", "+"):
+            if body[number].startswith("-"):
+                removed += 1
+            else:
+                added += f"{body[number][1:]}\n"
+            number += 1
+        region = {"startLine": line, "startColumn": 1, "endLine": line + removed, "endColumn": 1}
+        yield {"deletedRegion": region, "insertedContent": {"text": added}}
+        line += removed
+
+
+# GitLab: https://docs.gitlab.com/ci/testing/code_quality/, "Code Quality report format".
+
+
+def code_quality_text(document: dict[str, Any]) -> str:
+    """Write a list of findings as GitLab's merge requests show them; one without a line of the program is left out."""
+    listed = [
+        {
+            "description": _shown(finding.message).partition("\n")[0],
+            "check_name": f"determinism-{legible(finding.rule)}",
+            "fingerprint": _fingerprint(finding),
+            "severity": "major" if finding.is_established else "minor",
+            "location": {
+                "path": legible(relative_to_checkout(finding.site["file"])),
+                "lines": {"begin": max(finding.site["line"], 1)},
+            },
+        }
+        for finding in findings(document)
+        if finding.site is not None
+    ]
+    return _json_text(listed)
+
+
+def _json_text(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"

@@ -1,0 +1,116 @@
+"""Options from pyproject.toml: which file counts, what wins, what is shown, and what a mistake in it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_trace_damage import write
+
+COMMAND = [sys.executable, "-m", "determinism"]
+
+
+def run(folder: Path, *arguments: str | Path) -> tuple[int, str, str]:
+    ended = subprocess.run([*COMMAND, *map(str, arguments)], cwd=folder, capture_output=True, check=False, text=True)
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stdout, " ".join(ended.stderr.split())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write(tmp_path / "one")
+    write(tmp_path / "two", records=30)
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    return tmp_path
+
+
+def configure(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+
+
+def test_what_the_file_asks_for_is_done_and_paths_are_relative_to_it(project: Path) -> None:
+    configure(project, '[tool.determinism.compare]\njson = "found.json"\n')
+    assert run(project / "deep" / "down", "compare", project / "one", project / "two")[0] == 1
+    assert (project / "found.json").exists()
+
+
+def test_the_command_line_wins(project: Path) -> None:
+    configure(project, '[tool.determinism.compare]\njson = "found.json"\n')
+    run(project, "compare", "--json", "given.json", "one", "two")
+    assert (project / "given.json").exists()
+    assert not (project / "found.json").exists()
+
+
+def test_the_nearest_file_with_a_table_counts_and_files_of_others_do_not(project: Path) -> None:
+    configure(project, "[tool.determinism.check]\nsteps = 3\n")
+    configure(project / "deep", "[tool.other]\nsteps = [\n")
+    assert "steps = 3" in run(project / "deep" / "down", "check", "--show-config")[1]
+    configure(project / "deep", "[tool.determinism.check]\nsteps = 4\n")
+    assert "steps = 4" in run(project / "deep" / "down", "check", "--show-config")[1]
+
+
+def test_a_common_option_reaches_each_subcommand_that_has_it(project: Path) -> None:
+    configure(
+        project, '[tool.determinism]\nlevel = "step"\njson = "r.json"\n[tool.determinism.record]\nlevel = "module"\n'
+    )
+    assert 'level = "step"' in run(project, "check", "--show-config")[1]
+    assert 'level = "module"' in run(project, "record", "--show-config")[1]
+    # Its --json is a switch, so the name of a file is not for it.
+    assert "json = false" in run(project, "status", "--show-config")[1]
+
+
+def test_what_is_shown_says_where_each_value_is_from_and_is_toml(project: Path) -> None:
+    configure(project, '[tool.determinism.check]\nvary = ["hash-seed", "memory"]\nkeep = true\nexplain = false\n')
+    status, shown, message = run(project, "check", "--runs", "4", "--show-config")
+    assert (status, message) == (0, "")
+    lines = {line.split(" = ")[0]: line for line in shown.splitlines()}
+    assert lines["runs"].endswith("# command line")
+    assert lines["keep"].endswith("# [tool.determinism.check]")
+    assert lines["fix"].endswith("# default")
+    read = tomllib.loads(shown)["tool"]["determinism"]["check"]
+    assert (read["runs"], read["vary"], read["keep"], read["explain"]) == (4, ["hash-seed", "memory"], True, False)
+    configure(project, shown)
+    again = tomllib.loads(run(project, "check", "--show-config")[1])["tool"]["determinism"]["check"]
+    assert again == read
+
+
+def test_without_a_file_the_defaults_are_shown(project: Path) -> None:
+    shown = run(project, "compare", "--show-config")[1]
+    assert shown.startswith(
+        "# No pyproject.toml here or above has a table [tool.determinism].\n[tool.determinism.compare]\n"
+    )
+    assert "strict = false" in shown
+
+
+def test_what_follows_the_program_is_the_programs(project: Path) -> None:
+    status, shown, _ = run(project, "check", "--show-config", "--", "python", "x.py", "--show-config")
+    assert status == 0
+    assert "runs is not set" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.determinism.check]\nstepz = 3\n", "[tool.determinism.check]: stepz names no option of `determinism check`. Did you mean steps?"),
+        ("[tool.determinism.chek]\nsteps = 3\n", "[tool.determinism.chek] names no subcommand. Did you mean check?"),
+        ("[tool.determinism]\nlevl = 3\n", "[tool.determinism]: levl names no option of a subcommand. Did you mean level?"),
+        ('[tool.determinism.check]\nsteps = "many"\n', '[tool.determinism.check]: steps = "many" does not fit this option'),
+        ("[tool.determinism.check]\nsteps = 0\n", "[tool.determinism.check]: steps = 0 does not fit this option"),
+        ("[tool.determinism.check]\nkeep = 1\n", "keep = 1 is neither true nor false. Write keep = true or keep = false."),
+        ("[tool.determinism.check]\nsteps = true\n", "steps = true does not fit this option. Give what --steps takes on the command line."),
+        ("[tool.determinism]\nsteps = true\n", "steps = true does not fit: --steps takes a value, so true and false mean nothing."),
+        ('[tool.determinism.check]\nvary = ["x"]\n', "x cannot be perturbed."),
+        ("[tool.determinism.check]\nsteps = \n", "is not valid TOML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place_and_nothing_runs(project: Path, text: str, said: str) -> None:
+    configure(project, text)
+    status, shown, message = run(project, "check", "--", "touch", "ran")
+    assert (status, shown) == (2, "")
+    assert said in message
+    assert str(project / "pyproject.toml") in message
+    assert not (project / "ran").exists()
