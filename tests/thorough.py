@@ -54,6 +54,7 @@ PARTS: dict[str, Part] = {
     "launching": Part("how programs are started, interrupted and made deterministic, with PyTorch", 15),
     "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
+    "bisect": Part("the commit that changed the results, in twenty histories", 15),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
     "legacy": Part(
         "tensorflow-determinism with TensorFlow 1.14 to 2.7",

@@ -183,7 +183,7 @@ def test_a_trace_of_ops_is_refused(tmp_path: Path) -> None:
 def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
     build = TraceBuilder(tmp_path / "run", stream="process", level="step")
     build.step(name=END_OP)
-    with pytest.raises(UsageError, match="no step, batch or state"):
+    with pytest.raises(UsageError, match="no batch and no state"):
         golden.create(build.close(), tmp_path / "golden")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from determinism.cli.audit import audit
+from determinism.cli.bisect import bisect
 from determinism.cli.check import check
 from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
@@ -60,7 +61,21 @@ def command() -> None:
     """
 
 
-for subcommand in (check, check_resume, check_batch, golden, run, doctor, record, compare, report, show, status, audit):
+for subcommand in (
+    check,
+    check_resume,
+    check_batch,
+    golden,
+    bisect,
+    run,
+    doctor,
+    record,
+    compare,
+    report,
+    show,
+    status,
+    audit,
+):
     command.add_command(subcommand)
 
 

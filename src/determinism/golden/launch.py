@@ -6,18 +6,18 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from determinism.errors import LaunchError, TraceError
+from determinism.errors import LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.golden.compare import compare_ledgers
 from determinism.golden.ledger import NO_VALUE, Ledger, exists_already, ledger_of, read_golden, text_of, write_golden
-from determinism.golden.operations import Place, first_difference, operation_digests, origin_of_group, process_of
-from determinism.golden.result import GoldenComparison
+from determinism.golden.operations import first_difference, operation_digests, origin_of_group, process_of
+from determinism.golden.result import GoldenComparison, Place
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import StandardInput
 from determinism.launch.program import Announce, unannounced
@@ -37,6 +37,8 @@ class GoldenRequest:
     steps: int | None = None
     copied: tuple[str, str] | None = None
     """The folder that the program runs in, and the one that it is a copy of; None for the working directory."""
+    environment: Mapping[str, str] | None = None
+    """The one that it would have without recording; None for the current one."""
 
 
 @dataclass
@@ -47,7 +49,10 @@ class GoldenRuns:
     announce: Announce = unannounced
     warn: Callable[[str], None] = lambda message: None
     commit: str = NO_VALUE
+    hides_output: bool = False
+    """Whether what the program prints is hidden in the first run, too."""
     _made: int = field(default=0, init=False)
+    _level: Level = field(default=Level.STEP, init=False)
     _standard_input: StandardInput = field(default_factory=StandardInput, init=False)
 
     def __enter__(self) -> Self:
@@ -67,7 +72,17 @@ class GoldenRuns:
         Raises:
             DeterminismError: It cannot be run or recorded, or it failed.
         """
-        with self._run(title, Level.STEP, self.request.steps or steps) as trace:
+        most = self.request.steps or steps
+        if self._level is Level.STEP:
+            with self._run(title, Level.STEP, most) as trace:
+                try:
+                    return ledger_of(trace, commit=self.commit)
+                except UsageError:
+                    if not _is_jax(trace):
+                        raise
+            # It holds no state that could be looked at after a step: what its ops give is kept instead.
+            self._level = Level.OP
+        with self._run(f"{title} of JAX", Level.OP, most) as trace:
             return ledger_of(trace, commit=self.commit)
 
     @contextmanager
@@ -95,7 +110,7 @@ class GoldenRuns:
             if warning is not None:
                 self.warn(warning)
         folder = Path(tempfile.mkdtemp(prefix="determinism-"))
-        log = folder / "run.log" if self._made else None
+        log = folder / "run.log" if self._made or self.hides_output else None
         self._made += 1
         spec = RunSpec(folder / "run", level=level.value, steps=steps, copied=self.request.copied)
         try:
@@ -105,6 +120,7 @@ class GoldenRuns:
                 log=log,
                 on_progress=self.announce(title, log, part="" if log is None else "output not shown"),
                 stdin=self._standard_input,
+                environment=self.request.environment,
             )
             if result.exit_status:
                 raise _failed(title, result.exit_status, log)
@@ -112,6 +128,10 @@ class GoldenRuns:
             yield open_trace(folder / "run")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_jax(trace: Trace) -> bool:
+    return any(process.description.get("framework") == "jax" for process in trace.processes)
 
 
 def _failed(title: str, status: int, log: Path | None) -> LaunchError:

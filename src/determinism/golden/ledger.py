@@ -21,8 +21,8 @@ from determinism.trace.schema import END_OP, Meaning, Table
 from determinism.types import Level, Role, Stream
 
 FORMAT = "determinism.golden/1"
-GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "generators")
-"""The columns, in the order in which a step computes them."""
+GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "results", "generators")
+"""The columns, in the order in which a step computes them. `results` is what the ops of a program of JAX gave, which holds no state."""
 FINGERPRINTED = ("gradients", "parameters")
 """Groups of which the first step keeps a fingerprint per tensor."""
 NO_VALUE = "-"
@@ -36,6 +36,7 @@ _HELD = {
     "determinism::buffer": "buffers",
     "determinism::optimizer_state": "optimizer",
 }
+_GROUPS_OF_ROLES = {Role.BATCH: "batches", Role.LOSS: "loss", Role.OP: "results"}
 _DIGITS = 32
 
 
@@ -114,18 +115,21 @@ def ledger_of(trace: Trace, *, commit: str = NO_VALUE) -> Ledger:
         TraceError: It is damaged.
     """
     ordered = [process for process in trace.processes if process.description.get("stream") == Stream.PROCESS]
-    if any(process.description.get("level") == Level.OP for process in ordered):
+    if any(
+        process.description.get("level") == Level.OP and process.description.get("framework") != "jax"
+        for process in ordered
+    ):
         raise UsageError(
             "golden-level",
             f"{trace.folder} was recorded at level op, and a golden needs the state at the end of each step. Record it with level "
             "'step': determinism record --level step, or record(level='step').",
         )
     processes = [ledger for ledger in map(_process_ledger, ordered) if ledger.rows]
-    if not processes:
+    if not any(value != NO_VALUE for process in processes for row in process.rows for value in row.digests.values()):
         raise UsageError(
             "golden-empty",
-            f"{trace.folder} has no step, batch or state, so there is nothing to keep in a golden. Call determinism.step() at the "
-            "end of each step, or train with an optimizer of the framework.",
+            f"{trace.folder} has no batch and no state at the end of a step, so there is nothing to keep in a golden. Call "
+            "determinism.step() at the end of each step, or train with an optimizer of the framework; record programs of JAX at level 'op'.",
         )
     manifest = trace.manifest
     steps = manifest.get("steps") if manifest.get("stopped_by") == "steps" else None
@@ -191,7 +195,10 @@ class _Parts:
         """Add the records of a chunk."""
         names = process.names
         ops, columns, outputs = names.texts(Table.OP), chunk.columns, chunk.children["outputs"]
-        wanted = np.isin(columns["role"], (Role.BATCH, Role.LOSS, Role.HELD, Role.STATE))
+        roles = [Role.BATCH, Role.LOSS, Role.HELD, Role.STATE]
+        if process.description.get("level") == Level.OP:
+            roles.append(Role.OP)
+        wanted = np.isin(columns["role"], roles)
         for row in np.flatnonzero(wanted):
             op, role, step = ops[int(columns["op"][row])], int(columns["role"][row]), int(columns["step"][row])
             values = [
@@ -210,7 +217,7 @@ class _Parts:
                     self._ended.add(step)
                     self._step(step)["generators"] = states
                 continue
-            group = {Role.BATCH: "batches", Role.LOSS: "loss"}.get(Role(role)) or _HELD.get(op)
+            group = _GROUPS_OF_ROLES.get(Role(role)) or _HELD.get(op)
             if group is None or (role == Role.HELD and step in self._ended):
                 continue
             parts = self._step(step)
@@ -237,7 +244,7 @@ def _group_digest(group: str, values: Sequence[str]) -> str:
     """What a step had of a group, as one digest. Tensors that are held count without name or order: renaming changes nothing."""
     if not values:
         return NO_VALUE
-    return digest("\n".join(values if group in ("batches", "loss") else sorted(values)))
+    return digest("\n".join(values if group in ("batches", "loss", "results") else sorted(values)))
 
 
 def generators_digest(states: Sequence[str], counted: Sequence[int]) -> str:

@@ -10,25 +10,14 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from determinism.golden.ledger import grouped_digests
+from determinism.golden.result import Place
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import NONE, STEP_OP, Frame, Table
+from determinism.trace.schema import NONE, STEP_OP, Table
 from determinism.types import NO_DIGEST, Role, Stream
 
 MOST_OPERATIONS = 20_000
 """Of the first step that are looked at; initialisation counts among them."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """An op, and the line of the program that ran it."""
-
-    op: str
-    step: int
-    frame: Frame | None
-    """None where no line of the program is known."""
-    until: Frame | None = None
-    """Set if the op is one of several: the line of the last of these."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 from determinism.environment import EnvironmentDifference
 from determinism.errors import DifferenceError
-from determinism.golden.operations import Place
 from determinism.report.answer import short_op
 from determinism.report.entries import path_text
 from determinism.trace.schema import Frame
@@ -18,6 +17,18 @@ from determinism.types import Verdict
 
 NOT_RECORDED = "absent"
 """Stands where one side does not have a fact of the environment."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An op, and the line of the program that ran it."""
+
+    op: str
+    step: int
+    frame: Frame | None
+    """None where no line of the program is known."""
+    until: Frame | None = None
+    """Set if the op is one of several: the line of the last of these."""
 
 
 @dataclass(frozen=True)
