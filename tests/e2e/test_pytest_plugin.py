@@ -564,6 +564,45 @@ def test_without_marker_and_option_tests_are_run_once_and_the_fixture_works(tmp_
     assert "'../outside', which is no name of a file" in found.text("test_fixture_refuses_names")
 
 
+GOLDEN = """
+    import pytest, random, torch
+
+    @pytest.mark.parametrize("rate", [RATE])
+    def test_training(determinism, rate):
+        with determinism.same_as_golden("goldens/train.golden"):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(2, 2)
+            optimizer = torch.optim.SGD(model.parameters(), rate)
+            for _ in range(3):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+"""
+
+
+def test_a_golden_is_written_when_asked_for_and_compared_with_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "goldens").mkdir()
+    golden = tmp_path / "goldens" / "train.golden"
+    project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.1"))
+
+    missing = session(tmp_path)
+    assert missing.outcome("test_training[0.1]") == "failure"
+    assert f"There is no golden {golden}" in missing.text("test_training[0.1]")
+    assert session(tmp_path, "--determinism-update-goldens").status == 0
+    written = golden.read_text()
+    assert "pytest test_golden.py::test_training[0.1]" in written
+    same = session(tmp_path, "-v")
+    assert (same.outcome("test_training[0.1]"), same.verdict("test_training[0.1]")) == ("passed", "same"), same.output
+
+    project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.2"))
+    different = session(tmp_path)
+    assert (different.outcome("test_training[0.2]"), different.verdict("test_training[0.2]")) == (
+        "failure",
+        "different",
+    )
+    assert "Different from the golden: the parameters differ at step 0" in different.text("test_training[0.2]")
+    assert golden.read_text() == written
+
+
 def test_within_a_check_of_the_session_each_test_is_run_once(tmp_path: Path) -> None:
     text = """
         import pytest, torch

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,12 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.errors import UsageError
-from determinism.integrations.pytest_properties import note_comparison
+from determinism.golden.compare import compare_ledgers
+from determinism.golden.ledger import ledger_of, read_golden, text_of, write_golden
+from determinism.integrations.pytest_properties import UPDATE_OPTION, note, note_comparison
 from determinism.session.check import check, compare
 from determinism.session.record import record
+from determinism.trace.opening import open_trace
 from determinism.types import Level, LevelName
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ class TestDeterminism:
         """
         self._item = request.node
         self._folder = folder
+        self._goldens = 0
 
     def check(self, function: Callable[..., Any], /, *args: Any, runs: int = 2, **kwargs: Any) -> Comparison:
         """Call a function twice or more from the same state, and fail the test unless every tensor is bit-identical.
@@ -108,6 +114,45 @@ class TestDeterminism:
             for name, mine in zip(names, own, strict=True)
         ]
         return self._judged(compare(*paths, strict=strict))
+
+    @contextmanager
+    def same_as_golden(self, path: str | os.PathLike[str]) -> Iterator[AdapterSession]:
+        """Record the steps of the `with` block, and fail the test unless they end in what a committed golden has.
+
+        `pytest --determinism-update-goldens` writes the golden.
+
+        Args:
+            path: Of the golden; a relative one begins at the folder of the test's file.
+
+        Raises:
+            DifferenceError: The steps differ from the golden; the message is the report.
+            TraceError: The golden is damaged.
+            UsageError: There is no golden, the block has no step, no supported framework is imported, or a recording is running.
+
+        Yields:
+            The recording.
+        """
+        __tracebackhide__ = True
+        golden = self._item.path.parent / path
+        is_updated = self._item.config.getoption(UPDATE_OPTION)
+        if not is_updated and not golden.exists():
+            raise UsageError(
+                "golden-missing",
+                f"There is no golden {golden}, so there is nothing to compare with. Write it with: pytest "
+                f"--determinism-update-goldens {shlex.quote(self._item.nodeid)}",
+            )
+        self._goldens += 1
+        trace = self._folder / f"golden {self._goldens}"
+        with record(trace, level=Level.STEP) as session:
+            yield session
+        # The command of the session varies: here the rest of the tests is selected, there one.
+        found = replace(ledger_of(open_trace(trace)), command=f"pytest {self._item.nodeid}")
+        if is_updated:
+            write_golden(golden, text_of(found), update=True)
+            return
+        comparison = replace(compare_ledgers(read_golden(golden), found), commits=("-", "-"))
+        note(self._item, comparison.verdict)
+        comparison.raise_if_different()
 
     def _judged(self, comparison: Comparison) -> Comparison:
         __tracebackhide__ = True

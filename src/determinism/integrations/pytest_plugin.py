@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pytest
 
-from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, PROPERTY
+from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, PROPERTY, UPDATE_OPTION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +25,19 @@ _MARKER_LINE = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--determinism`."""
-    parser.getgroup("determinism").addoption(
+    """Add `--determinism` and `--determinism-update-goldens`."""
+    group = parser.getgroup("determinism")
+    group.addoption(
         "--determinism",
         action="store_true",
         dest=OPTION,
         help="Run every selected test twice from the same state, and fail those whose tensors are not bit-identical.",
+    )
+    group.addoption(
+        "--determinism-update-goldens",
+        action="store_true",
+        dest=UPDATE_OPTION,
+        help="Write the goldens that selected tests compare with, in place of those that are there.",
     )
 
 

@@ -14,6 +14,9 @@ MARKER = "deterministic"
 OPTION = "determinism"
 """Of `--determinism`."""
 
+UPDATE_OPTION = "determinism_update_goldens"
+"""Of `--determinism-update-goldens`."""
+
 PROPERTY = "determinism."
 """How the names of the properties begin that a test's report and JUnit XML have."""
 
