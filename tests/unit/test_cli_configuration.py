@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from determinism.cli import command
+from determinism.cli.configuration import subcommands
 from tests.unit.test_trace_damage import write
 
 COMMAND = [sys.executable, "-m", "determinism"]
@@ -76,6 +78,23 @@ def test_what_is_shown_says_where_each_value_is_from_and_is_toml(project: Path) 
     configure(project, shown)
     again = tomllib.loads(run(project, "check", "--show-config")[1])["tool"]["determinism"]["check"]
     assert again == read
+
+
+def test_subcommands_of_a_group_have_tables_of_their_own(project: Path) -> None:
+    configure(project, "[tool.determinism]\nsteps = 5\n[tool.determinism.golden.create]\nupdate = true\nsteps = 7\n")
+    shown = run(project, "golden", "create", "--show-config")[1]
+    assert "[tool.determinism.golden.create]\nsteps = 7" in shown
+    assert "update = true" in shown
+    assert "steps = 5 " in run(project, "golden", "check", "--show-config")[1]
+    configure(project, "[tool.determinism.golden]\nupdate = true\n")
+    assert "[tool.determinism.golden] names no subcommand. Did you mean golden.check?" in run(project, "check", "x")[2]
+
+
+def test_every_subcommand_shows_its_settings(project: Path) -> None:
+    for path in subcommands(command.commands):
+        status, shown, message = run(project, *path.split("."), "--show-config")
+        assert (status, message) == (0, ""), path
+        assert f"[tool.determinism.{path}]" in shown
 
 
 def test_without_a_file_the_defaults_are_shown(project: Path) -> None:

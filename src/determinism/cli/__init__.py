@@ -15,7 +15,7 @@ from determinism.cli.check import check
 from determinism.cli.check_batch import check_batch
 from determinism.cli.check_resume import check_resume
 from determinism.cli.compare import compare
-from determinism.cli.configuration import read_configuration
+from determinism.cli.configuration import read_configuration, subcommands
 from determinism.cli.doctor import doctor
 from determinism.cli.golden import golden
 from determinism.cli.options import Reports
@@ -37,12 +37,20 @@ class _Command(click.Group):
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, found, rest = super().resolve_command(context, args)
-        configuration = None if context.resilient_parsing else read_configuration(Path.cwd(), self.commands)
-        sections: dict[str, str] = {}
-        if configuration is not None and name is not None and found is not None:
-            values, sections = configuration.defaults(name, found)
-            context.default_map = {name: values}
-        context.obj = (configuration, sections)
+        if name is not None and found is not None and not context.resilient_parsing:
+            configuration = read_configuration(Path.cwd(), subcommands(self.commands))
+            sections: dict[str, dict[str, str]] = {}
+            for path, one in subcommands({name: found}).items():
+                if configuration is None:
+                    break
+                values, sections[path] = configuration.defaults(path, one)
+                outer, _, inner = path.partition(".")
+                defaults = dict(context.default_map or {})
+                context.default_map = {
+                    **defaults,
+                    outer: {**defaults.get(outer, {}), inner: values} if inner else values,
+                }
+            context.obj = (configuration, sections)
         return name, found, rest
 
     def invoke(self, context: click.Context) -> object:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import Reports, file_option, program_argument
 
 
-@click.command(short_help="Find the commit that changed what a program computes.")
+@click.command(cls=ConfiguredCommand, short_help="Find the commit that changed what a program computes.")
 @click.option(
     "--golden",
     type=click.Path(path_type=Path),

@@ -3,7 +3,7 @@
     [tool.determinism]          # for every subcommand that has the option
     level = "op"
 
-    [tool.determinism.check]    # for this one
+    [tool.determinism.check]    # for this one; `[tool.determinism.golden.create]` for one in a group
     steps = 20
     json = "report.json"
 
@@ -42,6 +42,17 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
         for parameter in command.params
         if isinstance(parameter, click.Option) and parameter.name != _SHOW
     }
+
+
+def subcommands(commands: Mapping[str, click.Command]) -> dict[str, click.Command]:
+    """All subcommands, those in groups too, by what their tables are called, such as `golden.create`."""
+    found: dict[str, click.Command] = {}
+    for name, command in commands.items():
+        if isinstance(command, click.Group):
+            found.update({f"{name}.{inner}": one for inner, one in subcommands(command.commands).items()})
+        else:
+            found[name] = command
+    return found
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> C
 
     Args:
         folder: Where the search begins; it goes upwards.
-        commands: The subcommands, by name.
+        commands: What `subcommands` gives.
 
     Raises:
         click.UsageError: A table, an option or the file itself is not as it should be.
@@ -131,34 +142,41 @@ def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> C
 def _tables(
     file: Path, found: Mapping[str, Any], commands: Mapping[str, click.Command]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    common: dict[str, Any] = {}
     every: dict[str, set[bool]] = {}
     for command in commands.values():
         for name, option in options_of(command).items():
             every.setdefault(name, set()).add(option.is_flag)
-    for key, value in found.items():
-        if isinstance(value, dict):
-            if key not in commands:
-                raise _unknown(file, f"[tool.{TOOL}.{key}]", key, list(commands), "subcommand")
-            known = options_of(commands[key])
-            for name in value:
-                if name not in known:
-                    raise _unknown(file, f"[tool.{TOOL}.{key}]: {name}", name, list(known), f"option of `{TOOL} {key}`")
-            yield key, value
-        elif key not in every:
+    common = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    for key, value in common.items():
+        if key not in every:
             raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "option of a subcommand")
-        elif isinstance(value, bool) not in every[key]:
-            switch = (
-                "is a switch, so write true or false"
-                if every[key] == {True}
-                else "takes a value, so true and false mean nothing"
+        if isinstance(value, bool) not in every[key]:
+            is_switch = every[key] == {True}
+            form = (
+                "is a switch, so write true or false" if is_switch else "takes a value, so true and false mean nothing"
             )
-            raise click.UsageError(
-                f"{file}, [tool.{TOOL}]: {key} = {json.dumps(value, default=str)} does not fit: --{key} {switch}."
-            )
-        else:
-            common[key] = value
+            text = json.dumps(value, default=str)
+            raise click.UsageError(f"{file}, [tool.{TOOL}]: {key} = {text} does not fit: --{key} {form}.")
     yield "", common
+    for path, table in _flat("", found):
+        if path not in commands:
+            raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "subcommand")
+        known = options_of(commands[path])
+        for key in table:
+            if key not in known:
+                what = f"option of `{TOOL} {path.replace('.', ' ')}`"
+                raise _unknown(file, f"[tool.{TOOL}.{path}]: {key}", key, list(known), what)
+        yield path, table
+
+
+def _flat(path: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables within one, each with its path; a table that holds nothing but tables is only a part of their paths."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            inner = f"{path}.{name}" if path else name
+            if not value or not all(isinstance(one, dict) for one in value.values()):
+                yield inner, {key: one for key, one in value.items() if not isinstance(one, dict)}
+            yield from _flat(inner, value)
 
 
 def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> click.UsageError:
@@ -204,10 +222,11 @@ def _not_required(parameter: click.Parameter) -> click.Parameter:
 
 def _shown(command: click.Command, context: click.Context) -> Iterator[str]:
     """The settings as TOML that can be pasted, each with where it is from."""
-    found: tuple[Configuration | None, dict[str, str]] = context.obj or (None, {})
-    configuration, sections = found
+    found: tuple[Configuration | None, dict[str, dict[str, str]]] = context.obj or (None, {})
+    path = context.command_path.partition(" ")[2].replace(" ", ".")
+    configuration, sections = found[0], found[1].get(path, {})
     yield f"# {configuration.file}" if configuration else f"# No {_FILE} here or above has a table [tool.{TOOL}]."
-    yield f"[tool.{TOOL}.{context.info_name}]"
+    yield f"[tool.{TOOL}.{path}]"
     for key, option in options_of(command).items():
         assert option.name is not None
         given = context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE

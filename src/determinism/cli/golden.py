@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from determinism.cli.configuration import ConfiguredCommand
 from determinism.cli.options import OutputFile, Reports, file_option, program_argument
 
 json_option = file_option("json", "Write the result as JSON.")
@@ -20,7 +21,7 @@ def golden() -> None:
     """Keep the digests of each step of a program in a small file to commit, and check later runs against it."""
 
 
-@golden.command(short_help="Write the golden of a program.")
+@golden.command(cls=ConfiguredCommand, short_help="Write the golden of a program.")
 @click.argument("file", type=OutputFile(), metavar="FILE")
 @steps_option
 @click.option("--update", is_flag=True, help="Replace FILE if it exists.")
@@ -46,7 +47,7 @@ def create(program: tuple[str, ...], file: Path, steps: int | None, update: bool
     _print([f"Golden: {path_text(str(file))}, {file.stat().st_size:,} bytes. Commit it."])
 
 
-@golden.command(short_help="Run a program and compare it with its golden.")
+@golden.command(cls=ConfiguredCommand, short_help="Run a program and compare it with its golden.")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @steps_option
 @json_option
