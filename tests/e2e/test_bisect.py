@@ -87,7 +87,10 @@ SEED = Edit("train.py", "manual_seed(0)", "manual_seed(7)")
 BROKEN = Edit("train.py", "model = Model()", "model = Modle()", "broken")
 REPAIRED = Edit("train.py", "model = Modle()", "model = Model()", "repaired")
 RENAMED = Edit("model.py", "self.first", "self.inner", "renamed a layer")
-SPLIT = Edit("train.py", "loss = torch.nn", "output = model(inputs)\n    loss = torch.nn", "output has a name")
+LOSS = "    loss = torch.nn.functional.mse_loss(model(inputs), targets)"
+SPLIT = Edit(
+    "train.py", LOSS, f"    output = model(inputs)\n{LOSS.replace('model(inputs)', 'output')}", "output has a name"
+)
 
 
 def after(count: int, edit: Edit, count_later: int = 1) -> tuple[list[Edit | str], int]:

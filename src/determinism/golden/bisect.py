@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.golden.compare import compare_ledgers
-from determinism.golden.launch import GoldenRequest, GoldenRuns, git, with_place
+from determinism.golden.launch import GoldenRequest, GoldenRuns, git, run_git, with_place
 from determinism.golden.ledger import Ledger, read_golden
 from determinism.golden.result import GoldenComparison, answer, comparison_document
 from determinism.launch.interpreter import find_executable, find_interpreter
@@ -110,7 +110,7 @@ class _WorkTree:
         self.folder = self._parent / repository.name
 
     def __enter__(self) -> Self:
-        done = _git_done(
+        done = run_git(
             self._repository, "worktree", "add", "--quiet", "--detach", "--no-checkout", str(self.folder), "HEAD"
         )
         if done.returncode:
@@ -120,9 +120,9 @@ class _WorkTree:
 
     def __exit__(self, *exception: object) -> None:
         # Without `--force` git would keep what the program wrote there.
-        _git_done(self._repository, "worktree", "remove", "--force", str(self.folder))
+        run_git(self._repository, "worktree", "remove", "--force", str(self.folder))
         shutil.rmtree(self._parent, ignore_errors=True)
-        _git_done(self._repository, "worktree", "prune")
+        run_git(self._repository, "worktree", "prune")
 
     def git(self, *arguments: str) -> str:
         """Run git in it.
@@ -130,7 +130,7 @@ class _WorkTree:
         Raises:
             LaunchError: It fails.
         """
-        done = _git_done(self.folder, *arguments)
+        done = run_git(self.folder, *arguments)
         if done.returncode:
             raise _failed(" ".join(arguments[:2]), done)
         return done.stdout
@@ -190,7 +190,7 @@ class Bisection:
         while (found := _first_bad(output)) is None:
             commit = _commit(tree.folder, "BISECT_HEAD")
             tested = runs.test(commit, golden)
-            output = _bisect_output(_git_done(tree.folder, "bisect", tested.mark.value, commit.hash))
+            output = _bisect_output(run_git(tree.folder, "bisect", tested.mark.value, commit.hash))
         commits = tuple(_commit(tree.folder, revision) for revision in found)
         if len(commits) != 1:
             return BisectResult(commits, tuple(self.tested))
@@ -381,17 +381,6 @@ def _commit(folder: Path, revision: str) -> Commit:
     return Commit(*text.rstrip("\n").split("\0", 2))
 
 
-def _git_done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Hooks of the user's are not for a work tree that only this search sees. Its words are read, so they must be English; and within
-    # a hook of git variables lead to the user's work tree.
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *arguments]
-    environ = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
-    return subprocess.run(
-        command, cwd=folder, env={**environ, "LC_ALL": "C"}, capture_output=True, text=True, errors="replace", check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def _failed(what: str, done: subprocess.CompletedProcess[str]) -> LaunchError:
     said = " ".join((done.stderr or done.stdout).split())[:300]
     return LaunchError(
@@ -399,9 +388,6 @@ def _failed(what: str, done: subprocess.CompletedProcess[str]) -> LaunchError:
     )
 
 
-_OF_HOOKS = frozenset(
-    ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
-)
 _FIRST_BAD = re.compile(r"^([0-9a-f]{40,64}) is the first bad commit", re.MULTILINE)
 _ONLY_SKIPPED = "only 'skip'ped commits left"
 _HASH = re.compile(r"^[0-9a-f]{40,64}$", re.MULTILINE)
@@ -421,7 +407,7 @@ def _first_bad(output: str) -> list[str] | None:
 
 
 _MOST_LINES = 6
-_MOST_READ_LINES = 1000
+_MOST_KEPT_LINES = 1000
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
@@ -454,7 +440,7 @@ def _changed_lines(folder: Path, commit: Commit, comparison: GoldenComparison | 
     frame = None if comparison is None or comparison.place is None else comparison.place.frame
     if frame is not None:
         lines.sort(key=lambda one: (not frame.file.endswith(f"/{one.file}"), not one.file.endswith(".py")))
-    return lines
+    return lines[:_MOST_KEPT_LINES]
 
 
 # How it is told.

@@ -275,18 +275,30 @@ def origin_of(folder: Path, golden: Path | None = None) -> str:
     return f"{commit.strip()}{' with uncommitted changes' if is_changed else ''}"
 
 
+_OF_HOOKS = frozenset(
+    ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+)
+"""Variables that are set within a hook of git, and lead to the work tree that it belongs to."""
+
+
+def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder, with messages in English and without the user's hooks.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *arguments]
+    environ = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    return subprocess.run(
+        command, cwd=folder, env={**environ, "LC_ALL": "C"}, capture_output=True, text=True, errors="replace", check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
 def git(folder: Path, *arguments: str) -> str | None:
     """What a command of git prints; None if it fails or git is missing."""
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_git(folder, *arguments)
     except OSError:
         return None
     return done.stdout if done.returncode == 0 else None
