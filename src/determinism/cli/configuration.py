@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import copy
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +126,8 @@ def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> C
         if f"tool.{TOOL}" not in text:
             # Not ours to judge: another project's broken file must not keep this one from being checked.
             continue
+        import tomllib
+
         try:
             found = tomllib.loads(text).get("tool", {}).get(TOOL)
         except tomllib.TOMLDecodeError as error:
@@ -180,6 +180,8 @@ def _flat(path: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
 
 
 def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> click.UsageError:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
     return click.UsageError(f"{file}, {place} names no {what}. {hint}")
