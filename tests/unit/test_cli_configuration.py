@@ -124,6 +124,7 @@ def test_what_follows_the_program_is_the_programs(project: Path) -> None:
         ("[tool.determinism]\nsteps = true\n", "steps = true does not fit: --steps takes a value, so true and false mean nothing."),
         ('[tool.determinism.check]\nvary = ["x"]\n', "x cannot be perturbed."),
         ("[tool.determinism.check]\nsteps = \n", "is not valid TOML"),
+        ('tool.determinism = "op"\n', 'tool.determinism = "op" is not a table. Write [tool.determinism]'),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place_and_nothing_runs(project: Path, text: str, said: str) -> None:

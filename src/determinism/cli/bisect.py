@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from determinism.cli.configuration import ConfiguredCommand
+from determinism.cli.golden import write_json
 from determinism.cli.options import Reports, file_option, program_argument
 
 
@@ -38,13 +38,11 @@ def bisect(
     from determinism.cli.ending import ProgressLine, reporting
     from determinism.errors import legible
     from determinism.golden.bisect import Bisection, BisectRequest, answer_lines, bisect_document
-    from determinism.report.document import write_report
 
     line = ProgressLine()
     with reporting(Reports(json_file)), line:
         result = Bisection(BisectRequest(program, good, bad, golden, steps), line.announce, line.say).run()
-        if json_file is not None:
-            write_report(json_file, f"{json.dumps(bisect_document(result), indent=1)}\n", "--json")
+        write_json(json_file, bisect_document(result))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     for text in answer_lines(result):
         click.echo(legible(text, encoding))

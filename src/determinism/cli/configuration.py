@@ -134,8 +134,14 @@ def read_configuration(folder: Path, commands: Mapping[str, click.Command]) -> C
             raise click.UsageError(
                 f"{file} is not valid TOML ({error}), so its [tool.{TOOL}] cannot be read."
             ) from None
-        if isinstance(found, dict):
-            return Configuration(file, dict(_tables(file, found, commands)))
+        if found is None:
+            continue
+        if not isinstance(found, dict):
+            text = json.dumps(found, default=str)
+            raise click.UsageError(
+                f"{file}: tool.{TOOL} = {text} is not a table. Write [tool.{TOOL}] and a line for each option."
+            )
+        return Configuration(file, dict(_tables(file, found, commands)))
     return None
 
 
