@@ -27,7 +27,7 @@ _LONGEST_COMMAND = 160
 _ALTERNATIVE = "Or, "
 """How the title of a fix begins that replaces the one before it."""
 
-_WHAT = {
+WHAT_DIFFERS = {
     Kind.STRUCTURE: "the runs executed different operations",
     Kind.RNG: "random numbers differ",
     Kind.DATA: "a value from outside the framework differs",
@@ -37,6 +37,7 @@ _WHAT = {
     Kind.MUTATION: "a tensor was changed outside the framework",
     Kind.OP: "an operation gave different results",
 }
+"""What the headline says of each kind."""
 _NOT_SEARCHED = "No cause was searched for: "
 """How a diagnosis begins whose label says as much."""
 
@@ -310,7 +311,7 @@ def _line(first: Document) -> Document | None:
 def _what(first: Document) -> str:
     if first["kind"] is None:
         return "the runs diverge"
-    text = _WHAT[Kind(first["kind"])]
+    text = WHAT_DIFFERS[Kind(first["kind"])]
     return f"{text} from equal inputs" if first["kind"] == Kind.OP and first["inputs_equal"] else text
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 from determinism.errors import legible
+from determinism.report.answer import WHAT_DIFFERS
 from determinism.report.formats import checkout, plain_text, relative_to_checkout, summary
-from determinism.types import __version__
+from determinism.types import Kind, __version__
 
 # What is to be shown at which line, whatever the format.
 
@@ -33,16 +34,6 @@ class Finding:
     """Verified fixes: a description and a unified diff of each."""
 
 
-_KIND_TITLES = {
-    "structure": "Two runs made different records",
-    "rng": "Random numbers differ between two runs",
-    "data": "Data differs between two runs",
-    "argument": "An argument of an op differs between two runs",
-    "order": "Records come in a different order in two runs",
-    "uninitialized": "Memory was read that nobody wrote",
-    "mutation": "Memory was written outside of recorded ops",
-    "op": "An op gave different results on equal inputs",
-}
 _DIFFERENT = "different"
 
 
@@ -70,7 +61,8 @@ def findings(document: dict[str, Any]) -> Iterator[Finding]:
     if document["verdict"] == _DIFFERENT and not causes and not missing:
         first = document["first_divergence"]
         rule = (first and first["kind"]) or _DIFFERENT
-        title = _KIND_TITLES.get(rule, "Two runs differ")
+        what = WHAT_DIFFERS[Kind(rule)] if first and first["kind"] else "two runs differ"
+        title = f"{what[0].upper()}{what[1:]}"
         yield Finding(rule, title, plain_text(document, details=False), True, _divergence_site(document))
 
 
