@@ -5,6 +5,9 @@
 A bug is a small change of one line: a comparison turned round, `and` for `or`, a condition denied, a number one higher, plus for minus. The
 places are chosen by the seed, spread over the folders of the package. A change that no test notices is printed with its line; whether it is
 a bug at all, or only another way to write the same, has to be judged by who reads it.
+
+The first failure ends the tests of a bug, and the files that name its module most often are run first; so the seconds are the least
+that `make test` could take, and what no test notices has seen all of them.
 """
 
 from __future__ import annotations
@@ -23,11 +26,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conftest import needed_framework
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path("src/determinism")
-STAGES = (("tests/unit", "tests/architecture"), ("tests/adapters", "tests/e2e"))
-"""Tests in the order in which they are run, the fast ones first; the first failure ends them."""
-FRAMEWORKS = ("torch", "tensorflow", "jax")
+FAST, PROGRAMS = ("tests/unit", "tests/architecture"), ("tests/adapters", "tests/e2e", "tests/integrations")
+FRAMEWORKS = {
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "keras": "tensorflow",
+    "flax": "jax",
+    "orbax": "jax",
+    "integrations": "integrations",
+}
+"""What a file's path names, with the framework whose environment its tests need; all others need PyTorch's. The first one that fits counts."""
+OFF_BY_ONE = 4
+"""Numbers below it are indexes and counts, where one more is a bug; one more than a limit of 50 is none."""
+
+NEAREST = 12
+"""So many files that name the module are run before all others."""
+NO_TEST_RAN = 5
+"""pytest's exit status for it."""
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -102,7 +121,7 @@ def bugs_of(file: Path, text: str) -> list[Bug]:
             case ast.If(test=condition) | ast.IfExp(test=condition) | ast.While(test=condition):
                 begin, end = span(condition)
                 bugs.append(Bug(file, condition.lineno, begin, end, f"not ({text[begin:end]})"))
-            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            case ast.Constant(value=int() as value) if not isinstance(value, bool) and 0 <= value < OFF_BY_ONE:
                 bugs.append(Bug(file, node.lineno, *span(node), str(value + 1)))
             case ast.Constant(value=bool() as value):
                 bugs.append(Bug(file, node.lineno, *span(node), str(not value)))
@@ -147,6 +166,30 @@ def chosen(seed: int, count: int) -> list[Bug]:
     return found
 
 
+def stages_of(bug: Bug, framework: str) -> list[list[str]]:
+    """The tests of a bug in the order in which they are run: the files that name its module, the fast ones, the rest.
+
+    Args:
+        bug: It.
+        framework: The framework whose environment runs those that start programs.
+    """
+    module = bug.file.relative_to("src").with_suffix("")
+    parts = module.parent.parts if module.name == "__init__" else module.parts
+    dotted, package, name = ".".join(parts), ".".join(parts[:-1]), parts[-1]
+    named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{name}\b|\b{name}[._ ]")
+    mentions = {
+        file.relative_to(ROOT).as_posix(): len(named.findall(file.read_text(encoding="utf-8")))
+        for folder in (*FAST, *PROGRAMS)
+        for file in (ROOT / folder).rglob("test_*.py")
+        if folder in FAST or needed_framework(file) == framework
+    }
+    nearest = sorted((file for file, count in mentions.items() if count), key=lambda file: -mentions[file])
+    nearest.sort(key=lambda file: not file.startswith(FAST))
+    first = [file for file in nearest if file.startswith(FAST)][:NEAREST]
+    then = [file for file in nearest if not file.startswith(FAST)][:NEAREST]
+    return [stage for stage in (first, then, list(FAST), list(PROGRAMS)) if stage]
+
+
 def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
     """Run the tests of a copy of the repository that has the bug.
 
@@ -162,14 +205,17 @@ def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
         file = copy / bug.file
         shutil.copyfile(ROOT / bug.file, file)
         file.write_text(bug.planted_in(file.read_text(encoding="utf-8")), encoding="utf-8")
-        framework = next((name for name in FRAMEWORKS if name in bug.file.parts or bug.file.stem == name), "torch")
+        words = {*bug.file.parts, bug.file.stem}
+        framework = next((needed for word, needed in FRAMEWORKS.items() if word in words), "torch")
         folder = ".venv" if framework == "torch" else f".venv-{framework}"
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "DETERMINISM_TEST_FRAMEWORKS": framework}
-        for stage in STAGES:
-            python = str(ROOT / (folder if "tests/e2e" in stage else ".venv") / "bin" / "python")
+        for stage in stages_of(bug, framework):
+            fast = all(path.startswith(FAST) for path in stage)
+            python = str(ROOT / (".venv" if fast else folder) / "bin" / "python")
+            asked = {**environment, "DETERMINISM_TEST_FRAMEWORKS": "torch"} if fast else environment
             command = [python, "-m", "pytest", "-x", "-q", "-n", str(workers), "--dist", "worksteal", *stage]
-            ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-            if ran.returncode:
+            ran = subprocess.run(command, cwd=copy, env=asked, capture_output=True, text=True, check=False)
+            if ran.returncode not in (0, NO_TEST_RAN):
                 lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
                 what = lines[0].split(" - ")[0] if lines else (ran.stdout + ran.stderr).strip().splitlines()[-1]
                 return what, time.monotonic() - began
@@ -182,6 +228,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="another one chooses other places")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", type=int, nargs="*", help="the numbers of the bugs to try, of all that --list prints")
     parser.add_argument("--list", action="store_true", help="print the bugs and run nothing")
     asked = parser.parse_args()
     unnoticed = 0
@@ -192,7 +239,7 @@ def main() -> None:
             f"{number}. {bug.file}:{bug.line}\n   was {text.splitlines()[bug.line - 1].strip()}\n   is  {line}",
             flush=True,
         )
-        if asked.list:
+        if asked.list or (asked.only and number not in asked.only):
             continue
         failed, seconds = first_failure(bug, asked.workers)
         unnoticed += failed is None
