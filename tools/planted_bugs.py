@@ -43,6 +43,8 @@ FRAMEWORKS = {
 OFF_BY_ONE = 4
 """Numbers below it are indexes and counts, where one more is a bug; one more than a limit of 50 is none."""
 
+OWN_TESTS = "tests/unit/test_planted_bugs.py"
+"""They read the code that has the bug, and notice it for that alone."""
 NEAREST = 12
 """So many files that name the module are run before all others."""
 NO_TEST_RAN = 5
@@ -102,7 +104,8 @@ def bugs_of(file: Path, text: str) -> list[Bug]:
         begin, end = span(left)[1], span(right)[0]
         found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)" if word.isalpha() else re.escape(word), text[begin:end])
         if found is not None:
-            yield Bug(file, left.lineno, begin + found.start(), begin + found.end(), other)
+            line = text.count("\n", 0, begin + found.start()) + 1
+            yield Bug(file, line, begin + found.start(), begin + found.end(), other)
 
     bugs: list[Bug] = []
     for node in _running_code(ast.parse(text)):
@@ -181,7 +184,7 @@ def stages_of(bug: Bug, framework: str) -> list[list[str]]:
         file.relative_to(ROOT).as_posix(): len(named.findall(file.read_text(encoding="utf-8")))
         for folder in (*FAST, *PROGRAMS)
         for file in (ROOT / folder).rglob("test_*.py")
-        if folder in FAST or needed_framework(file) == framework
+        if (folder in FAST or needed_framework(file) == framework) and file != ROOT / OWN_TESTS
     }
     nearest = sorted((file for file, count in mentions.items() if count), key=lambda file: -mentions[file])
     nearest.sort(key=lambda file: not file.startswith(FAST))
@@ -214,6 +217,7 @@ def first_failure(bug: Bug, workers: int) -> tuple[str | None, float]:
             python = str(ROOT / (".venv" if fast else folder) / "bin" / "python")
             asked = {**environment, "DETERMINISM_TEST_FRAMEWORKS": "torch"} if fast else environment
             command = [python, "-m", "pytest", "-x", "-q", "-n", str(workers), "--dist", "worksteal", *stage]
+            command += [f"--ignore={OWN_TESTS}"]
             ran = subprocess.run(command, cwd=copy, env=asked, capture_output=True, text=True, check=False)
             if ran.returncode not in (0, NO_TEST_RAN):
                 lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]

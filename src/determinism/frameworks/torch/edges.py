@@ -124,7 +124,7 @@ class StorageState:
     """What is known of one storage."""
 
     __slots__ = (
-        "digest", "is_foreign", "is_of_threads", "key", "layouts", "lifted", "output", "record", "reference", "view",
+        "digest", "externally_writable", "is_of_threads", "key", "layouts", "lifted", "output", "record", "reference", "view",
         "writer", "writes",
     )  # fmt: skip
 
@@ -140,10 +140,10 @@ class StorageState:
         """Of what that output held when it was written; kept only while a record is captured."""
         self.view: Any = None
         """Sizes, strides, offset and dtype of that output; kept with the digest."""
-        self.is_foreign = False
+        self.externally_writable = False
         """Others can write this memory unseen: NumPy, a C extension, another process."""
         self.lifted: tuple[int, Digest] | None = None
-        """Layout and digest of a foreign tensor (from_numpy) when the framework took it over; None once an op wrote it."""
+        """Layout and digest of memory that another owner allocated (from_numpy) when a tensor was made of it; None once an op wrote it."""
         self.reference: Any = None
         self.writer: Any = None
         """Which thread wrote it last; kept only for threads other than the main one."""
@@ -193,7 +193,7 @@ class StorageTable:
             state = StorageState(key, self._layouts.where(tensor, is_shared=is_shared))
             state.reference = storage._weak_ref()
             # Memory that PyTorch cannot resize belongs to somebody else (from_numpy, frombuffer, dlpack, a map).
-            state.is_foreign = is_shared or not storage.resizable()
+            state.externally_writable = is_shared or not storage.resizable()
             self._states[key] = state
             return state
 
@@ -210,7 +210,7 @@ class StorageTable:
         state = self._states.get(key)
         if state is not None:
             state.record = EXTERNAL
-            state.is_foreign = state.is_of_threads = True
+            state.externally_writable = state.is_of_threads = True
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> list[tuple[StorageState, Digest]]:
         """What every living storage holds that a record wrote, before something runs that nobody records.
@@ -219,7 +219,7 @@ class StorageTable:
             digest: Gives the digest of a tensor.
         """
         with self._lock:
-            states = [state for state in self._states.values() if state.record != EXTERNAL and not state.is_foreign]
+            states = [state for state in self._states.values() if state.record != EXTERNAL and not state.externally_writable]
         held = []
         for state in states:
             storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)
@@ -440,7 +440,7 @@ class Edges:
             self.look_at_value(tensor, looked, access)
             return None
         record = state.record
-        if (record == EXTERNAL or state.is_foreign or self._paranoid) and access == READ:
+        if (record == EXTERNAL or state.externally_writable or self._paranoid) and access == READ:
             digest = _digest(tensor, layout)
             looked.digests += (len(looked.edges) // 4, digest)
             if self._watches or state.is_of_threads:
@@ -511,11 +511,11 @@ class Edges:
         """Another process may still be writing these storages: what they hold is digested when it is read."""
         for state in states:
             if state is not None:
-                state.is_foreign = True
+                state.externally_writable = True
 
     def lifted(self, states: list[StorageState | None], made: list[Any]) -> None:
         """A tensor over memory of others was taken over; remember what it held."""
-        if states and states[0] is not None and states[0].is_foreign:
+        if states and states[0] is not None and states[0].externally_writable:
             states[0].lifted = (made[0], made[1])
 
     def remember(self, tensors: list[torch.Tensor], outputs: list[Any]) -> None:

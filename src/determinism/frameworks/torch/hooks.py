@@ -287,7 +287,7 @@ def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
     # The kernels of a compiled graph get addresses; what they read and write is in the record of the graph.
     if isinstance(tensor, torch.Tensor) and is_plain(tensor) and not recorder.graph_depth:
         recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
-        recorder.edges.storages.state(tensor).is_foreign = True
+        recorder.edges.storages.state(tensor).externally_writable = True
 
 
 def _pickled(recorder: Recorder, tensor: Any) -> None:

@@ -82,7 +82,7 @@ class NativeStorages(StorageTable):
 
     def contents(self, digest: Callable[[torch.Tensor], Digest]) -> Any:
         """See `StorageTable.contents`."""
-        states = [state for state in self.native.states() if state.record != EXTERNAL and not state.is_foreign]
+        states = [state for state in self.native.states() if state.record != EXTERNAL and not state.externally_writable]
         return [(state, digest(memory)) for state in states if (memory := state.bytes()) is not None]
 
     def forget_changed(self, held: Any, digest: Callable[[torch.Tensor], Digest]) -> None:

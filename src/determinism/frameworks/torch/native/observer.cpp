@@ -647,7 +647,7 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
       context.used.push_back({stream->storages.shared(tensor), state.writes, known, known == nullptr ? EXTERNAL : known->record});
   }
   int64_t record = state.record;
-  if ((record == EXTERNAL || state.is_foreign || always) && access == READ) {
+  if ((record == EXTERNAL || state.externally_writable || always) && access == READ) {
     const int32_t position = static_cast<int32_t>(context.edges.size());
     if constexpr (requires { context.watched; })
       if (is_watched) context.watched.emplace_back(context.digests.size(), tensor);
@@ -1058,10 +1058,10 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
   recorder.wrote(states, record);
   if (op.is(LIFT)) {
-    if (!states.empty() && states[0] != nullptr && states[0]->is_foreign) states[0]->lifted = py::make_tuple(made[0].layout, as_bytes(made[0].digest));
+    if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, as_bytes(made[0].digest));
   } else if (op.is(ASYNCHRONOUS)) {
     for (StorageState* state : states)
-      if (state != nullptr) state->is_foreign = true;
+      if (state != nullptr) state->externally_writable = true;
   }
   if (role == 1 && PyFloat_CheckExact(value.ptr())) {
     const bool has_edge = !context.edges.empty();
@@ -1279,7 +1279,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
   py::class_<StorageState, std::shared_ptr<StorageState>>(module, "StorageState")
       .def_readwrite("record", &StorageState::record)
       .def_readwrite("output", &StorageState::output)
-      .def_readwrite("is_foreign", &StorageState::is_foreign)
+      .def_readwrite("externally_writable", &StorageState::externally_writable)
       .def_readwrite("is_shared", &StorageState::is_shared)
       .def_readwrite("is_of_threads", &StorageState::is_of_threads)
       .def_readwrite("writes", &StorageState::writes)

@@ -112,7 +112,7 @@ struct StorageState {
   c10::weak_intrusive_ptr<c10::StorageImpl> reference;
   int64_t record = EXTERNAL;
   int32_t output = 0;
-  bool is_foreign = false;
+  bool externally_writable = false;
   bool is_shared = false;
   // How often threads other than the main one wrote it, in their own table; whether one did, in that of the main thread.
   int64_t writes = 0;
@@ -142,7 +142,7 @@ class StorageTable {
         (storage.data() == nullptr || storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter());
     if (!is_ordinary) {
       made->is_shared = describe();
-      made->is_foreign = made->is_shared || !storage.resizable();
+      made->externally_writable = made->is_shared || !storage.resizable();
     }
     if (states_.size() >= sweep_at_) sweep();
     return *states_.emplace(storage.unsafeGetStorageImpl(), made).first->second;
@@ -160,7 +160,7 @@ class StorageTable {
     auto found = states_.find(key);
     if (found == states_.end()) return;
     found->second->record = EXTERNAL;
-    found->second->is_foreign = found->second->is_of_threads = true;
+    found->second->externally_writable = found->second->is_of_threads = true;
   }
 
  private:
