@@ -9,7 +9,10 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
-.PHONY: help install environments lint types layers house recorder wheel tests thorough test tests-tensorflow tests-jax tests-integrations tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
+# The tests start a thousand Python processes; without the cache each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help install environments lint types layers house recorder wheel tests thorough slow-tests test tests-tensorflow tests-jax tests-integrations tests-legacy frameworks checks fuzz causes planted-bugs golden golden-traces demo facts docs site clean
 
 help:  ## List what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -54,6 +57,9 @@ tests: recorder  ## Run the tests alone.
 
 thorough: recorder  ## Run the tests that `make test` leaves out, or some: PART=causes. It says what it runs and how long that takes.
 	@WORKERS=$(WORKERS) $(BIN)/python -m tests.thorough $(PART)
+
+slow-tests: environments  ## Measure which tests take long, of those that are run at this commit (40 minutes).
+	$(BIN)/python -m tests.slow_tests
 
 test:  ## Run every check, every test with each framework, and make the site.
 	@$(MAKE) --no-print-directory -j3 environments

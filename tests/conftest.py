@@ -5,9 +5,9 @@ those are collected whose framework is asked for; a framework that is asked for 
 A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all others need PyTorch, and those in
 `tests/integrations` also what is built on it, which `integrations` asks for.
 
-Tests that take long and of which others like them are always run are marked with the part that they belong to,
-`thorough("causes")`. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names their part: then only the tests of
-the parts that it names are run.
+Tests of which others like them are always run are marked with the part that they belong to, `thorough("causes")`, and those that take
+long (`slow_tests.py`) belong to one at two of three commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
+their part: then only the tests of the parts that it names are run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pathlib import Path
 import pytest
 
 from tests.browser import chromium
-from tests.thorough import PARTS, commit, requested_parts
+from tests.slow_tests import PARTS as PARTS_OF_SLOW_TESTS
+from tests.slow_tests import TURNS, hands
+from tests.thorough import PARTS, commit, is_turn, requested_parts
 from tests.thorough import VARIABLE as THOROUGH
 
 VARIABLE = "DETERMINISM_TEST_FRAMEWORKS"
@@ -73,10 +75,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def thorough_part(item: pytest.Item) -> str | None:
-    """The part of the thorough tests that a test belongs to; None if it is always run."""
+    """The part of the thorough tests that a test belongs to; None if it is run at this commit."""
     marker = item.get_closest_marker("thorough")
     if marker is None:
-        return None
+        hand = hands().get(item.nodeid)
+        if hand is None or is_turn(hand, TURNS):
+            return None
+        marker = pytest.mark.thorough(PARTS_OF_SLOW_TESTS[needed_framework(item.path) or "torch"]).mark
+        item.add_marker(pytest.mark.thorough(*marker.args))
     if len(marker.args) != 1 or marker.args[0] not in PARTS:
         raise pytest.UsageError(
             f"{item.nodeid} is marked thorough{marker.args}; there are the parts {', '.join(PARTS)}."

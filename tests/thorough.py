@@ -15,16 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pytest
 
 VARIABLE = "DETERMINISM_TEST_THOROUGH"
 """The variable that names the parts to run, with commas between them."""
 ROOT = Path(__file__).resolve().parents[1]
-
-
-Function = TypeVar("Function", bound=Callable[..., None])
 
 
 class Part(NamedTuple):
@@ -55,6 +52,7 @@ PARTS: dict[str, Part] = {
     "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
     "bisect": Part("the commit that changed the results, in twenty histories", 15),
+    "slow": Part("what takes long of all the tests with PyTorch, and is run at two of three commits only here", 15),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
     "legacy": Part(
         "tensorflow-determinism with TensorFlow 1.14 to 2.7",
@@ -104,17 +102,6 @@ def in_turns(values: Iterable[Any], turns: int, part: str, name: Callable[[Any],
         marks = [] if is_turn(number, turns) else [pytest.mark.thorough(part)]
         parameters.append(pytest.param(*given.values, id=given.id, marks=[*given.marks, *marks]))
     return parameters
-
-
-def taking_turns(number: int, part: str, turns: int = 2) -> Callable[[Function], Function]:
-    """Let a test that takes long be run at every other commit; a part of the thorough tests runs it at the others.
-
-    Args:
-        number: Its turn. Tests that show one thing both ways have the same.
-        part: The thorough tests that it belongs to when it has not.
-        turns: How many take turns.
-    """
-    return (lambda test: test) if is_turn(number, turns) else pytest.mark.thorough(part)
 
 
 def chosen_parts(words: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.commands import Finished, run
-from tests.thorough import in_turns, taking_turns
+from tests.thorough import in_turns
 
 FILES = {
     "train.py": """\
@@ -184,7 +184,6 @@ def test_the_commit_that_changed_the_results_is_found(tmp_path: Path, history: H
     assert git(tmp_path, "worktree", "list", "--porcelain").count("worktree ") == 1
 
 
-@taking_turns(0, "bisect")
 def test_a_merge_is_searched_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
     good = begin(tmp_path)
     commit(tmp_path, NOTE)
@@ -207,7 +206,6 @@ def test_a_merge_is_searched_and_the_users_files_stay_as_they_are(tmp_path: Path
     assert found(tmp_path.parent) == [bad], finished.text
 
 
-@taking_turns(1, "bisect")
 def test_a_change_hidden_behind_broken_commits_is_a_range(tmp_path: Path) -> None:
     good = begin(tmp_path)
     broken = [commit(tmp_path, change) for change in (BROKEN, SEED)]
@@ -218,7 +216,6 @@ def test_a_change_hidden_behind_broken_commits_is_a_range(tmp_path: Path) -> Non
     assert "cannot be tested" in finished.text
 
 
-@taking_turns(1, "bisect")
 def test_ends_that_are_not_good_and_bad_are_refused(tmp_path: Path) -> None:
     good = begin(tmp_path)
     last = commit(tmp_path, NOTE)
@@ -229,7 +226,6 @@ def test_ends_that_are_not_good_and_bad_are_refused(tmp_path: Path) -> None:
     assert "'nowhere' is not a commit" in bisect(tmp_path, "nowhere").text
 
 
-@taking_turns(0, "bisect")
 def test_a_golden_is_the_reference_in_a_folder_below_the_top(tmp_path: Path) -> None:
     folder = tmp_path / "below"
     folder.mkdir()

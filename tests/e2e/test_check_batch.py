@@ -14,7 +14,6 @@ import pytest
 
 from tests.e2e.checking import PROGRAMS, VALIDATOR, line
 from tests.e2e.commands import Finished, run
-from tests.thorough import taking_turns
 
 PROGRAM = PROGRAMS / "batches.py"
 
@@ -50,7 +49,6 @@ def test_a_model_that_treats_rows_by_themselves_is_the_same(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
 
 
-@taking_turns(0, "resume-and-batch")
 def test_rows_are_matched_by_content_not_by_order(tmp_path: Path) -> None:
     finished = check_batch(tmp_path, "--order")
 
@@ -81,7 +79,6 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
         assert report["causes"][0]["status"] == "confirmed"
 
 
-@taking_turns(1, "resume-and-batch")
 @pytest.mark.parametrize(
     ("model", "kind"),
     [("normed", "mixing"), pytest.param("dropping", "rng", marks=pytest.mark.thorough("resume-and-batch"))],

@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.checking import PROGRAMS, VALIDATOR, line
 from tests.e2e.commands import Finished, run
-from tests.thorough import taking_turns
 
 PROGRAM = "resumed/checkpoints"
 FILLED_IN = ("--steps", "{steps}", "--save", "{save}", "--load", "{load}")
@@ -85,7 +84,6 @@ def test_generators_are_put_back_from_outside_and_that_is_seen_to_help(
     assert {fix["id"] for fix in report["fixes"] if fix["verified"]} == expected, finished.text
 
 
-@taking_turns(0, "resume-and-batch")
 @pytest.mark.parametrize(
     ("without", "identifier", "verified"),
     [
@@ -105,7 +103,6 @@ def test_without_a_data_loader_generators_are_put_back_before_the_first_step(
     assert [fix["verified"] for fix in finished.report["fixes"]] == [verified]
 
 
-@taking_turns(1, "resume-and-batch")
 def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
     finished = check_resume(tmp_path, "--no-explain", *epochs("python"))
 
@@ -114,7 +111,6 @@ def test_nothing_is_tried_that_was_not_asked_for(tmp_path: Path) -> None:
     assert "put back" not in finished.stderr
 
 
-@taking_turns(1, "resume-and-batch")
 def test_three_commands_and_a_state_of_determinism(tmp_path: Path) -> None:
     """Two workers, shuffling, autocast, a scaler, and a loader that goes on in the middle of an epoch."""
     program = shlex.join([sys.executable, str(PROGRAMS / "resumed" / "states.py")])

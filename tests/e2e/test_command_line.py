@@ -13,7 +13,6 @@ import pytest
 
 from determinism.trace.opening import open_trace
 from tests.e2e.commands import COMMAND, check, compare, program, run, tiny_code, torch_program
-from tests.thorough import taking_turns
 
 BYTES = bytes(range(256)) * 3
 
@@ -75,7 +74,6 @@ def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@taking_turns(0, "launching")
 @pytest.mark.parametrize("level", [pytest.param("module", marks=pytest.mark.thorough("launching")), "step"])
 def test_coarser_levels(level: str, traces: Path, tmp_path: Path) -> None:
     same = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *torch_program())

@@ -12,10 +12,8 @@ from safetensors.numpy import load_file
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.runs import CheckRequest, RunSeries
 from tests.e2e.checking import check, check_command
-from tests.thorough import taking_turns
 
 
-@taking_turns(0, "kinds")
 @pytest.mark.parametrize(
     ("program", "kind", "inputs"),
     [
@@ -44,7 +42,6 @@ def test_values_of_two_further_runs(program: str, kind: str, inputs: set[str], t
         assert set(load_file(tmp_path / "traces" / "evidence" / f"run-{run}" / "inputs.safetensors")) == inputs
 
 
-@taking_turns(1, "kinds")
 def test_two_further_runs_that_agree(tmp_path: Path) -> None:
     report = check(
         tmp_path,

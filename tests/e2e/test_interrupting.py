@@ -16,7 +16,6 @@ import pytest
 
 from determinism.trace.opening import open_trace
 from tests.e2e.commands import COMMAND, compare, program, tiny_code, torch_program
-from tests.thorough import taking_turns
 
 
 class Ended(NamedTuple):
@@ -155,7 +154,6 @@ def test_what_is_killed_during_the_search_has_told_the_verdict(tmp_path: Path) -
     assert "Different: random numbers differ" in (tmp_path / "r.html").read_text()
 
 
-@taking_turns(0, "launching")
 def test_search_for_what_a_checkpoint_lacks_that_is_interrupted_leaves_the_verdict(tmp_path: Path) -> None:
     python, file = script(tmp_path, RESUMED)
     parts = [f"--{mode}={python} {file} c.pt {mode}" for mode in ("full", "first", "resumed")]

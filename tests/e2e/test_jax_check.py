@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.checking import PROGRAMS, check_command, line, site_of
 from tests.e2e.running import ENVIRONMENT
-from tests.thorough import taking_turns
 
 
 def checked(folder: Path, *words: str, options: tuple[str, ...] = ("--budget", "600")) -> dict[str, Any]:
@@ -27,7 +26,6 @@ def test_a_seeded_program_is_the_same(tmp_path: Path) -> None:
     assert report["recorded"]["records"] >= 13
 
 
-@taking_turns(0, "jax")
 def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     report = checked(tmp_path, "key")
     assert report["first_divergence"]["kind"] == "data"
@@ -36,7 +34,6 @@ def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> Non
     assert report["fixes"][0]["verified"]
 
 
-@taking_turns(1, "jax")
 def test_a_batch_in_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     report = checked(tmp_path, "order")
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("hash-order", "confirmed")]

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import ENVIRONMENT, becomes_deterministic, goes_on_from_the_middle
-from tests.thorough import taking_turns
 
 
-@taking_turns(1, "jax")
 def test_a_model_ends_in_the_same_weights(tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, "jax_model.py")
 
 
-@taking_turns(0, "jax")
 def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(tmp_path: Path) -> None:
     """Dropout, augmentation by NumPy and Python, low precision, and a stop in the middle."""
     assert goes_on_from_the_middle(tmp_path, "jax_middle.py")

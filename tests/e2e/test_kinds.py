@@ -14,7 +14,7 @@ import pytest
 import determinism
 from determinism.types import Kind
 from tests.e2e.checking import check, check_command, line, site_of
-from tests.thorough import is_turn, taking_turns
+from tests.thorough import is_turn
 
 TRIES = 20
 """What varies only with some probability is checked again until it did."""
@@ -88,7 +88,6 @@ def test_kind_and_place(expected: Expected, tmp_path: Path) -> None:
     assert report["dead_differences"]["count"] == DEAD.get(expected.program, 0)
 
 
-@taking_turns(0, "kinds")
 def test_input_that_differs_is_named(tmp_path: Path) -> None:
     report = check(tmp_path, "numpy_buffer", options=("--explain", "--budget", "1"))
     (named,) = report["first_divergence"]["inputs"]
@@ -114,7 +113,6 @@ def test_a_size_that_differs_is_where_the_memory_was_allocated(tmp_path: Path) -
     assert not any("equal" in entry["text"] for entry in report["story"] if entry["label"] == "inputs")
 
 
-@taking_turns(1, "kinds")
 def test_order_of_modules(tmp_path: Path) -> None:
     report = check(tmp_path, "module_order", options=("--no-explain",))
     orders = [text.split() for text in (tmp_path / "order.txt").read_text().splitlines()]
@@ -131,7 +129,6 @@ def test_write_by_address_is_told_from_the_op_by_the_confirming_run(tmp_path: Pa
     assert (unconfirmed.kind, unconfirmed.inputs_equal) == (Kind.OP, None)
 
 
-@taking_turns(0, "kinds")
 def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
     report, steps = check_until_parted(
         tmp_path, "clock_loop", lambda: (tmp_path / "steps.txt").read_text().split()[-2:]
@@ -140,7 +137,6 @@ def test_loop_that_ends_by_the_clock(tmp_path: Path) -> None:
     assert_named(report, Expected("clock_loop", "structure", step, "forward", "aten::addmm", "0", None))
 
 
-@taking_turns(1, "kinds")
 def test_branch_that_the_clock_takes(tmp_path: Path) -> None:
     report, chosen = check_until_parted(
         tmp_path, "clock_branch", lambda: (tmp_path / "chosen.txt").read_text().split()[-2:]
@@ -154,7 +150,6 @@ WITHOUT_A_MODE = {"aten::index_put": "aten::_index_put_impl_", "aten::put": "ate
 
 
 @needs_two_cores
-@taking_turns(1, "kinds")
 @pytest.mark.parametrize(
     ("program", "op", "phase", "site", "forward_site"),
     [
@@ -233,7 +228,6 @@ def check_until_parted(
     pytest.fail(f"{program} did not vary in {TRIES} checks")
 
 
-@taking_turns(1, "kinds")
 def test_deterministic_versions_are_the_same(tmp_path: Path) -> None:
     report = check(tmp_path, "all_fixed")
     assert report["first_divergence"] is None
@@ -278,7 +272,6 @@ def receiving(folder: Path, source: str) -> dict[str, Any]:
     return check_command(folder, launcher, options=("--no-explain",)).report
 
 
-@taking_turns(0, "kinds")
 def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path) -> None:
     report = receiving(tmp_path, "")
     assert report["verdict"] == "different"
@@ -288,6 +281,5 @@ def test_what_whichever_rank_sent_first_is_an_order_with_its_line(tmp_path: Path
     assert "# RECEIVED" in cause["sites"][0]["code"]
 
 
-@taking_turns(0, "kinds")
 def test_what_is_received_from_each_rank_in_turn_is_the_same(tmp_path: Path) -> None:
     assert receiving(tmp_path, ", src=_ % 2 + 1")["verdict"] == "same"

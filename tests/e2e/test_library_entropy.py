@@ -9,7 +9,6 @@ from typing import Any
 
 from tests.e2e.checking import check_command
 from tests.e2e.running import ENVIRONMENT
-from tests.thorough import taking_turns
 
 LIBRARY = """
 import numpy
@@ -44,7 +43,6 @@ def checked(folder: Path, *seed: str) -> dict[str, Any]:
     return check_command(folder, command, options=("--budget", "600"), environment=environment).report
 
 
-@taking_turns(1, "probes")
 def test_the_librarys_frame_and_the_line_that_led_there_are_named(tmp_path: Path) -> None:
     report = checked(tmp_path)
     (cause,) = report["causes"]
@@ -54,6 +52,5 @@ def test_the_librarys_frame_and_the_line_that_led_there_are_named(tmp_path: Path
     assert places[1][0] == "__init__.py" and places[1][2] == "Sampler.__init__"
 
 
-@taking_turns(1, "probes")
 def test_a_library_with_a_seed_is_the_same(tmp_path: Path) -> None:
     assert checked(tmp_path, "3")["verdict"] == "same"

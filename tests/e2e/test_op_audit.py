@@ -12,13 +12,11 @@ import pytest
 
 from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import COMMAND, run
-from tests.thorough import taking_turns
 
 SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")
 
 
 @SEVERAL
-@taking_turns(0, "resume-and-batch")
 def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
     for number in range(10):  # a busy machine may let threads take turns for a while
         out = tmp_path / f"out-{number}.json"
@@ -48,7 +46,6 @@ def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
     assert "it gave 2 results in 60 runs, declared deterministic" in " ".join(finished.text.split())
 
 
-@taking_turns(1, "resume-and-batch")
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "audit", "--ops", "torch.take", "--runs", "1000000", "--seconds", "2", "-o", "out.json"],

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.e2e.checking import check, check_command, command
-from tests.thorough import taking_turns
 
 
-@taking_turns(0, "launching")
 def test_what_needs_a_fresh_process(tmp_path: Path) -> None:
     report = check(tmp_path, "enabling")
 
@@ -18,7 +16,6 @@ def test_what_needs_a_fresh_process(tmp_path: Path) -> None:
     assert why["PYTHONHASHSEED"].startswith("needs a fresh process")
 
 
-@taking_turns(0, "launching")
 def test_nothing_is_open_where_it_was_set_in_time(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "determinism", "run", "--seed", "1", "--"]
     report = check_command(tmp_path, [*run, *command("enabling")]).report

@@ -9,7 +9,6 @@ from pathlib import Path
 from determinism.diagnose.sources import differing_sources
 from determinism.run_spec import ProbeRequest, RunSpec
 from tests.e2e.commands import run
-from tests.thorough import taking_turns
 
 PROGRAM = """
 import os
@@ -68,7 +67,6 @@ def notes_of(folder: Path, name: str, **environment: str) -> Path:
     return notes
 
 
-@taking_turns(0, "probes")
 def test_trace_is_the_same_with_probes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     plain = recorded(tmp_path, "plain")
@@ -82,7 +80,6 @@ def test_trace_is_the_same_with_probes(tmp_path: Path) -> None:
     assert counts["seed-value"] == 0 < counts["set-order"] < counts["listing"]
 
 
-@taking_turns(1, "probes")
 def test_difference_follows_the_source_that_differs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     one, other = (notes_of(tmp_path, seed, PYTHONHASHSEED=seed) for seed in "12")

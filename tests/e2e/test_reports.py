@@ -12,7 +12,6 @@ import pytest
 
 from tests.e2e.commands import Finished, check, run
 from tests.html_structure import Page
-from tests.thorough import taking_turns
 
 TRAINING = """
 import random, torch
@@ -107,7 +106,6 @@ def test_names_of_modules_and_files_stay_names(plain: tuple[Path, Finished], tmp
     assert b"\n::error file=<img src=x onerror=alert(1)>&quot;.py,line=13," in finished.stdout
 
 
-@taking_turns(0, "kinds")
 def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING.format(name="body"), encoding="utf-8")
     finished = check(tmp_path, "--level", "step", *FILES, "--", sys.executable, "train.py")
@@ -117,7 +115,6 @@ def test_a_check_of_lighter_level_says_what_it_does_not_know(tmp_path: Path) -> 
     assert "values are followed at level op" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-@taking_turns(1, "kinds")
 def test_equal_runs_have_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         TRAINING.format(name="body").replace("random.SystemRandom()", "random.Random(7)"), encoding="utf-8"

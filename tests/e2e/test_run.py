@@ -16,10 +16,8 @@ from determinism.frameworks.torch.enable import generator
 from determinism.seeds import Streams
 from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import PROGRAMS, becomes_deterministic, goes_on_from_the_middle, plain, printed
-from tests.thorough import taking_turns
 
 
-@taking_turns(0, "launching")
 @pytest.mark.parametrize("program", ["classifier.py", pytest.param("gpt.py", marks=pytest.mark.thorough("launching"))])
 def test_a_training_ends_in_the_same_weights(program: str, tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, program)
@@ -115,7 +113,6 @@ def test_ranks_draw_their_own_numbers(tmp_path: Path) -> None:
     assert drawn[0] != drawn[1] == drawn[2]
 
 
-@taking_turns(1, "launching")
 def test_ranks_of_torchrun_draw_the_numbers_of_their_ranks(tmp_path: Path) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     finished = run(tmp_path, "run", "--seed", "1", "--", *launcher, PROGRAMS / "rank_numbers.py")
@@ -157,7 +154,6 @@ def test_a_setting_that_the_program_takes_back_is_said_at_its_end(tmp_path: Path
     assert (kept.status, kept.stdout, kept.stderr) == (0, b"done\n", "")
 
 
-@taking_turns(1, "launching")
 def test_check_finds_a_program_the_same_that_is_run_by_it(tmp_path: Path) -> None:
     program = (sys.executable, PROGRAMS / "classifier.py")
     finished = run(tmp_path, "check", "--no-explain", "--", *COMMAND, "run", "--seed", "1", "--", *program)

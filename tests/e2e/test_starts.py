@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.clean_programs import STARTS, Program, module, shell
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
-from tests.thorough import taking_turns
 
 SCRIPT = """\
 #!{python}
@@ -35,7 +34,6 @@ def test_same(name: str, tmp_path: Path) -> None:
     assert report["recorded"]["steps"] >= 3
 
 
-@taking_turns(0, "programs")
 def test_script_that_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
     assert_same(console_script(tmp_path, "failing", exit_status=3), tmp_path)
 
@@ -57,7 +55,6 @@ def test_bit_in_a_script(tmp_path: Path) -> None:
     assert_named(Fault("script", console_script(tmp_path, "bit"), "op", 1, TRAINING), tmp_path)
 
 
-@taking_turns(1, "programs")
 def test_bit_in_a_test(tmp_path: Path) -> None:
     fault = Fault("pytest", STARTS["pytest"], "op", 4, "starts/suite SITE")
     assert_named(fault, tmp_path, {"FAULT": "bit"})

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.checking import PROGRAMS, run_command
-from tests.thorough import taking_turns
 
 
 def trained(folder: Path, *arguments: str) -> str:
@@ -33,7 +32,6 @@ def state(folder: Path) -> str:
     return "middle"
 
 
-@taking_turns(0, "resume-and-batch")
 @pytest.mark.parametrize("form", ["file", pytest.param("torch.save", marks=pytest.mark.thorough("resume-and-batch"))])
 def test_resumed_it_ends_in_the_same_bits(folder: Path, whole: str, state: str, form: str) -> None:
     assert trained(folder, "--load", state, "--form", form) == whole

@@ -9,7 +9,6 @@ from typing import Any
 
 from tests.e2e.checking import PROGRAMS, check_command
 from tests.e2e.running import ENVIRONMENT
-from tests.thorough import taking_turns
 
 
 def checked(folder: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -27,7 +26,6 @@ def checked_until_different(folder: Path, program: str, *words: str, options: tu
     return report
 
 
-@taking_turns(0, "tensorflow")
 def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
     report = checked(tmp_path, "op_determinism")
     assert report["verdict"] == "same"
@@ -36,7 +34,6 @@ def test_a_fit_with_deterministic_ops_is_the_same(tmp_path: Path) -> None:
     assert len(report["runs"]) == 2
 
 
-@taking_turns(1, "tensorflow")
 def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     report = checked(tmp_path, "missing_seed", options=("--budget", "600"))
     first = report["first_divergence"]
@@ -46,7 +43,6 @@ def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     assert report["fixes"][0]["verified"]
 
 
-@taking_turns(0, "tensorflow")
 def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
     for _ in range(10):
         report = checked_until_different(tmp_path, "varying_ops", "crop", options=("--budget", "1"))
@@ -72,14 +68,12 @@ def test_a_scatter_with_duplicate_indices_is_found_where_the_variable_is_written
     assert first["site"]["code"].startswith("totals.scatter_add(")
 
 
-@taking_turns(1, "tensorflow")
 def test_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     first = checked(tmp_path, "set_order")["first_divergence"]
     assert first["kind"] == "order"
     assert first["site"]["line"] == 13
 
 
-@taking_turns(0, "tensorflow")
 def test_data_that_differs_is_named_by_the_argument_of_the_function(tmp_path: Path) -> None:
     report = checked(tmp_path, "batch_of_the_clock", options=("--budget", "1"))
     first = report["first_divergence"]

@@ -9,14 +9,12 @@ import pytest
 
 from determinism.knowledge.entries import read_audit
 from tests.e2e.commands import run
-from tests.thorough import taking_turns
 
 SEVERAL = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ops race only where two threads run at a time")
 RACES, SEEDED = "tf.Variable.scatter_add", "tf.random.normal"
 
 
 @SEVERAL
-@taking_turns(1, "tensorflow")
 def test_an_op_that_races_and_one_that_needs_a_seed(tmp_path: Path) -> None:
     for number in range(10):  # a busy machine may let threads take turns for a while
         out = tmp_path / f"out-{number}.json"

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from tests.e2e.commands import COMMAND, run
 from tests.e2e.running import ENVIRONMENT, becomes_deterministic, goes_on_from_the_middle
-from tests.thorough import taking_turns
 
 
-@taking_turns(0, "tensorflow")
 def test_a_keras_model_ends_in_the_same_weights(tmp_path: Path) -> None:
     assert becomes_deterministic(tmp_path, "keras_model.py")
 
 
-@taking_turns(1, "tensorflow")
 def test_a_run_its_twin_and_its_resumed_self_end_in_the_same_weights(tmp_path: Path) -> None:
     """Dropout, augmentation, two parallel readers, mixed precision, and a stop in the middle of an epoch."""
     assert goes_on_from_the_middle(tmp_path, "keras_middle.py")

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.checking import command, run_command
-from tests.thorough import taking_turns
 
 RECORD = (sys.executable, "-m", "determinism", "record", "-o", "trace", "--")
 WAYS = [("uncaught",), ("caught", "logged", "thread", "child", "chained")]
 
 
-@taking_turns(0, "launching")
 @pytest.mark.parametrize("ways", WAYS, ids=["uncaught", "everywhere"])
 def test_traceback_is_the_program_s_own(ways: tuple[str, ...], tmp_path: Path) -> None:
     program = command("broken_layer", *ways)

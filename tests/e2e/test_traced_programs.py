@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.checking import PROGRAMS, line
-from tests.thorough import taking_turns
 
 PROGRAM = [sys.executable, str(PROGRAMS / "traced.py")]
 
 
-@taking_turns(1, "programs")
 def test_compiled_scripted_traced_and_exported_code_computes_what_it_computes_unrecorded(tmp_path: Path) -> None:
     plain = subprocess.run(PROGRAM, capture_output=True, text=True, check=True, cwd=tmp_path)
     command = [sys.executable, "-m", "determinism", "check", "--", *PROGRAM]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.checking import check_command
-from tests.thorough import taking_turns
 
 LISTING = """
 import os, torch
@@ -36,7 +35,6 @@ def program(folder: Path, listed: str) -> Path:
     return path
 
 
-@taking_turns(0, "launching")
 def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_perturbed(folder: Path) -> None:
     path = program(folder, 'os.listdir("data")')
     checked = check_command(
@@ -52,7 +50,6 @@ def test_an_unsorted_listing_that_came_out_alike_twice_is_named_when_it_is_pertu
     assert report["fixes"][0]["verified"]
 
 
-@taking_turns(0, "launching")
 def test_a_program_that_sorts_is_the_same_with_everything_perturbed(folder: Path) -> None:
     path = program(folder, 'sorted(os.listdir("data"))')
     report = check_command(folder, [sys.executable, str(path)], options=("--vary", "all", "--budget", "600")).report

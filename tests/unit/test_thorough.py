@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import thorough
-from tests.thorough import PARTS, chosen_parts, in_turns, is_turn, main, table, taking_turns
+from tests.thorough import PARTS, chosen_parts, in_turns, is_turn, main, table
 
 
 def test_no_part_takes_longer_than_half_an_hour() -> None:
@@ -48,14 +48,3 @@ def test_values_that_are_not_run_belong_to_a_part(monkeypatch: pytest.MonkeyPatc
     left_out = [parameter.values[0] for parameter in parameters if parameter.marks]
     assert left_out == ["b", "d"] if turns == 0 else ["a", "c"]
     assert {mark.args for parameter in parameters for mark in parameter.marks} == {("programs",)}
-
-
-def test_of_two_tests_that_take_turns_one_is_run_and_the_other_is_thorough() -> None:
-    def marks(number: int) -> list[str]:
-        @taking_turns(number, "kinds")
-        def test() -> None:
-            """Do nothing."""
-
-        return [mark.args[0] for mark in getattr(test, "pytestmark", [])]
-
-    assert sorted([marks(0), marks(1)]) == [[], ["kinds"]]

@@ -1,0 +1,102 @@
+"""Tests that take long, and at which commits they are run.
+
+    python -m tests.slow_tests
+
+measures the tests that are run at this commit anew, in all environments (about 40 minutes), and writes `slow_tests.tsv`: the processor
+seconds, with those of the processes that it started, of each test that took `LEAST` or more. These tests are dealt out to `TURNS` hands
+that hold about as many seconds each, and each commit plays one hand; a part of the thorough tests runs the rest. So what is always run
+stays short, whatever is added, and each hand has tests of every sort.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.thorough import ROOT
+
+STORED = Path(__file__).with_suffix(".tsv")
+LEAST = 3.0
+TURNS = 3
+PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
+"""Per framework the part of the thorough tests that runs what is not run at this commit."""
+VARIABLE = "DETERMINISM_TEST_SECONDS"
+"""The variable that names the file to which this, as a plugin of pytest, adds the seconds of each test."""
+
+
+def stored_seconds(file: Path = STORED) -> dict[str, float]:
+    """The seconds of each slow test, by its id."""
+    rows = (line.split("\t", 1) for line in file.read_text(encoding="utf-8").splitlines())
+    return {name: float(seconds) for seconds, name in rows}
+
+
+def dealt(seconds: Mapping[str, float], hands: int = TURNS) -> dict[str, int]:
+    """The hand of each test: the longest first, each to the hand that holds the fewest seconds.
+
+    Args:
+        seconds: What each test takes.
+        hands: How many there are.
+    """
+    held = [0.0] * hands
+    hand_of = {}
+    for name in sorted(seconds, key=lambda name: (-seconds[name], name)):
+        hand_of[name] = hand = held.index(min(held))
+        held[hand] += seconds[name]
+    return hand_of
+
+
+@cache
+def hands() -> dict[str, int]:
+    """The hand of each test that is slow, by its id."""
+    return dealt(stored_seconds())
+
+
+def merged(stored: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    """What is to be stored after measuring: tests that were not run keep what they had.
+
+    Args:
+        stored: What was stored before.
+        measured: What each test took that was run just now.
+    """
+    both = {**stored, **measured}
+    return {name: both[name] for name in sorted(both) if both[name] >= LEAST}
+
+
+def _processor_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    began = _processor_seconds()
+    result = yield
+    # One write of one line: the workers of pytest-xdist share the file.
+    with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
+        file.write(f"{_processor_seconds() - began:.1f}\t{item.nodeid}\n")
+    return result
+
+
+def main() -> None:
+    """Measure, and write what is stored."""
+    with tempfile.TemporaryDirectory() as folder:
+        measured = Path(folder) / "seconds.tsv"
+        measured.touch()
+        for framework in PARTS:
+            environment = ROOT / (".venv" if framework == "torch" else f".venv-{framework}")
+            command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-p", "tests.slow_tests", "-n", "2"]
+            asked = {**os.environ, "DETERMINISM_TEST_FRAMEWORKS": framework, VARIABLE: str(measured)}
+            subprocess.run(command, cwd=ROOT, env=asked, check=False)
+        found = merged(stored_seconds(), stored_seconds(measured))
+    STORED.write_text("".join(f"{seconds:.1f}\t{name}\n" for name, seconds in found.items()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
