@@ -141,7 +141,7 @@ docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages un
 
 site: $(INSTALLED)  ## Make the documentation as a site, dist/site; a link or a page that leads nowhere fails.
 	$(BIN)/python -m tests.architecture.op_pages
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs dist/site
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs dist/site
 
 clean:  ## Remove what was made.
 	rm -rf $(VENV) .venv-tensorflow .venv-jax .venv-integrations .determinism .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist docs/op legacy/tensorflow-determinism/.venvs

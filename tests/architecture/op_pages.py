@@ -23,7 +23,13 @@ def page_of(op: Op) -> str:
     """The page of an op."""
     _, *section = op_section(op, "../")
     title = framework_named(op.framework).title
-    lines = [f"# {code(op.name)}\n", f"{title}. What the words mean: [what is known of ops](../knowledge.md).\n"]
+    # In no table of contents: Sphinx would write hundreds of entries into the navigation of every page.
+    orphan = "---\norphan: true\n---\n"
+    lines = [
+        orphan,
+        f"# {code(op.name)}\n",
+        f"{title}. What the words mean: [what is known of ops](../knowledge.md).\n",
+    ]
     return finished([*lines, *section, *modes(framework_named(op.framework))])
 
 
@@ -34,7 +40,6 @@ def index_page(ops: list[Op]) -> str:
         {(name, file_of(op)) for op in ops for name in (op.name, *op.names)}, key=lambda one: (key_of(one[0]), one)
     )
     lines += [f"- [{code(name)}]({file}.md)" for name, file in names]
-    lines += ["", "```{toctree}", ":hidden:", "", *(file_of(op) for op in ops), "```"]
     return finished(lines)
 
 

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from determinism.knowledge.entries import op_files, ops_of
 from tests.architecture.knowledge_pages import DOCS
 from tests.architecture.op_pages import file_of, write_pages
@@ -13,17 +15,23 @@ from tests.architecture.op_pages import file_of, write_pages
 OPS = [op for file in op_files() for op in ops_of(file)]
 
 
-def test_every_op_has_a_page_of_its_own(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all pages."""
+    folder = tmp_path_factory.mktemp("site") / "op"
+    assert write_pages(folder) == len(OPS) > 200
+    return folder
+
+
+def test_every_op_has_a_page_of_its_own(pages: Path) -> None:
     assert [file for file, count in Counter(map(file_of, OPS)).items() if count > 1] == []
-    assert write_pages(tmp_path / "op") == len(OPS) > 200
-    assert len(list((tmp_path / "op").glob("*.md"))) == len(OPS) + 1
+    assert len(list(pages.glob("*.md"))) == len(OPS) + 1
 
 
-def test_a_page_says_all_that_is_known(tmp_path: Path) -> None:
-    write_pages(tmp_path / "op")
+def test_a_page_says_all_that_is_known(pages: Path) -> None:
     for op in OPS:
-        text = (tmp_path / "op" / f"{file_of(op)}.md").read_text(encoding="utf-8")
-        assert text.startswith(f"# `{op.name}`\n")
+        text = (pages / f"{file_of(op)}.md").read_text(encoding="utf-8")
+        assert f"\n# `{op.name}`\n" in text
         assert (
             sum(line.startswith("| ") for line in text.partition("## Deterministic mode")[0].splitlines())
             == len(op.statuses) + 2
@@ -31,11 +39,8 @@ def test_a_page_says_all_that_is_known(tmp_path: Path) -> None:
         assert all(f"`{name}`" in text for name in (*op.names, *op.kernels, *op.alerts))
 
 
-def test_every_name_leads_to_its_page(tmp_path: Path) -> None:
-    write_pages(tmp_path / "op")
-    links = re.findall(
-        r"^- \[`(.*)`\]\((.*)\.md\)$", (tmp_path / "op" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+def test_every_name_leads_to_its_page(pages: Path) -> None:
+    links = re.findall(r"^- \[`(.*)`\]\((.*)\.md\)$", (pages / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert {name for op in OPS for name in (op.name, *op.names)} == {name for name, _ in links}
     assert {file for _, file in links} == set(map(file_of, OPS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +29,6 @@ HASH = "hash"
 IDENTITY = "id"
 SET_ORDER = "set-order"
 
-_BITS = (1 << 61) - 1
-"""Python's hashes are below this number on machines of 64 bits."""
 _NUMBERS = (int, float, complex, bool, type(None))
 _addresses: dict[int, int] = {}
 _next_address = itertools.count(1)
@@ -43,7 +42,7 @@ def _hashed(use: Use, function: Function, arguments: tuple[Any, ...], keywords: 
         number = FIRST_USES.use(value) if text is None else None
         if text is not None or number is not None:
             digest = digest_text(f"object:{number}" if text is None else text)
-            result = int.from_bytes(digest[:8], "big") % _BITS
+            result = int.from_bytes(digest[:8], "big") % sys.hash_info.modulus
     use.note(lambda: str(result))
     return result
 
