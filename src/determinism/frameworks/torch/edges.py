@@ -219,7 +219,9 @@ class StorageTable:
             digest: Gives the digest of a tensor.
         """
         with self._lock:
-            states = [state for state in self._states.values() if state.record != EXTERNAL and not state.externally_writable]
+            states = [
+                state for state in self._states.values() if state.record != EXTERNAL and not state.externally_writable
+            ]
         held = []
         for state in states:
             storage = torch.UntypedStorage._new_with_weak_ptr(state.reference)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
