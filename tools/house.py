@@ -15,10 +15,10 @@ from statistics import median, quantiles
 
 PACKAGE = Path(__file__).parents[1] / "src" / "determinism"
 
-MOST_MODULES = 260
-"""230 for what there was when the house was measured first; the rest for the integrations, goldens and formats added since."""
-LONGEST_CHAIN = 12
-"""Of all imports. What is reached may not be lost again."""
+MOST_MODULES = 275
+"""230 for what there was when the house was measured first; the rest for the integrations, goldens, formats and long runs added since."""
+LONGEST_CHAIN = 13
+"""Of all imports; the slice `narrow` stands on the whole of `check`. What is reached may not be lost again."""
 LONGEST_LOADED_CHAIN = 10
 """Of those that are made when a module is loaded."""
 FEWEST_LINES = 40

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from determinism import state as state
     from determinism.batch.session import check_batch_invariance as check_batch_invariance
+    from determinism.comparison.narrowing import Narrowing as Narrowing
+    from determinism.comparison.narrowing import Window as Window
     from determinism.comparison.result import BatchFindings as BatchFindings
     from determinism.comparison.result import BatchKind as BatchKind
     from determinism.comparison.result import BlindSpot as BlindSpot
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "determinism.batch.session": "check_batch_invariance",
+    "determinism.comparison.narrowing": "Narrowing Window",
     "determinism.comparison.result":
         "BatchFindings BatchKind BlindSpot Cause Comparison Dataflow DeadDifference Diagnosis Divergence "
         "Evidence Experiment FileChange Fix FlowEdge FlowNode FlowOutput InputDifference Leftover Likeness Loss "
@@ -119,10 +122,10 @@ __all__ = [
     "Dataflow", "DeadDifference", "DeterminismError", "Device", "Diagnosis", "Direction", "Divergence", "Effect",
     "Evidence", "Experiment", "FileChange", "Fix", "FlowEdge", "FlowNode", "FlowOutput", "Frame", "Framework",
     "InputDifference", "Kind", "LaunchError", "Leftover", "Level", "Likeness", "Loss", "Measurement", "Missing",
-    "Mode", "Op", "OpRule", "OpStatus", "OpVerdict", "OutputDifference", "Parting", "Patches", "Recorded",
+    "Mode", "Narrowing", "Op", "OpRule", "OpStatus", "OpVerdict", "OutputDifference", "Parting", "Patches", "Recorded",
     "Recording", "Remaining", "ResumeFindings", "RowDifference", "RunSummary", "Seeds", "Setting", "Settings",
     "Source", "SourceKind", "StateError", "StepHistory", "StepSpan", "TraceError", "TrainingModule", "Trouble",
-    "UsageError", "ValueExample", "ValueStep", "ValuesApart", "Verdict", "VersionRange", "Visible", "check",
+    "UsageError", "ValueExample", "ValueStep", "ValuesApart", "Verdict", "VersionRange", "Visible", "Window", "check",
     "check_batch_invariance", "compare", "enable", "patch", "record", "seed", "state", "status", "step",
 ]  # fmt: skip
 

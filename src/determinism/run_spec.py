@@ -154,6 +154,10 @@ class RunSpec:
     """How much is recorded; a `Level`."""
     steps: int | None = None
     """Recording and the program end when this many steps are done."""
+    first_step: int = 0
+    """The number of the first step that the program makes: of one that is resumed, how many were made before."""
+    window: int | None = None
+    """The step from which ops are recorded; before it, and only of PyTorch, the program runs with a ledger of its steps alone."""
     max_disk: int | None = None
     """Bytes that the trace never grows past."""
     paranoid: bool = False

@@ -32,6 +32,8 @@ def whole(folder: Path) -> RunSpec:
         trace_folder=folder / "a b é",
         level="module",
         steps=3,
+        first_step=1,
+        window=2,
         max_disk=10**9,
         paranoid=True,
         values=64,

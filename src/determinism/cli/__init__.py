@@ -18,6 +18,7 @@ from determinism.cli.compare import compare
 from determinism.cli.configuration import read_configuration, subcommands
 from determinism.cli.doctor import doctor
 from determinism.cli.golden import golden
+from determinism.cli.narrow import narrow
 from determinism.cli.options import Reports
 from determinism.cli.record import record
 from determinism.cli.report import report
@@ -71,6 +72,7 @@ def command() -> None:
 
 for subcommand in (
     check,
+    narrow,
     check_resume,
     check_batch,
     golden,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,10 @@ from determinism.cli.options import (
     recording_options,
     verdict_options,
 )
-from determinism.types import Verdict
+from determinism.types import Level
+
+if TYPE_CHECKING:
+    from determinism.launch.runs import CheckRequest
 
 
 @click.command(
@@ -67,23 +70,53 @@ from determinism.types import Verdict
 @click.option("--before", metavar="COMMAND", help="Run a shell command before each run.")
 @click.option("--fresh-copy", is_flag=True, help="Start each run in a new copy of the working directory.")
 @click.option("--fail-fast", is_flag=True, help="Stop a later run as soon as it differs.")
+@click.option(
+    "--narrow",
+    "is_narrowed",
+    is_flag=True,
+    help="For long runs: find the step by digests, and record only the ops around it, as `determinism narrow`.",
+)
 @verdict_options
 @program_argument
-def check(program: tuple[str, ...], reports: Reports, **options: Any) -> None:
+def check(program: tuple[str, ...], reports: Reports, is_narrowed: bool, **options: Any) -> None:
     """Run a program twice, unchanged, and say whether every tensor was bit-identical.
 
     If not, the report names the cause and its line, a fix, and the first record that differs.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """
-    from determinism.cli.ending import ProgressLine, conclude, keep_report, reporting, show_first
+    from functools import partial
+
+    from determinism.cli.ending import run_check
     from determinism.launch.check import Check
     from determinism.launch.runs import CheckRequest
 
     request = CheckRequest(program, **options)
-    line = ProgressLine()
-    running = Check(request, line.announce, line.say, lambda comparison: show_first(comparison, reports, line))
-    with reporting(reports, lambda: running.runs), line:
-        comparison = running.run()
-    kept = keep_report(comparison, running.folder) if comparison.verdict is Verdict.DIFFERENT else None
-    conclude(comparison, reports, running.interrupt_status, kept=kept)
+    if not is_narrowed:
+        run_check(partial(Check, request), reports)
+    from determinism.narrow.launch import NarrowCheck, NarrowRequest
+
+    run_check(partial(NarrowCheck, NarrowRequest(_narrowable(request))), reports)
+
+
+def _narrowable(request: CheckRequest) -> CheckRequest:
+    """The request without what only runs that are recorded from their beginning can do.
+
+    Raises:
+        UsageError: It asks for such a thing.
+    """
+    refused = {
+        "-n": request.num_runs is not None,
+        "--level": request.spec.level != Level.OP,
+        "--from-step": request.spec.window is not None,
+        "--runs-from": request.runs_from is not None,
+        "--vary": bool(request.vary),
+        "--fail-fast": request.fail_fast,
+    }
+    given = [option for option, is_given in refused.items() if is_given]
+    if given:
+        raise click.UsageError(
+            f"--narrow makes two runs at level step and chooses what is recorded itself, so it cannot be combined with {', '.join(given)}. "
+            "Leave that out; a stored run is narrowed with: determinism narrow --ledger DIR -- COMMAND."
+        )
+    return request

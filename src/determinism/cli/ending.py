@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import click
 
@@ -120,6 +120,35 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
         click.echo()
     if reports.is_wanted:
         reports.write({**content, "diagnosis": _SEARCHING}, say)
+
+
+class RunningCheck(Protocol):
+    """A check as it goes on: `Check`, or `NarrowCheck`."""
+
+    runs: list[RunSummary]
+    interrupt_status: int
+
+    def run(self) -> Comparison:
+        """Come to a verdict."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps what it made."""
+
+
+def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
+    """Make the runs of a check, show what they show, and exit.
+
+    Args:
+        make: Gives the check; called with what announces runs, what prints messages, and what is told a first verdict.
+        reports: Where the report goes.
+    """
+    line = ProgressLine()
+    running = make(line.announce, line.say, lambda comparison: show_first(comparison, reports, line))
+    with reporting(reports, lambda: running.runs), line:
+        comparison = running.run()
+    kept = keep_report(comparison, running.folder) if comparison.verdict is Verdict.DIFFERENT else None
+    conclude(comparison, reports, running.interrupt_status, kept=kept)
 
 
 def keep_report(comparison: Comparison, folder: Path) -> str | None:

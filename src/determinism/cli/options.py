@@ -242,6 +242,10 @@ _RECORDING_OPTIONS = {
         help="What to record: every op, every module call, or only the state at the end of each step.",
     ),
     "steps": click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps."),
+    "window": click.option(
+        "--from-step", "window", type=click.IntRange(min=1), metavar="N",
+        help="Record ops from step N on; before it only a ledger of the steps (PyTorch).",
+    ),
     "max_disk": click.option(
         "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace reaches this size."
     ),

@@ -10,6 +10,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from determinism.comparison.narrowing import Narrowing
 from determinism.errors import DeterminismError, DifferenceError
 from determinism.op_semantics import Op, OpSemantics
 from determinism.redaction import redacted
@@ -587,6 +588,8 @@ class Comparison:
     """None where no resumed run was compared."""
     batch: BatchFindings | None = None
     """None where batches of different sizes were not compared."""
+    narrowing: Narrowing | None = None
+    """None where runs were recorded from their beginning."""
 
     @property
     def causes(self) -> Sequence[Cause]:

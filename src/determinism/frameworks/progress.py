@@ -24,6 +24,8 @@ class Progress:
     def __init__(self, step_ended: Callable[[str], None]) -> None:
         """Take what is to be called, with what counted the step, before the number of the step goes up."""
         self.step = 0
+        self.num_ended = 0
+        """How many steps ended; `step` counts also those before the checkpoint that a program was resumed from."""
         self.phase = Phase.INIT
         """What the program does outside modules, backwards and optimizers."""
         self.optimizer_depth = 0
@@ -81,7 +83,7 @@ class Progress:
 
     def explicit(self) -> None:
         """`determinism.step()` was called."""
-        if self.steps_by == "optimizer" and (self.step == 1 or not self._has_begun_since):
+        if self.steps_by == "optimizer" and (self.num_ended == 1 or not self._has_begun_since):
             # The same boundary as the optimizer step just before; from here on only explicit ones count.
             self.steps_by = "determinism.step"
             return
@@ -94,6 +96,7 @@ class Progress:
             self._step_ended(counted_by)
         finally:
             self.step += 1
+            self.num_ended += 1
             self._note_time()
 
     def _note_time(self) -> None:

@@ -188,7 +188,7 @@ class AdapterSession:
             self.finish_program("steps")
 
     def _end_step(self, counted_by: str) -> None:
-        if self.recorder.progress.step == 0:
+        if self.recorder.progress.num_ended == 0:
             self.writer.describe(steps_by=counted_by)
         self._record_state(STEP_OP)
         self.writer.boundary()
@@ -263,9 +263,10 @@ class AdapterSession:
     def _ending(self) -> dict[str, Any]:
         """What `process.json` says at the end."""
         progress = self.recorder.progress
+        recorded = progress.step - max(self._spec.first_step, self._spec.window or 0)
         return {
             "records": self.writer.num_records,
-            "steps": progress.step if progress.steps_by is not None else self._num_batches,
+            "steps": max(recorded, 0) if progress.steps_by is not None else self._num_batches,
             "steps_by": progress.steps_by,
             "step_seconds": progress.step_seconds,
             "open_settings": settings.facts(),

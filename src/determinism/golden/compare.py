@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from determinism.environment import EnvironmentDifference, weight_of
-from determinism.golden.ledger import FINGERPRINTED, GROUPS, NO_VALUE, Ledger, ProcessLedger, generators_digest
+from determinism.golden.ledger import FINGERPRINTED, NO_VALUE, Ledger, ProcessLedger, generators_digest
 from determinism.golden.result import NOT_RECORDED, GoldenComparison, GoldenDifference
+from determinism.trace.ledger import GROUPS
 from determinism.types import Verdict
 
 

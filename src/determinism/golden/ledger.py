@@ -16,13 +16,12 @@ import numpy as np
 from determinism.environment import Part, part_of
 from determinism.errors import TraceError, UsageError
 from determinism.trace.chunks import Chunk
+from determinism.trace.ledger import GROUPS, form_text, group_digest, value_line
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Meaning, Table
 from determinism.types import Level, Role, Stream
 
 FORMAT = "determinism.golden/1"
-GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "results", "generators")
-"""The columns, in the order in which a step computes them. `results` is what the ops of a program of JAX gave, which holds no state."""
 FINGERPRINTED = ("gradients", "parameters")
 """Groups of which the first step keeps a fingerprint per tensor."""
 NO_VALUE = "-"
@@ -202,7 +201,7 @@ class _Parts:
         for row in np.flatnonzero(wanted):
             op, role, step = ops[int(columns["op"][row])], int(columns["role"][row]), int(columns["step"][row])
             values = [
-                f"{_form(process, int(outputs.columns['layout'][at]))} {outputs.columns['digest'][at].tobytes().hex()}"
+                value_line(_form(process, int(outputs.columns["layout"][at])), outputs.columns["digest"][at].tobytes())
                 for at in outputs.of(int(row))
             ]
             if role == Role.STATE:
@@ -232,7 +231,7 @@ class _Parts:
 
 def _form(process: ProcessTrace, layout: int) -> str:
     found = process.names.layout(layout)
-    return "value" if found is None else f"{found.dtype} {list(found.shape)}"
+    return form_text(found)
 
 
 def digest(text: str) -> str:
@@ -241,10 +240,8 @@ def digest(text: str) -> str:
 
 
 def _group_digest(group: str, values: Sequence[str]) -> str:
-    """What a step had of a group, as one digest. Tensors that are held count without name or order: renaming changes nothing."""
-    if not values:
-        return NO_VALUE
-    return digest("\n".join(values if group in ("batches", "loss", "results") else sorted(values)))
+    """What a step had of a group, as one digest, in hexadecimal."""
+    return group_digest(group, values).hex() if values else NO_VALUE
 
 
 def generators_digest(states: Sequence[str], counted: Sequence[int]) -> str:

@@ -526,6 +526,10 @@ class Check:
     on_verdict: Callable[[Comparison], None] = lambda comparison: None
     """Called with what two runs show as soon as it is known, if further runs will look for more."""
     runs: list[RunSummary] = field(default_factory=list)
+    hides_output: bool = False
+    """Whether what the program prints goes to a log in the first run, too."""
+    may_search: Callable[[Sequence[Trace]], bool] = lambda traces: True
+    """Whether what two runs that differ recorded is worth further runs."""
     interrupt_status: int = field(default=0, init=False)
     """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
 
@@ -578,7 +582,7 @@ class Check:
     def _make(self, traces: list[Trace], name: str, title: str, spec: RunSpec | None = None) -> None:
         """Make one more run and open its trace."""
         trace = self._output.trace(name)
-        log = self._output.log(name) if self.runs else None
+        log = self._output.log(name) if self.runs or self.hides_output else None
         with ExitStack() as stack:
             why_stop: Callable[[], str | None] = never
             if self.request.fail_fast and traces:
@@ -678,6 +682,8 @@ class Check:
 
     def _may_look_closer(self, comparison: Comparison, traces: Sequence[Trace]) -> bool:
         """Whether further runs may look for what two runs differ in: whole ones, or such as end soon after it."""
+        if not self.may_search(traces):
+            return False
         short = short_runs(comparison, least_step_seconds(traces), traces) if self.request.explain is None else None
         is_soon = short is not None and short.seconds < LONGEST_UNASKED
         return is_soon or may_run_further(self.request.explain, self.runs)

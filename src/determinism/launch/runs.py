@@ -471,6 +471,8 @@ class RunSeries:
         self._standard_input = standard_input
         self._copy = copy
         self._times = RunTimes(first_number)
+        # A run that looks at one record takes nothing over but from where on ops are recorded.
+        self._captured = RunSpec(first_step=request.spec.first_step, window=request.spec.window)
 
     @property
     def max_disk(self) -> int | None:
@@ -552,7 +554,7 @@ class RunSeries:
         copied = self._prepare(name, title)
         record_program(
             self._request.command,
-            RunSpec(self._output.trace(name), capture=capture, copied=copied),
+            replace(self._captured, trace_folder=self._output.trace(name), capture=capture, copied=copied),
             log=log,
             on_progress=on_progress,
             stdin=self._standard_input,

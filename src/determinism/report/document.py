@@ -33,6 +33,7 @@ from determinism.redaction import redacted, redacted_code
 from determinism.report.answer import answer, headline
 from determinism.report.batch import batch_document
 from determinism.report.entries import Section, cause_document, fix_document
+from determinism.report.narrowing import narrowing_document
 from determinism.report.story import compose, story_document
 from determinism.trace.schema import Frame
 
@@ -289,6 +290,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "diagnosis": comparison.diagnosis.limit,
         "varied": comparison.varied,
         "missing": None if comparison.missing is None else [_missing(missing) for missing in comparison.missing],
+        "narrowing": None if comparison.narrowing is None else narrowing_document(comparison.narrowing),
         "batch": None if comparison.batch is None else batch_document(comparison.batch),
         "values": None if comparison.values is None else _values(comparison.values),
         "environment": [

@@ -189,7 +189,9 @@ def _trouble_entries(comparison: Comparison) -> Iterator[Entry]:
 
 def _run_entries(comparison: Comparison) -> Iterator[Entry]:
     numbers: dict[str, list[str]] = {}
-    for number, run in enumerate(comparison.runs, start=1):
+    # That the runs of a window end with it is no news.
+    runs = comparison.runs if comparison.narrowing is None or not comparison.narrowing.is_pinned else ()
+    for number, run in enumerate(runs, start=1):
         ending = _ending(run)
         if ending:
             numbers.setdefault(ending, []).append(str(number))

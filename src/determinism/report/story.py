@@ -32,6 +32,7 @@ from determinism.report.entries import (
     path_text,
     prose,
 )
+from determinism.report.narrowing import narrowing_entries
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
@@ -512,6 +513,8 @@ def _shown(comparison: Comparison, content: Document) -> Iterator[Entry]:
             yield from _in(Section.PLACE, section)
     else:
         yield from answer(content)
+        if comparison.narrowing is not None:
+            yield from narrowing_entries(comparison.narrowing)
         first = comparison.first_divergence
         if first is not None and first.kind is None:
             # Without a kind the answer is poor; this says why, and what to do.

@@ -11,6 +11,7 @@ from determinism import environment, rng
 from determinism.digest import digest_bytes
 from determinism.frameworks.named_stream import Stream
 from determinism.redaction import redacted
+from determinism.trace.ledger import LedgerWriter, group_digest, value_line
 from determinism.trace.schema import END_OP, STEP_OP
 from determinism.trace.writer import ProcessWriter
 from determinism.types import Access, Phase, Role
@@ -28,7 +29,7 @@ class Session:
 
     def __init__(self, folders, options):
         self._options = options
-        self._step = 0
+        self._step = options.first_step
         self._is_own = True
         self._step_ends = []
         self.writer = ProcessWriter(
@@ -47,6 +48,8 @@ class Session:
             max_bytes=options.max_disk,
         )
         self._stream = Stream(self.writer)
+        has_ledger = options.level == "step" or options.window is not None
+        self._ledger = LedgerWriter(self.writer.folder) if has_ledger else None
         tinyframe.on_op, tinyframe.on_step = self._op, self._stepped
 
     @property
@@ -70,14 +73,28 @@ class Session:
         for position, array in enumerate(outputs):
             array.made_by = (number, position)
 
+    @property
+    def _is_waiting(self):
+        return self._step < (self._options.window or 0)
+
     def _op(self, op, inputs, outputs, drawn, arguments):
+        if self._options.level == "step" or self._is_waiting:
+            return
         role = Role.ESCAPE if op == "tiny::item" else Role.OP
         self._append(role, Phase.FORWARD if self._step else Phase.INIT, op, inputs, outputs, drawn, arguments)
 
     def _stepped(self, parameters):
         names = json.dumps([["parameter", name] for name in parameters])
         states = list(rng.state_digests().values())
-        self._append(Role.STATE, Phase.OTHER, STEP_OP, list(parameters.values()), [], states, names)
+        if self._ledger is not None:
+            lines = [value_line("float64", digest_bytes(array.bytes)) for array in parameters.values()]
+            self._ledger.add(self._step, {"parameters": group_digest("parameters", lines)} if lines else {}, states)
+        if self._options.level == "step":
+            for name, array in parameters.items():
+                self._append(Role.HELD, Phase.OTHER, "determinism::parameter", [], [array], arguments=name)
+            self._append(Role.STATE, Phase.OTHER, STEP_OP, [], [], states)
+        elif not self._is_waiting:
+            self._append(Role.STATE, Phase.OTHER, STEP_OP, list(parameters.values()), [], states, names)
         self._step += 1
         self._step_ends.append(time.perf_counter())
         self.writer.boundary()
@@ -113,7 +130,8 @@ class Session:
             self.writer.describe(step_seconds=whole / (len(self._step_ends) - 1))
         states = list(rng.state_digests().values())
         self._append(Role.STATE, Phase.OTHER, END_OP, [], [], states, "[]")
-        self.writer.describe(records=self.writer.num_records, steps=self._step)
+        recorded = self._step - max(self._options.first_step, self._options.window or 0)
+        self.writer.describe(records=self.writer.num_records, steps=max(0, recorded))
         self.writer.close()
 
     leave = close

@@ -201,6 +201,8 @@ def record_contents(recorder: Recorder, name: str, value: Any) -> None:
         values=True,
         plain_values=[b"".join(_plain_digest(value) for value in others)] if others else [],
     )
+    if record < 0:
+        return
     storages = recorder.edges.storages
     for position, tensor in enumerate(tensors):
         state, layout = storages.look(tensor)
@@ -438,6 +440,10 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         generators: Digests of the states of generators.
     """
     held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
+    if recorder.ledger is not None and recorder.tracks_ops:
+        recorder.ledger.hold(held, recorder.stream.digests.of_each([one.tensor for one in held]))
+    if recorder.is_waiting:
+        return
     if recorder.tracks_ops:
         text = json.dumps([[h.kind, h.name] for h in held])
         tensors = [h.tensor for h in held]
@@ -451,6 +457,8 @@ def _record_each(recorder: Recorder, held: Sequence[Held]) -> None:
     """Make a record of each tensor that is held, all at one place."""
     stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
     digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    if recorder.ledger is not None:
+        recorder.ledger.hold(held, digests)
     for one, digest in zip(held, digests, strict=True):
         name = recorder.arguments.text_number(one.name) if one.name else -1
         op = recorder.stream.op_number(_HELD_OPS[one.kind])
@@ -656,6 +664,10 @@ def _loss(recorder: Recorder, outputs: Any) -> None:
     record = recorder.event(Role.LOSS, "determinism::loss", tensors, values=True, phase=Phase.FORWARD)
     if tensors:
         value = _number(tensors[0])
+        if recorder.ledger is not None:
+            recorder.ledger.loss(value)
+        if record < 0:
+            return
         meaning = Meaning.UNKNOWN_LOSS if value is None else Meaning.LOSS
         edge = recorder.look(tensors[:1]).edges if recorder.tracks_ops else ()
         recorder.writer.number(meaning, record, edge, value or 0.0, recorder.progress.step)

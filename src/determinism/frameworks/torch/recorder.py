@@ -42,6 +42,7 @@ from determinism.frameworks.torch.ops import (
     state_digest,
     value_text,
 )
+from determinism.frameworks.torch.step_ledger import StepLedger
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_strided, plain_parts
 from determinism.frameworks.unrecorded_threads import program_threads
 from determinism.frameworks.wrapping import Undo, wrap
@@ -174,6 +175,10 @@ class RecordMaker(RecordingGuard):
         self.formula_nodes: FormulaNodes | None = None
         """Lets some nodes of the autograd graph run without a mode, where ops are recorded by one."""
         self.step_ended: Callable[[str], None] = lambda counted_by: None
+        self.ledger: StepLedger | None = None
+        """Gets what each step had, where a ledger is kept."""
+        self.is_waiting = False
+        """Whether the window of steps of which ops are recorded has not begun: nothing goes into the trace but the ledger."""
         self.thread = get_ident()
 
     def _new_links(self) -> Any:
@@ -273,18 +278,27 @@ class RecordMaker(RecordingGuard):
             plain_values: Bytes that stand for values that are no tensors; outputs as well.
             generators: Digests of the states of generators.
             phase: Instead of the current phase.
+
+        Returns:
+            Its number; -1 if nothing is recorded yet.
         """
         looked = InputEdges()
         tensors = [part for tensor in tensors for part in plain_parts(tensor)]
+        if self.is_waiting:
+            self._note_in_ledger(role, tensors, plain_values)
+            return -1
         for part in (part for tensor in given for part in plain_parts(tensor)):
             self.edges.look_at_value(part, looked)
         if self.tracks_ops:
             self._look_at_each(tensors, looked)
         outputs: list[Any] = []
-        for tensor, digest in zip(tensors, self.stream.digests.of_each(tensors), strict=True) if values else ():
+        digests = self.stream.digests.of_each(tensors) if values else []
+        for tensor, digest in zip(tensors, digests, strict=True) if values else ():
             outputs += (self.layouts.number_without_storage(tensor), digest)
         for value in plain_values:
             outputs += (self.layouts.value_number, digest_bytes(value))
+        if self.ledger is not None and values:
+            self.ledger.add(role, tensors, digests, [digest_bytes(value) for value in plain_values])
         arguments = self.arguments.text_number(text) if text else -1
         with self.progress.in_phase(phase or self.progress.phase):
             if self.capture is not None:
@@ -293,6 +307,11 @@ class RecordMaker(RecordingGuard):
         if self.kept_values is not None and values:
             self.kept_values.add(self.writer, record, tensors, outputs)
         return record
+
+    def _note_in_ledger(self, role: Role, tensors: Sequence[torch.Tensor], plain_values: Sequence[bytes]) -> None:
+        if self.ledger is not None and role in (Role.BATCH, Role.LOSS):
+            digests = self.stream.digests.of_each(tensors)
+            self.ledger.add(role, tensors, digests, [digest_bytes(value) for value in plain_values])
 
     def look(self, tensors: Sequence[torch.Tensor]) -> InputEdges:
         """What some tensors hold, before something that is no op reads or writes them."""
@@ -494,6 +513,7 @@ _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
 """Modules whose threads only carry tensors from one process to another."""
 _MOST_NAMES = 256
 _MADE_AT = "_determinism_made_at"
+_BEFORE_WINDOW = "it began before the window of steps of which ops are recorded"
 
 
 class Threads:
@@ -536,6 +556,9 @@ class Threads:
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
             target = getattr(thread, "_target", None)
             if getattr(target, "__module__", None) in _SERVING:
+                return original(thread)
+            if self.main.is_waiting:
+                self.main.writer.blind_spot("window-thread", f"thread {thread.name}", _BEFORE_WINDOW)
                 return original(thread)
             recorder = self.main.another()
             recorder.on_first_op = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from determinism.frameworks.torch.hooks import (
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
+from determinism.frameworks.torch.step_ledger import StepLedger
 from determinism.frameworks.torch.tensor_bytes import leaves
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.unrecorded_threads import note_earlier_threads
@@ -189,6 +191,7 @@ class Session(AdapterSession):
         main, self._recorder_reason = recorder_for(self.level, paranoid=spec.paranoid)
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
+        main.is_waiting = spec.window is not None and self.level is Level.OP and spec.window > spec.first_step
         if is_being_made():
             main.on_first_op = self._begin_in_child
         else:
@@ -209,16 +212,38 @@ class Session(AdapterSession):
         self._undo += hooks.watch_module_calls(threads, returned, self._besides.entered)
         self._undo.append(threads.install())
         self._undo += watch_captures(threads, lambda: self._devices)
+        if self.recorder.is_waiting:
+            return
         if self.level is Level.OP:
-            self._undo += hooks.watch_escapes(threads, self.note_racy)
-            self._undo += hooks.watch_loading(threads)
-            self._undo.append(hooks.watch_compiled_graphs(threads, self._folders.failed))
-            self._undo += hooks.watch_exchanges(threads)
-            self._undo.append(self.recorder.install(threads))
-            self._undo.append(hooks.watch_replays(threads))
+            self._install_ops()
         self._undo += jit_tracing.install(threads, self._undo)
         if self.level is Level.OP:
             self.recorder.enter_process()
+
+    def _install_ops(self) -> None:
+        threads = self.threads
+        self._undo += hooks.watch_escapes(threads, self.note_racy)
+        self._undo += hooks.watch_loading(threads)
+        self._undo.append(hooks.watch_compiled_graphs(threads, self._folders.failed))
+        self._undo += hooks.watch_exchanges(threads)
+        self._undo.append(self.recorder.install(threads))
+        self._undo.append(hooks.watch_replays(threads))
+
+    def _open_window(self) -> None:
+        """Record ops from now on: the program has come to the step from which it was asked for."""
+        recorder = self.recorder
+        is_due = recorder.is_waiting and recorder.progress.step >= (self._spec.window or 0)
+        if not is_due or get_ident() != recorder.thread:
+            return
+        recorder.is_waiting = False
+        self.note_earlier_threads()
+        self._install_ops()
+        self._undo += jit_tracing.install(self.threads, self._undo)
+        recorder.enter_process()
+
+    def _end_if_asked(self) -> None:
+        super()._end_if_asked()
+        self._open_window()
 
     def _begin(self, recorder: Recorder) -> None:
         """Open the trace of this process."""
@@ -228,6 +253,9 @@ class Session(AdapterSession):
         self.writer = self._traces.open(folder, self._part.stream)
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
         recorder.begin(recorder.stream_of(self.writer, self._devices))
+        recorder.progress.step = self._spec.first_step
+        if self._part.stream == "process" and (self.level is Level.STEP or self._spec.window is not None):
+            recorder.ledger = StepLedger(folder)
         self.writer.describe(recorder=recorder.name, recorder_reason=self._recorder_reason)
         if self._part.stream == "pool":
             self.note_racy("pool")
@@ -273,12 +301,15 @@ class Session(AdapterSession):
         return any(isinstance(thing, torch.optim.Optimizer) for thing in gc.get_objects())
 
     def _step_ended(self, recorder: Recorder, counted_by: str) -> None:
-        if recorder.progress.step == 0:
+        if recorder.progress.num_ended == 0:
             # What the program has set by now is what it computes with.
             recorder.writer.describe(steps_by=counted_by, settings=recorded_settings())
         # Where a thread stands when another one draws from a shared generator may vary.
-        record_held(recorder, STEP_OP, generator_states() if recorder is self.recorder else ())
+        states = generator_states() if recorder is self.recorder else ()
+        record_held(recorder, STEP_OP, states)
         if recorder is self.recorder:
+            if recorder.ledger is not None:
+                recorder.ledger.end_step(recorder.progress.step, states)
             self._besides.step_ended()
         self._devices.collect()
         recorder.writer.boundary()
@@ -302,6 +333,7 @@ class Session(AdapterSession):
         main = self.threads.forked()
         main.is_active = False
         main.capture = None
+        main.ledger = None
         main.on_first_op = self._begin_in_child
 
     def _begin_in_child(self, recorder: Recorder) -> None:
@@ -328,9 +360,11 @@ class Session(AdapterSession):
         self.writer.describe(
             **self._ending(),
             environment={**self._traces.environment, **(recorder.run_unrecorded(gpu_facts) or {})},
-            **({} if recorder.progress.step else {"settings": recorded_settings()}),
+            **({} if recorder.progress.num_ended else {"settings": recorded_settings()}),
         )
         recorder.run_unrecorded(self._besides.close)
+        if recorder.ledger is not None:
+            recorder.ledger.close()
         recorder.sites.outermost = None
 
     def _stop_recorder(self) -> None:
@@ -343,5 +377,5 @@ class Session(AdapterSession):
     def leave(self) -> None:
         """Close, and take the mode off this thread's stack of modes."""
         super().leave()
-        if self.level is Level.OP:
+        if self.level is Level.OP and not self.recorder.is_waiting:
             self.recorder.leave_process()

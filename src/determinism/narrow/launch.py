@@ -1,0 +1,367 @@
+"""Finds the first step at which two runs of a long program part, and looks at the ops of a few steps around it alone.
+
+Two runs keep a ledger: digests of each step, which cost little. Where they part, a window of steps is recorded op by op in
+further runs, compared, and searched for the cause. These runs start from a checkpoint where the command says how, else from
+the beginning, and do what the program does without any record of its ops until the window begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from determinism.comparison.narrowing import Narrowing, Window
+from determinism.comparison.result import Comparison, RunSummary
+from determinism.comparison.runs import compare_runs
+from determinism.errors import LaunchError, TraceError, UsageError
+from determinism.exit_status import exit_phrase
+from determinism.launch.check import Check
+from determinism.launch.further_runs import default_budget
+from determinism.launch.interpreter import check_interpreter
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.program import Announce, ProgressCallback, unannounced
+from determinism.launch.record import RunResult
+from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries, open_stored_run, without_traces
+from determinism.launch.unrecorded import require_recorded
+from determinism.trace.files import make_private_folder
+from determinism.trace.ledger import LedgerParting, StoredLedger, earliest, first_parting, has_ledger, read_ledger
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.types import Level, Verdict
+
+STEPS_BEFORE = 2
+"""Steps of a window before the one at which the runs part: what it read is then known."""
+STEPS_AFTER = 2
+MOST_WINDOWS = 2
+_PLACES = ("{steps}", "{save}", "{load}")
+_LEAST_RESUMED = 20
+"""Steps that a checkpoint must save for it to be worth a run of its own."""
+_BUDGET_RUNS = 10
+_LONG = 1800.0
+"""Further runs of more seconds are made only as far as the ordinary budget goes."""
+
+
+@dataclass(frozen=True)
+class NarrowRequest:
+    """What is narrowed, and how its runs are made."""
+
+    check: CheckRequest
+    """The program. Its words may hold `{steps}`, `{save}` and `{load}`: then it can be resumed."""
+    ledger: Path | None = None
+    """A run that exists, as the first one; None to make one."""
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the command says how to save and how to resume.
+
+        Raises:
+            UsageError: It says so in part, or does not say for how many steps.
+        """
+        found = [place for place in _PLACES if any(place in word for word in self.check.command)]
+        if not found:
+            return False
+        lacking = [place for place in _PLACES if place not in found]
+        if lacking or self.check.spec.steps is None:
+            what = (
+                f"The command holds {found[0]} and no {' and no '.join(lacking)}" if lacking else "--steps is missing"
+            )
+            raise UsageError(
+                "narrow-command",
+                f"{what}, so nothing was run. A program that can be resumed is given with all of {{steps}}, {{save}} and {{load}}, and "
+                "--steps: determinism narrow --steps 1000 -- python train.py --steps {steps} --save {save} --load {load}. There {steps} is "
+                "the step to stop at, and {load} is empty in runs that start from scratch.",
+            )
+        return True
+
+
+@dataclass
+class NarrowCheck:
+    """One narrowing as it goes on; after an error it still tells which runs were made."""
+
+    request: NarrowRequest
+    announce: Announce = unannounced
+    """Called with what comes next and the log of its output; gives what is told the progress."""
+    warn: Callable[[str], None] = lambda message: None
+    on_verdict: Callable[[Comparison], None] = lambda comparison: None
+    """Called with what the runs of the window show, if further runs will look for more."""
+    runs: list[RunSummary] = field(default_factory=list)
+    interrupt_status: int = field(default=0, init=False)
+    """Exit status if the user ended the search for causes, when the verdict was known; else 0."""
+    _windows: list[Window] = field(default_factory=list, init=False)
+    _of_window: Comparison | None = field(default=None, init=False)
+    """What the runs of the last window showed."""
+    _checkpoint: int = field(default=0, init=False)
+    """After how many steps the runs of windows begin; 0: from scratch."""
+
+    def run(self) -> Comparison:
+        """Make the runs, find the step, and look at its ops.
+
+        Raises:
+            DeterminismError: Something kept it from coming to a verdict.
+        """
+        self._began = time.monotonic()
+        is_resumable = self.request.is_resumable
+        stored = self._stored()
+        warning = check_interpreter(self.request.check.command, os.environ)
+        if warning is not None:
+            self.warn(warning)
+        self._output = OutputFolder(self.request.check.output)
+        with StandardInput() as standard_input:
+            self._standard_input = standard_input
+            count = 2 if stored is None else 1
+            traces = [] if stored is None else [stored]
+            traces += [self._ledger_run(f"run-{number}", f"run {number} of {count}") for number in range(1, count + 1)]
+            parting = parting_of(*traces)
+            if parting is None:
+                return self._without_window(traces)
+            self.warn(f"The ledgers part at step {parting.step:,}; its ops follow.")
+            if is_resumable and parting.step - STEPS_BEFORE >= _LEAST_RESUMED:
+                self._save_checkpoint(parting.step - STEPS_BEFORE, traces[-1])
+            return self._narrowed(traces, parting)
+
+    @property
+    def folder(self) -> Path:
+        """Where traces, logs and reports go."""
+        return self._output.path
+
+    def _stored(self) -> Trace | None:
+        if self.request.ledger is None:
+            return None
+        steps = None if self.request.is_resumable else self.request.check.spec.steps
+        return open_stored_run(self.request.ledger, level=Level.STEP.value, steps=steps)
+
+    # The runs that keep a ledger.
+
+    def _ledger_run(self, name: str, title: str) -> Trace:
+        spec = replace(self.request.check.spec, level=Level.STEP.value)
+        if self.request.is_resumable:
+            # The program ends by itself, after it has saved.
+            spec = replace(spec, steps=None)
+        return self._make(name, title, replace(self.request.check, command=self._command(), spec=spec))
+
+    def _make(self, name: str, title: str, request: CheckRequest) -> Trace:
+        log = self._output.log(name) if self.runs or self.request.ledger is not None else None
+        on_progress = self.announce(title, log, seconds=max((run.seconds for run in self.runs), default=None))
+        copy = FreshCopy(Path.cwd(), self._output.path) if request.fresh_copy else None
+        if copy is None:
+            result = self._run(name, title, request, None, on_progress, log)
+        else:
+            with copy:
+                result = self._run(name, title, request, copy, on_progress, log)
+        trace = self._output.trace(name)
+        self.runs.append(
+            RunSummary(
+                list(request.command), result.exit_status, result.stopped_by, result.seconds, str(trace), result.waited
+            )
+        )
+        require_recorded(trace, result.exit_status)
+        if result.exit_status and not request.allow_failure:
+            raise LaunchError(
+                "narrow-run-failed",
+                f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
+                f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
+            )
+        return open_trace(trace)
+
+    def _run(
+        self,
+        name: str,
+        title: str,
+        request: CheckRequest,
+        copy: FreshCopy | None,
+        on_progress: ProgressCallback | None,
+        log: Path | None,
+    ) -> RunResult:
+        series = RunSeries(request, self._output, self._standard_input, copy, first_number=1)
+        return series.make(name, title, on_progress, log=log)
+
+    def _without_window(self, traces: Sequence[Trace]) -> Comparison:
+        """What ledgers show that do not part: the runs are the same, or differ outside of their steps."""
+        comparison = compare_runs(
+            traces, strict=self.request.check.strict, allow_failure=self.request.check.allow_failure
+        )
+        self.runs = list(comparison.runs)
+        if comparison.verdict is Verdict.SAME and not self.request.check.keep:
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
+            return without_traces(comparison, self._output)
+        if comparison.verdict is Verdict.DIFFERENT:
+            limit = (
+                "The runs differ, and no step of their ledgers does: there is nothing to narrow. Use determinism check, or call "
+                "determinism.step() at the end of each step if the program has no optimizer."
+            )
+            comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
+        return comparison
+
+    # The checkpoint near the step.
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._output.path / "checkpoints"
+
+    def _command(self, *, steps: int | None = None, save: str = "run", load: str = "") -> list[str]:
+        """The words of the program, with what it saves and what it resumes from."""
+        if not self.request.is_resumable:
+            return list(self.request.check.command)
+        make_private_folder(self._checkpoints, exist_ok=True)
+        most = self.request.check.spec.steps if steps is None else steps
+        values = (str(most), str(self._checkpoints / save), str(self._checkpoints / load) if load else "")
+        words = []
+        for word in self.request.check.command:
+            for place, value in zip(_PLACES, values, strict=True):
+                word = word.replace(place, value)
+            words.append(word)
+        return words
+
+    def _save_checkpoint(self, step: int, second: Trace) -> None:
+        """Make a run that ends with a checkpoint right before the window; it must be like the others up to there."""
+        spec = replace(self.request.check.spec, level=Level.STEP.value, steps=None)
+        command = self._command(steps=step, save="near")
+        title = f"run up to a checkpoint after step {step - 1:,}"
+        trace = self._make("checkpoint", title, replace(self.request.check, command=command, spec=spec))
+        self.runs.pop()
+        parting = parting_of(second, trace)
+        if not (self._checkpoints / "near").exists():
+            self.warn(f"The {title} saved nothing, so the runs of the window start from the beginning.")
+        elif parting is not None and (parting.step < step or parting.groups):
+            self.warn(
+                f"The {title} parts from the others at step {parting.step:,} already, so the runs of the window start from the beginning."
+            )
+        else:
+            self._checkpoint = step
+
+    # The runs that record the ops of a window.
+
+    def _narrowed(self, traces: Sequence[Trace], parting: LedgerParting) -> Comparison:
+        self._run_seconds = max(run.idle_seconds for run in self.runs)
+        place = parting.step
+        comparison: Comparison | None = None
+        for number in range(1, MOST_WINDOWS + 1):
+            self._windows.append(window := self._window(number, place, traces[-1], parting))
+            comparison = self._of_window
+            if window.differs and (window.parted_at is None or window.first <= window.parted_at <= window.last):
+                break
+            comparison = None
+            if window.parted_at is not None:
+                # It came, and earlier than before: once more, there.
+                place = window.parted_at
+                self._checkpoint = 0 if place < self._checkpoint else self._checkpoint
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if comparison is None:
+            comparison = self._of_ledgers(traces)
+        return replace(comparison, narrowing=self._narrowing(parting, self._windows))
+
+    def _narrowing(self, parting: LedgerParting, windows: Sequence[Window]) -> Narrowing:
+        return Narrowing(
+            parting.process, parting.step, parting.groups, parting.steps, parting.losses, tuple(windows), self._checkpoint,
+            round(time.monotonic() - self._began, 3), round(self._run_seconds, 3),
+        )  # fmt: skip
+
+    def _window(self, number: int, step: int, like: Trace, parting: LedgerParting) -> Window:
+        """Record a window in two runs and compare them; what they show is kept in `_of_window`."""
+        first = max(self._checkpoint, step - STEPS_BEFORE, 0)
+        end = step + STEPS_AFTER + 1
+        check = self._window_check(number, first, end, like)
+
+        def show(comparison: Comparison) -> None:
+            windows = [*self._windows, Window(first, end - 1, len(comparison.runs), True, step)]
+            self.on_verdict(replace(comparison, narrowing=self._narrowing(parting, windows)))
+
+        check.on_verdict = show
+        self._of_window = comparison = check.run()
+        self.interrupt_status = check.interrupt_status
+        traces = [open_trace(Path(run.trace)) for run in comparison.runs[:2] if run.trace is not None]
+        if self._checkpoint and not self._continues(traces[0], like, step):
+            self.warn(
+                "The program does not continue bit-exactly from its checkpoint: determinism check-resume says what is missing. So further runs "
+                "start from the beginning."
+            )
+            self._checkpoint = 0
+            return Window(first, end - 1, len(traces), False, None)
+        differs = comparison.verdict is Verdict.DIFFERENT
+        again = parting_of(*traces) if differs else None
+        return Window(first, end - 1, len(traces), differs, None if again is None else again.step)
+
+    def _continues(self, resumed: Trace, whole: Trace, step: int) -> bool:
+        """Whether a resumed run does what the whole one did, up to the step at which runs part."""
+        parting = parting_of(whole, resumed, begin=self._checkpoint)
+        return parting is None or parting.step >= step or not parting.groups
+
+    def _window_check(self, number: int, first: int, end: int, like: Trace) -> Check:
+        request = self.request.check
+        seconds = self._seconds_of(end)
+        budget = request.budget
+        if budget is None:
+            budget = max(default_budget(seconds), _BUDGET_RUNS * seconds if seconds < _LONG else 0.0)
+        load = "near" if self._checkpoint else ""
+        spec = replace(
+            request.spec, level=Level.OP.value, first_step=self._checkpoint, window=first, steps=end, max_disk=None
+        )
+        window_request = replace(
+            request, command=self._command(save="window", load=load), spec=spec, num_runs=2,
+            explain=request.explain is not False, budget=budget, output=self._output.path / f"window-{number}", keep=True,
+        )  # fmt: skip
+
+        def announce(
+            title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
+        ) -> ProgressCallback | None:
+            title = f"steps {first:,} to {end - 1:,}, {title}"
+            return self.announce(title, log, part=part, seconds=seconds, is_limit=is_limit)
+
+        def is_within(traces: Sequence[Trace]) -> bool:
+            """Whether the runs part in the window: if they did before, its ops show only what followed."""
+            again = parting_of(*traces[:2])
+            is_here = again is None or again.step >= first
+            return is_here and (not self._checkpoint or self._continues(traces[0], like, first + STEPS_BEFORE))
+
+        return Check(window_request, announce, self.warn, self.on_verdict, hides_output=True, may_search=is_within)
+
+    def _seconds_of(self, end: int) -> float:
+        """About how long a run takes that ends there."""
+        whole = max(run.idle_seconds for run in self.runs)
+        steps = max((len(ledger) for ledger in _ledgers(open_trace(Path(str(self.runs[0].trace)))).values()), default=1)
+        return whole * min(1.0, (end - self._checkpoint) / max(steps, 1))
+
+    def _of_ledgers(self, traces: Sequence[Trace]) -> Comparison:
+        """What is known when no window shows the difference: where the ledgers part."""
+        comparison = compare_runs(traces, strict=self.request.check.strict, allow_failure=True)
+        self.runs = list(comparison.runs)
+        limit = "No cause was searched for: what differs did not come again where the ops were recorded."
+        return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
+
+
+def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting | None:
+    """Find where the ledgers of two runs part; None if they do not.
+
+    Args:
+        first: A run with a ledger.
+        second: Another one.
+        begin: The step from which they are compared.
+
+    Raises:
+        TraceError: A run has no ledger, or one is damaged.
+    """
+    mine, other = _ledgers(first), _ledgers(second)
+    for trace, found in ((first, mine), (second, other)):
+        if not found:
+            raise TraceError(
+                "ledger-missing",
+                f"{trace.folder} has no ledger, so its steps cannot be compared. Record the program with: determinism record --level step. "
+                "Ledgers are kept of PyTorch.",
+            )
+    partings = [
+        first_parting(
+            mine.get(key, StoredLedger.empty()).from_step(begin),
+            other.get(key, StoredLedger.empty()).from_step(begin),
+            key,
+        )
+        for key in sorted({*mine, *other})
+    ]
+    return earliest(partings)
+
+
+def _ledgers(trace: Trace) -> dict[str, StoredLedger]:
+    return {process.key: read_ledger(process.folder) for process in trace.processes if has_ledger(process.folder)}

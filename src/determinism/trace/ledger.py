@@ -1,0 +1,276 @@
+"""The ledger of a process: one row of digests for each step, by group of tensors, in a file that grows row by row.
+
+A golden is the same digests, shortened, as text. A row is in the file when `add` returns, also if the process is killed the
+next moment, and has a root: the digest of everything else in it. So two ledgers are compared by their roots, and a row that
+was only half written is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from determinism.digest import digest_bytes
+from determinism.errors import TraceError
+from determinism.trace.files import open_plain, private
+from determinism.trace.schema import LEDGER_FILE, Layout
+
+GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", "results", "generators")
+"""What is digested, in the order in which a step computes it. `results` is what the ops of a program of JAX gave, which holds no state."""
+ORDERED_GROUPS = ("batches", "loss", "results")
+"""Groups in which the order counts. Tensors that are held count without name or order: renaming changes nothing."""
+DIGEST_BYTES = 16
+
+FORMAT = "determinism.ledger/1"
+_HEADER_BYTES = 256
+_TENSOR_GROUPS = GROUPS[:-1]
+_MOST_GENERATORS = 4
+_ROW = struct.Struct(f"<qdII{(len(_TENSOR_GROUPS) + _MOST_GENERATORS) * DIGEST_BYTES}s{DIGEST_BYTES}s")
+_ROW_TYPE = np.dtype(
+    [
+        ("step", "<i8"), ("loss", "<f8"), ("present", "<u4"), ("num_generators", "<u4"),
+        ("groups", "V16", (len(_TENSOR_GROUPS),)), ("generators", "V16", (_MOST_GENERATORS,)), ("root", "V16"),
+    ]
+)  # fmt: skip
+_LOSS_IS_KNOWN = 1 << len(GROUPS)
+ROW_BYTES = _ROW.size
+"""Of one step of one process."""
+_ROWS_AT_ONCE = 1 << 16
+
+
+def group_digest(group: str, values: Sequence[str]) -> bytes:
+    """What a step had of a group, as one digest.
+
+    Args:
+        group: One of `GROUPS`.
+        values: For each tensor its form and its digest, as `value_line` writes them; at least one.
+    """
+    lines = values if group in ORDERED_GROUPS else sorted(values)
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def form_text(layout: Layout | None) -> str:
+    """The form of a tensor as it counts in the digest of its group; None stands for a value that is no tensor."""
+    return "value" if layout is None else f"{layout.dtype} {list(layout.shape)}"
+
+
+def value_line(form: str, digest: bytes) -> str:
+    """How a tensor counts in the digest of its group."""
+    return f"{form} {digest.hex()}"
+
+
+class LedgerWriter:
+    """Adds rows to the ledger of one process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the file.
+
+        Args:
+            folder: Of the process.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        header = json.dumps({"format": FORMAT, "groups": GROUPS, "row_bytes": ROW_BYTES}).encode()
+        self._descriptor: int | None = private(str(folder / LEDGER_FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(self._descriptor, header.ljust(_HEADER_BYTES - 1) + b"\n")
+
+    def add(
+        self, step: int, groups: Mapping[str, bytes], generators: Sequence[bytes], loss: float | None = None
+    ) -> None:
+        """Add a step.
+
+        Args:
+            step: Its number.
+            groups: The digest of each group that the step had something of.
+            generators: Digests of the generators' states.
+            loss: Its value, where it is known.
+
+        Raises:
+            OSError: It cannot be written; what is there stays whole.
+        """
+        if self._descriptor is None:
+            return
+        present = sum(1 << number for number, group in enumerate(_TENSOR_GROUPS) if group in groups)
+        present |= _LOSS_IS_KNOWN if loss is not None else 0
+        states = list(generators[:_MOST_GENERATORS])
+        if len(generators) > _MOST_GENERATORS:
+            states[-1] = digest_bytes(b"".join(generators[_MOST_GENERATORS - 1 :]))
+        absent = bytes(DIGEST_BYTES)
+        digests = b"".join(
+            [
+                *(groups.get(group, absent) for group in _TENSOR_GROUPS),
+                *states,
+                absent * (_MOST_GENERATORS - len(states)),
+            ]
+        )
+        value = 0.0 if loss is None else loss
+        facts = _ROW.pack(step, value, present, len(states), digests, absent)[:-DIGEST_BYTES]
+        os.write(self._descriptor, facts + digest_bytes(facts))
+
+    def close(self) -> None:
+        """Close the file; what is added from now on is left out."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@dataclass(frozen=True)
+class StoredLedger:
+    """The rows of one process, which stay on the disk until they are looked at."""
+
+    rows: np.ndarray[Any, np.dtype[np.void]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def empty(cls) -> StoredLedger:
+        """That of a process that made no step."""
+        return cls(np.zeros(0, _ROW_TYPE))
+
+    def from_step(self, step: int) -> StoredLedger:
+        """The rows from a step on."""
+        return StoredLedger(self.rows[int(np.searchsorted(self.rows["step"], step)) :])
+
+    @property
+    def roots(self) -> np.ndarray[Any, Any]:
+        """The root of each step, as two numbers."""
+        return _numbers(self.rows["root"])
+
+    def step(self, place: int) -> int:
+        """The number of the step of a row."""
+        return int(self.rows["step"][place])
+
+    def loss(self, place: int) -> float | None:
+        """The loss of a row, where it is known."""
+        row = self.rows[place]
+        return float(row["loss"]) if int(row["present"]) & _LOSS_IS_KNOWN else None
+
+    def digests(self, place: int) -> dict[str, bytes]:
+        """What a row has, by group."""
+        row = self.rows[place]
+        present = int(row["present"])
+        found = {
+            group: row["groups"][number].tobytes()
+            for number, group in enumerate(_TENSOR_GROUPS)
+            if present & (1 << number)
+        }
+        states = row["generators"][: int(row["num_generators"])].tobytes()
+        return {**found, "generators": digest_bytes(states)} if states else found
+
+
+def _numbers(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A column of digests as two numbers each, without copying the other columns along."""
+    return np.ascontiguousarray(column).view("<u8").reshape(len(column), -1)
+
+
+def has_ledger(folder: Path) -> bool:
+    """Whether a process has a ledger."""
+    return (folder / LEDGER_FILE).is_file()
+
+
+def read_ledger(folder: Path) -> StoredLedger:
+    """Open the ledger of a process; a row that its process could not finish is left out.
+
+    Args:
+        folder: Of the process.
+
+    Raises:
+        TraceError: There is none, or it is damaged.
+    """
+    path = folder / LEDGER_FILE
+    try:
+        with open_plain(path) as file:
+            header = file.read(_HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+        found = json.loads(header)
+        form = found.get("format") if isinstance(found, dict) else None
+    except FileNotFoundError:
+        raise TraceError(
+            "ledger-missing",
+            f"{folder} has no ledger, so its steps cannot be compared. Record the program with: determinism record --level step",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(error)) from None
+    if form != FORMAT:
+        raise TraceError(
+            "ledger-newer",
+            f"{path} has the format {str(form)[:40]!r}, and this version reads {FORMAT!r}. Use the version that wrote it.",
+        )
+    count = max(0, (size - _HEADER_BYTES) // ROW_BYTES)
+    if count == 0:
+        return StoredLedger.empty()
+    rows = np.memmap(path, _ROW_TYPE, "r", _HEADER_BYTES, (count,))
+    for place in {0, count - 1}:
+        raw = rows[place].tobytes()
+        if digest_bytes(raw[:-DIGEST_BYTES]) != raw[-DIGEST_BYTES:]:
+            raise _damaged(path, f"row {place} is not as it was written")
+    return StoredLedger(rows)
+
+
+def _damaged(path: Path, reason: str) -> TraceError:
+    return TraceError(
+        "ledger-damaged",
+        f"The ledger {path} is damaged: {reason[:120]}. So nothing was compared. Record the run again.",
+    )
+
+
+@dataclass(frozen=True)
+class LedgerParting:
+    """The first step at which two ledgers differ."""
+
+    process: str
+    step: int
+    groups: tuple[str, ...]
+    """What differs there, in the order in which a step computes it; empty if one run did not get that far."""
+    steps: tuple[int, int]
+    """How many steps each has."""
+    losses: tuple[float | None, float | None] = (None, None)
+
+
+def first_parting(first: StoredLedger, second: StoredLedger, process: str = "main") -> LedgerParting | None:
+    """Find the first step at which two ledgers differ; None if they are alike.
+
+    States of generators alone do not count: what is drawn from them may reach nothing. They are named beside what else differs.
+
+    Args:
+        first: Of the first run.
+        second: Of the second run.
+        process: Whose ledgers they are.
+    """
+    common = min(len(first), len(second))
+    apart = np.flatnonzero((first.roots[:common] != second.roots[:common]).any(axis=1))
+    for start in range(0, len(apart), _ROWS_AT_ONCE):
+        places = apart[start : start + _ROWS_AT_ONCE]
+        mine, other = first.rows[places], second.rows[places]
+        differs = (_numbers(mine["groups"]) != _numbers(other["groups"])).any(axis=1)
+        differs |= (mine["present"] != other["present"]) | (mine["step"] != other["step"])
+        if differs.any():
+            return _at(first, second, int(places[int(np.argmax(differs))]), process)
+    steps = (len(first), len(second))
+    if steps[0] == steps[1]:
+        return None
+    longer = first if steps[0] > steps[1] else second
+    return LedgerParting(process, longer.step(common), (), steps)
+
+
+def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> LedgerParting:
+    mine, other = first.digests(place), second.digests(place)
+    groups = tuple(group for group in GROUPS if mine.get(group) != other.get(group))
+    losses = (first.loss(place), second.loss(place))
+    return LedgerParting(process, first.step(place), groups, (len(first), len(second)), losses)
+
+
+def earliest(partings: Iterable[LedgerParting | None]) -> LedgerParting | None:
+    """The parting that comes first among those of several processes; None if there is none."""
+    found = [parting for parting in partings if parting is not None]
+    return min(found, key=lambda parting: (parting.step, parting.process), default=None)

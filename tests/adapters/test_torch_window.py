@@ -1,0 +1,130 @@
+"""A window of steps is recorded op by op; before it the program runs with a ledger of its steps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from determinism.comparison.runs import compare_runs
+from determinism.golden.ledger import ledger_of
+from determinism.run_spec import RunSpec
+from determinism.session.record import recording
+from determinism.trace.ledger import first_parting, read_ledger
+from determinism.trace.opening import open_trace
+from determinism.types import Role, Verdict
+
+STEPS = 6
+
+
+def train(*, planted: int | None = None, first: int = 0, seed: float = 0.0) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    data = DataLoader(TensorDataset(torch.arange(STEPS * 16.0).view(STEPS * 4, 4)), batch_size=4)
+    loss = torch.zeros(())
+    for step, (batch,) in enumerate(data, first):
+        extra = seed if step == planted else 0.0
+        loss = (model(batch / 100 + extra) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.detach()
+
+
+def recorded(folder: Path, program: Callable[[], torch.Tensor] = train, **spec: Any) -> torch.Tensor:
+    with recording(RunSpec(folder, **spec)) as session:
+        result = program()
+        session.returned(result)
+    return result
+
+
+def ledger(folder: Path) -> Any:
+    return read_ledger(folder / "processes" / "main")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_ops_are_recorded_from_the_window_on(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", window=3)
+
+    (process,) = open_trace(tmp_path / "a").processes
+    steps = [int(step) for chunk in process.chunks() for step in chunk.columns["step"]]
+    roles = {int(role) for chunk in process.chunks() for role in chunk.columns["role"]}
+    assert min(steps) == 3
+    assert {Role.OP, Role.BATCH, Role.LOSS, Role.STATE} <= roles
+    assert process.extent[1] == STEPS - 3
+
+
+def test_the_ledger_has_every_step_and_is_that_of_level_step(tmp_path: Path) -> None:
+    recorded(tmp_path / "window", window=3)
+    recorded(tmp_path / "step", level="step")
+
+    assert len(ledger(tmp_path / "window")) == STEPS
+    assert first_parting(ledger(tmp_path / "window"), ledger(tmp_path / "step")) is None
+    assert {"batches", "loss", "gradients", "optimizer", "parameters", "buffers"} <= ledger(tmp_path / "step").digests(
+        2
+    ).keys()
+
+
+def test_the_ledger_holds_the_digests_of_a_golden(tmp_path: Path) -> None:
+    recorded(tmp_path / "step", level="step")
+
+    (golden,) = ledger_of(open_trace(tmp_path / "step")).processes
+    for place, row in enumerate(golden.rows):
+        digests = ledger(tmp_path / "step").digests(place)
+        for group in ("batches", "loss", "gradients", "optimizer", "parameters", "buffers"):
+            assert row.digests[group] == digests[group].hex(), (place, group)
+
+
+def test_recording_a_window_changes_no_bit(tmp_path: Path) -> None:
+    plain = train()
+    assert torch.equal(recorded(tmp_path / "a", window=3), plain)
+    assert torch.equal(recorded(tmp_path / "b", window=3, first_step=3), plain)
+
+
+def test_a_difference_in_the_window_is_found_with_its_op(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", lambda: train(planted=4), window=3)
+    recorded(tmp_path / "b", lambda: train(planted=4, seed=0.5), window=3)
+
+    parting = first_parting(ledger(tmp_path / "a"), ledger(tmp_path / "b"))
+    assert parting is not None and parting.step == 4
+    comparison = compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")])
+    assert comparison.verdict is Verdict.DIFFERENT
+    first = comparison.first_divergence
+    assert first is not None and (first.step, first.op) == (4, "aten::add.Tensor")
+
+
+def test_equal_windows_are_the_same(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", window=3)
+    recorded(tmp_path / "b", window=3)
+
+    assert compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")]).verdict is Verdict.SAME
+
+
+def test_steps_of_a_resumed_program_go_on_counting(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", lambda: train(first=100), first_step=100, window=102)
+
+    found = ledger(tmp_path / "a")
+    assert [found.step(place) for place in range(len(found))] == list(range(100, 100 + STEPS))
+    (process,) = open_trace(tmp_path / "a").processes
+    assert min(int(chunk.columns["step"].min()) for chunk in process.chunks()) == 102
+
+
+def test_a_window_that_the_program_never_reaches_leaves_a_ledger_and_no_ops(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", window=50)
+
+    (process,) = open_trace(tmp_path / "a").processes
+    assert len(ledger(tmp_path / "a")) == STEPS
+    assert not any((chunk.columns["role"] == Role.OP).any() for chunk in process.chunks())

@@ -1,0 +1,155 @@
+"""A difference deep in a long run is found by ledgers of its steps, and only a few steps around it are recorded op by op."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from determinism.trace.ledger import read_ledger
+from determinism.trace.opening import open_trace
+from determinism.trace.schema import MANIFEST_FILE
+from tests.e2e.checking import VALIDATOR
+from tests.e2e.commands import TINY, Finished, run
+
+NARROWING = str(TINY / "narrowing.py")
+PLACES = ("{save}", "{load}")
+
+
+def narrowed(
+    folder: Path,
+    how: str,
+    *,
+    at: int = 207,
+    steps: str = "300",
+    options: tuple[str, ...] = (),
+    places: tuple[str, ...] = (),
+) -> tuple[Finished, dict[str, Any]]:
+    """Narrow the program, and give how the command ended and the report."""
+    words = (sys.executable, NARROWING, how, str(at), steps, *places)
+    finished = run(folder, "narrow", "--json", "report.json", *options, "--", *words)
+    report = json.loads((folder / "report.json").read_text())
+    VALIDATOR.validate(report)
+    return finished, report
+
+
+def test_a_planted_difference_is_pinned_to_its_step_line_and_cause(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "planted")
+
+    assert finished.status == 1, finished.stderr
+    first, narrowing = report["first_divergence"], report["narrowing"]
+    assert first["step"] == 207
+    assert report["causes"][0]["sites"][0]["code"].strip() == "factor = random.random()"
+    assert [cause["id"] for cause in report["causes"]] == ["seed-missing-python"]
+    assert report["causes"][0]["status"] == "confirmed"
+    assert (narrowing["step"], narrowing["pinned"], narrowing["groups"][0]) == (207, True, "parameters")
+    assert narrowing["steps"] == [300, 300]
+    assert [(window["first"], window["last"]) for window in narrowing["windows"]] == [(205, 209)]
+    assert b"narrowed" in finished.stdout and b"cost" in finished.stdout
+
+
+def test_only_the_window_is_recorded_op_by_op(tmp_path: Path) -> None:
+    narrowed(tmp_path, "planted", options=("--no-explain", "--output", "out"))
+
+    for number in (1, 2):
+        (process,) = open_trace(tmp_path / "out" / "window-1" / f"run-{number}").processes
+        steps = {int(step) for chunk in process.chunks() for step in chunk.columns["step"]}
+        assert steps <= set(range(205, 211)) and 207 in steps
+        assert len(read_ledger(process.folder)) == 210
+
+
+def test_equal_runs_are_the_same_after_two_runs_and_leave_nothing(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "clean")
+
+    assert finished.status == 0, finished.stderr
+    assert (report["verdict"], len(report["runs"])) == ("same", 2)
+    assert report["narrowing"] is None
+    assert len(list(tmp_path.glob("ran-*"))) == 2
+    assert not list(tmp_path.rglob(MANIFEST_FILE))
+
+
+def test_a_difference_that_does_not_come_again_is_said_not_to(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "once")
+
+    assert finished.status == 1
+    narrowing = report["narrowing"]
+    assert (narrowing["step"], narrowing["pinned"]) == (207, False)
+    assert [(window["runs"], window["differs"]) for window in narrowing["windows"]] == [(2, False), (2, False)]
+    text = " ".join(finished.stdout.decode().split())
+    assert "did not come again in 4 runs" in text
+    assert report["causes"] == []
+
+
+def test_a_difference_at_another_step_in_each_run_is_said_to_vary(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "wandering", at=50, steps="60")
+
+    assert finished.status == 1
+    narrowing = report["narrowing"]
+    assert (narrowing["step"], narrowing["pinned"]) == (30, False)
+    assert [window["parted_at"] for window in narrowing["windows"]] == [10, 0]
+    assert "The step varies from run to run" in " ".join(finished.stdout.decode().split())
+
+
+def test_a_program_that_resumes_is_recorded_from_a_checkpoint_right_before(tmp_path: Path) -> None:
+    options = ("--steps", "300", "--no-explain")
+    _, report = narrowed(tmp_path, "planted", steps="{steps}", options=options, places=PLACES)
+
+    narrowing = report["narrowing"]
+    assert (narrowing["checkpoint"], narrowing["pinned"], report["first_divergence"]["step"]) == (205, True, 207)
+    assert len(list(tmp_path.glob("ran-*"))) == 5
+
+
+def test_a_program_that_resumes_otherwise_is_recorded_from_the_beginning(tmp_path: Path) -> None:
+    options = ("--steps", "300", "--no-explain")
+    finished, report = narrowed(tmp_path, "forgetful", steps="{steps}", options=options, places=PLACES)
+
+    narrowing = report["narrowing"]
+    assert (narrowing["checkpoint"], narrowing["pinned"], report["first_divergence"]["step"]) == (0, True, 207)
+    assert "does not continue bit-exactly" in finished.stderr
+
+
+def test_a_stored_run_is_the_first_one(tmp_path: Path) -> None:
+    words = (sys.executable, NARROWING, "planted", "207", "300")
+    assert run(tmp_path, "record", "--level", "step", "-o", "stored", "--", *words).status == 0
+    finished, report = narrowed(tmp_path, "planted", options=("--ledger", "stored", "--no-explain"))
+
+    assert finished.status == 1
+    assert (report["narrowing"]["step"], report["narrowing"]["pinned"]) == (207, True)
+    assert len(list(tmp_path.glob("ran-*"))) == 4
+    assert (tmp_path / "stored" / MANIFEST_FILE).exists()
+
+
+def test_check_narrows_when_it_is_asked_to(tmp_path: Path) -> None:
+    words = (sys.executable, NARROWING, "planted", "207", "300")
+    finished = run(tmp_path, "check", "--narrow", "--no-explain", "--json", "report.json", "--", *words)
+
+    assert finished.status == 1, finished.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["narrowing"]["step"] == 207
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "identifier"),
+    [
+        ((), ("planted", "2", "{steps}", "{save}"), "narrow-command"),
+        ((), ("planted", "2", "{steps}", "{save}", "{load}"), "narrow-command"),
+        (("--ledger", "missing"), ("planted", "2", "3"), "trace-missing"),
+    ],
+)
+def test_what_cannot_be_narrowed_is_said_before_anything_runs(
+    options: tuple[str, ...], words: tuple[str, ...], identifier: str, tmp_path: Path
+) -> None:
+    finished = run(tmp_path, "narrow", "--json", "report.json", *options, "--", sys.executable, NARROWING, *words)
+
+    assert finished.status == 2
+    assert json.loads((tmp_path / "report.json").read_text())["trouble"][0]["id"] == identifier
+    assert not list(tmp_path.glob("ran-*"))
+
+
+def test_a_failing_program_is_not_narrowed(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "planted", steps="none")
+
+    assert finished.status == 2
+    assert report["trouble"][0]["id"] in ("narrow-run-failed", "nothing-recorded")

@@ -1,0 +1,164 @@
+"""The ledger of a process: rows that survive a kill, and where two ledgers part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from determinism.digest import digest_text
+from determinism.errors import TraceError
+from determinism.trace.ledger import (
+    ROW_BYTES,
+    LedgerWriter,
+    StoredLedger,
+    first_parting,
+    group_digest,
+    has_ledger,
+    read_ledger,
+    value_line,
+)
+from determinism.trace.schema import LEDGER_FILE
+
+GENERATORS = [digest_text("torch"), digest_text("python")]
+
+
+def ledger(folder: Path, parameters: Sequence[str], *, generators: Sequence[bytes] = GENERATORS) -> StoredLedger:
+    folder.mkdir()
+    writer = LedgerWriter(folder)
+    for step, value in enumerate(parameters):
+        writer.add(step, {"loss": digest_text("loss"), "parameters": digest_text(value)}, generators, float(step))
+    writer.close()
+    return read_ledger(folder)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    found = ledger(tmp_path / "a", ["x", "y"])
+
+    assert (len(found), found.step(1), found.loss(1)) == (2, 1, 1.0)
+    assert found.digests(1)["parameters"] == digest_text("y")
+    assert set(found.digests(0)) == {"loss", "parameters", "generators"}
+
+
+def test_a_step_takes_far_less_than_four_kilobytes() -> None:
+    assert ROW_BYTES < 400
+
+
+def test_equal_ledgers_do_not_part(tmp_path: Path) -> None:
+    assert first_parting(ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xyz")) is None
+
+
+def test_the_first_step_and_its_groups_are_found(tmp_path: Path) -> None:
+    parting = first_parting(ledger(tmp_path / "a", "xyzz"), ledger(tmp_path / "b", "xyab"))
+
+    assert parting is not None
+    assert (parting.step, parting.groups, parting.losses) == (2, ("parameters",), (2.0, 2.0))
+
+
+def test_states_of_generators_alone_do_not_count_and_are_named_beside_others(tmp_path: Path) -> None:
+    other = [digest_text("torch"), digest_text("another")]
+    first, second = ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xyz", generators=other)
+    third = ledger(tmp_path / "c", "xyw", generators=other)
+
+    assert first_parting(first, second) is None
+    parting = first_parting(first, third)
+    assert parting is not None and (parting.step, parting.groups) == (2, ("parameters", "generators"))
+
+
+def test_a_run_that_ends_earlier_parts_where_it_ends(tmp_path: Path) -> None:
+    parting = first_parting(ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xy"))
+
+    assert parting is not None and (parting.step, parting.groups, parting.steps) == (2, (), (3, 2))
+
+
+def test_ledgers_are_compared_from_a_step_on(tmp_path: Path) -> None:
+    first, second = ledger(tmp_path / "a", "axyz"), ledger(tmp_path / "b", "bxyz")
+
+    assert first_parting(first.from_step(1), second.from_step(1)) is None
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from determinism.trace.ledger import LedgerWriter
+writer = LedgerWriter(Path(sys.argv[1]))
+for step in range(1000):
+    writer.add(step, {"parameters": step.to_bytes(16, "little")}, [])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_every_row_survives_a_kill(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+
+    assert ended.returncode == -signal.SIGKILL
+    found = read_ledger(tmp_path)
+    assert len(found) == 1000
+    assert found.digests(999)["parameters"] == (999).to_bytes(16, "little")
+
+
+def test_half_a_row_at_the_end_is_left_out(tmp_path: Path) -> None:
+    ledger(tmp_path / "a", "xyz")
+    path = tmp_path / "a" / LEDGER_FILE
+    os.truncate(path, path.stat().st_size - 10)
+
+    assert len(read_ledger(tmp_path / "a")) == 2
+
+
+def test_a_changed_row_is_refused(tmp_path: Path) -> None:
+    ledger(tmp_path / "a", "xyz")
+    path = tmp_path / "a" / LEDGER_FILE
+    content = bytearray(path.read_bytes())
+    content[-ROW_BYTES + 40] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError) as caught:
+        read_ledger(tmp_path / "a")
+    assert caught.value.identifier == "ledger-damaged"
+
+
+@pytest.mark.parametrize(
+    ("content", "identifier"),
+    [
+        (b"no ledger", "ledger-damaged"),
+        (b'{"format": "determinism.ledger/99"}', "ledger-newer"),
+        (b"[]", "ledger-newer"),
+    ],
+)
+def test_what_is_no_ledger_is_refused(content: bytes, identifier: str, tmp_path: Path) -> None:
+    (tmp_path / LEDGER_FILE).write_bytes(content)
+
+    with pytest.raises(TraceError) as caught:
+        read_ledger(tmp_path)
+    assert caught.value.identifier == identifier
+
+
+def test_a_process_without_a_ledger_has_none(tmp_path: Path) -> None:
+    assert not has_ledger(tmp_path)
+    with pytest.raises(TraceError) as caught:
+        read_ledger(tmp_path)
+    assert caught.value.identifier == "ledger-missing"
+
+
+def test_renaming_held_tensors_changes_no_digest_and_the_order_of_batches_does() -> None:
+    lines = [value_line("float32 [2]", digest_text("a")), value_line("float32 [2]", digest_text("b"))]
+
+    assert group_digest("parameters", lines) == group_digest("parameters", lines[::-1])
+    assert group_digest("batches", lines) != group_digest("batches", lines[::-1])
+
+
+def test_a_million_steps_are_compared_without_looking_at_each(tmp_path: Path) -> None:
+    first = ledger(tmp_path / "a", ["x"])
+    rows = np.repeat(first.rows, 200_000)
+    other = rows.copy()
+    other["root"][150_000] = b"\\1" * 8
+    other["groups"][150_000, 4] = b"\\1" * 8
+
+    parting = first_parting(StoredLedger(rows), StoredLedger(other))
+    assert parting is not None and parting.groups == ("parameters",)
