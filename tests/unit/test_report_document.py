@@ -80,6 +80,7 @@ def test_the_document_of_two_equal_runs() -> None:
         "varied": [],
         "fixes": [],
         "missing": None,
+        "narrowing": None,
         "batch": None,
         "values": None,
         "environment": [],
