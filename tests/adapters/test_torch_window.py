@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from determinism.comparison.runs import compare_runs
+from determinism.frameworks.torch.modules import HeldTensors, ModulePaths
 from determinism.golden.ledger import ledger_of
+from determinism.launch.record import record_program
 from determinism.run_spec import RunSpec
 from determinism.session.record import recording
 from determinism.trace.ledger import first_parting, read_ledger
@@ -128,3 +131,106 @@ def test_a_window_that_the_program_never_reaches_leaves_a_ledger_and_no_ops(tmp_
     (process,) = open_trace(tmp_path / "a").processes
     assert len(ledger(tmp_path / "a")) == STEPS
     assert not any((chunk.columns["role"] == Role.OP).any() for chunk in process.chunks())
+
+
+def many_parameters(folder: Path, *, odd: float = 0.0, at: int = 2) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(6)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with recording(RunSpec(folder, level="step")):
+        for step in range(4):
+            if step == at:
+                with torch.no_grad():
+                    model[3].weight[0, 0] += odd
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+
+def test_many_tensors_have_one_record_a_step_and_one_each_at_both_ends(tmp_path: Path) -> None:
+    many_parameters(tmp_path / "a")
+
+    (process,) = open_trace(tmp_path / "a").processes
+    counts: dict[int, int] = {}
+    for chunk in process.chunks():
+        for step in chunk.columns["step"][chunk.columns["role"] == Role.HELD]:
+            counts[int(step)] = counts.get(int(step), 0) + 1
+    assert counts == {0: 36, 1: 3, 2: 3, 3: 3, 4: 36}
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_difference_among_many_tensors_is_found(at: int, tmp_path: Path) -> None:
+    many_parameters(tmp_path / "a")
+    many_parameters(tmp_path / "b", odd=0.5, at=at)
+
+    comparison = compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")])
+    assert comparison.verdict is Verdict.DIFFERENT
+    parting = first_parting(ledger(tmp_path / "a"), ledger(tmp_path / "b"))
+    assert parting is not None and parting.step == at and "parameters" in parting.groups
+
+
+def test_equal_runs_with_many_tensors_are_the_same(tmp_path: Path) -> None:
+    many_parameters(tmp_path / "a")
+    many_parameters(tmp_path / "b")
+
+    assert compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")]).verdict is Verdict.SAME
+    assert first_parting(ledger(tmp_path / "a"), ledger(tmp_path / "b")) is None
+
+
+def test_what_a_module_holds_is_known_when_it_changes() -> None:
+    paths = ModulePaths(lambda name: 0)
+    held = HeldTensors(paths)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    def known() -> list[tuple[str, int]]:
+        return [(one.name, id(one.tensor)) for one in held.tensors() if one.kind in ("parameter", "buffer")]
+
+    def expected() -> list[tuple[str, int]]:
+        return [(name, id(tensor)) for name, tensor in (*model.named_parameters(), *model.named_buffers())]
+
+    paths.enter(model, sys._getframe())
+    paths.leave(model)
+    assert known() == expected()
+    model[0].weight = nn.Parameter(torch.zeros(2, 2))
+    model[1].running_mean = torch.ones(2)
+    assert known() == expected()
+    model[0] = nn.Linear(2, 2, bias=False)
+    assert known() == expected()
+    model.append(nn.Linear(2, 2))
+    model[2].weight = model[0].weight
+    assert known() == expected()
+
+
+def test_a_module_that_says_otherwise_what_it_holds_is_asked() -> None:
+    class Renamed(nn.Linear):
+        def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+            return iter([("mine", self.weight)])
+
+    paths = ModulePaths(lambda name: 0)
+    held = HeldTensors(paths)
+    model = Renamed(2, 2)
+    paths.enter(model, sys._getframe())
+    paths.leave(model)
+    assert [one.name for one in held.tensors()] == ["mine"]
+
+
+KILLED = """
+import os, signal, sys, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    if step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_ledger_of_a_killed_program_is_whole(tmp_path: Path) -> None:
+    spec = RunSpec(tmp_path / "a", level="step")
+    result = record_program([sys.executable, "-c", KILLED], spec, log=tmp_path / "log")
+
+    assert result.stopped_by == "SIGKILL"
+    assert [ledger(tmp_path / "a").step(place) for place in range(5)] == [0, 1, 2, 3, 4]
+    assert len(ledger(tmp_path / "a")) == 5

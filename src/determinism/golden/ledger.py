@@ -16,7 +16,7 @@ import numpy as np
 from determinism.environment import Part, part_of
 from determinism.errors import TraceError, UsageError
 from determinism.trace.chunks import Chunk
-from determinism.trace.ledger import GROUPS, form_text, group_digest, value_line
+from determinism.trace.ledger import GROUPS, form_text, group_digest, has_ledger, read_ledger, value_line
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Meaning, Table
 from determinism.types import Level, Role, Stream
@@ -167,6 +167,7 @@ def _process_ledger(process: ProcessTrace) -> ProcessLedger:
         )
         for step, state in zip(steps, states, strict=True)
     ]
+    rows = _as_in_ledger(process, steps, rows)
     first: Mapping[str, list[str]] = by_step[steps[0]] if steps else {}
     return ProcessLedger(
         process.key,
@@ -178,6 +179,20 @@ def _process_ledger(process: ProcessTrace) -> ProcessLedger:
         {group: [digest(value) for value in first.get(group, [])] for group in FINGERPRINTED if first.get(group)},
         {group: parts.names[group] for group in FINGERPRINTED if parts.names.get(group)},
     )
+
+
+def _as_in_ledger(process: ProcessTrace, steps: Sequence[int], rows: Sequence[Row]) -> list[Row]:
+    """The same rows with the digests of the process's own ledger, which has those of groups whose tensors have no record each."""
+    if not has_ledger(process.folder):
+        return list(rows)
+    ledger = read_ledger(process.folder)
+    places = {ledger.step(place): place for place in range(len(ledger))}
+    found = []
+    for step, row in zip(steps, rows, strict=True):
+        digests = ledger.digests(places[step]) if step in places else {}
+        held = {group: digest.hex() for group, digest in digests.items() if group in _HELD.values()}
+        found.append(replace(row, digests={**row.digests, **held}))
+    return found
 
 
 class _Parts:

@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from threading import get_ident
@@ -33,7 +34,7 @@ from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, plain_parts
 from determinism.frameworks.wrapping import Undo, replace, wrap
 from determinism.import_hook import after_import
-from determinism.trace.schema import LOAD_OP, Meaning
+from determinism.trace.schema import LOAD_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
 
 # What a child process is to the program: a worker of a data loader, a member of a pool, or a process of its own.
@@ -449,24 +450,46 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         tensors = [h.tensor for h in held]
         recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
         return
-    _record_each(recorder, held)
+    _record_each(recorder, held, may_be_grouped=name == STEP_OP and recorder.progress.num_ended > 0)
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
 
 
-def _record_each(recorder: Recorder, held: Sequence[Held]) -> None:
-    """Make a record of each tensor that is held, all at one place."""
+_MOST_EACH = 8
+"""Of one kind. Where there are more, they have a record each in the first step and at the end, and one together in the steps between."""
+
+
+def _record_each(recorder: Recorder, held: Sequence[Held], *, may_be_grouped: bool) -> None:
+    """Make a record of each tensor that is held, all at one place.
+
+    Args:
+        recorder: That of the thread that holds them.
+        held: The tensors.
+        may_be_grouped: Whether many tensors of one kind may have one record together.
+    """
     stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
     digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    grouped: dict[str, int] = {}
     if recorder.ledger is not None:
-        recorder.ledger.hold(held, digests)
+        by_kind = recorder.ledger.hold(held, digests)
+        if may_be_grouped and recorder.kept_values is None:
+            counts = Counter(one.kind for one in held)
+            grouped = {kind: count for kind, count in counts.items() if count > _MOST_EACH}
+        for kind, count in grouped.items():
+            _record_one(recorder, kind, f"(one of {count:,})", (recorder.layouts.value_number, by_kind[kind]), stack)
     for one, digest in zip(held, digests, strict=True):
-        name = recorder.arguments.text_number(one.name) if one.name else -1
-        op = recorder.stream.op_number(_HELD_OPS[one.kind])
-        cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
+        if one.kind in grouped:
+            continue
         output = (recorder.layouts.number_without_storage(one.tensor), digest)
-        record = recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, name), (), (), output)
+        record = _record_one(recorder, one.kind, one.name, output, stack)
         if recorder.kept_values is not None:
             recorder.kept_values.add(recorder.writer, record, [one.tensor], output)
+
+
+def _record_one(recorder: Recorder, kind: str, name: str, output: tuple[int, Any], stack: int) -> int:
+    arguments = recorder.arguments.text_number(name) if name else -1
+    op = recorder.stream.op_number(_HELD_OPS[kind])
+    cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
+    return recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, arguments), (), (), output)
 
 
 def _parts(held: Held) -> Sequence[Held]:
@@ -571,6 +594,9 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
                     return original(self, *args, **kwargs)
                 recorder = other
             paths = recorder.modules
+            if paths.calls and returned is None and (recorder.is_waiting or not recorder.tracks_ops):
+                # Only which modules are outermost counts, where no op has a place.
+                return original(self, *args, **kwargs)
             if not paths.calls:
                 recorder.progress.phase = Phase.FORWARD
                 if entered is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
@@ -166,6 +166,44 @@ class Held(NamedTuple):
     tensor: torch.Tensor
 
 
+_WALKS = ("named_parameters", "named_buffers", "named_modules", "_named_members")
+"""What a class may override to say otherwise what is below it."""
+
+
+class _Walk:
+    """The modules below an outermost one with the names of their tensors, so that not every step walks the tree anew.
+
+    Nothing is kept alive: a module that is gone, or has got another child, makes the walk untrue.
+    """
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._modules: list[tuple[weakref.ref[torch.nn.Module], tuple[int, ...], str, dict[str, str]]] = []
+        self.is_plain = all(getattr(type(root), name) is getattr(torch.nn.Module, name) for name in _WALKS)
+        for name, module in root.named_modules() if self.is_plain else ():
+            prefix = f"{name}." if name else ""
+            self._modules.append((weakref.ref(module), _children(module), prefix, {}))
+
+    def tensors(self) -> tuple[list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]] | None:
+        """Parameters and buffers by name, each tensor once, as `named_parameters` and `named_buffers` give them; None if it is untrue."""
+        parameters: list[tuple[str, torch.Tensor]] = []
+        buffers: list[tuple[str, torch.Tensor]] = []
+        seen: set[int] = set()
+        for reference, children, prefix, names in self._modules:
+            module = reference()
+            if module is None or _children(module) != children:
+                return None
+            for held, found in ((module._parameters, parameters), (module._buffers, buffers)):
+                for key, tensor in held.items():
+                    if tensor is not None and id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        found.append((names.get(key) or names.setdefault(key, prefix + key), tensor))
+        return parameters, buffers
+
+
+def _children(module: torch.nn.Module) -> tuple[int, ...]:
+    return tuple(map(id, module._modules.values()))
+
+
 class HeldTensors:
     """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
 
@@ -173,6 +211,22 @@ class HeldTensors:
         self._paths = paths
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
+
+    def _of_root(self, root: torch.nn.Module) -> Sequence[list[tuple[str, torch.Tensor]]]:
+        """Parameters and buffers of an outermost module, by name."""
+        for _ in range(2):
+            known = self._walks.get(id(root))
+            if known is None or known[0]() is not root:
+                self._walks = {key: walk for key, walk in self._walks.items() if walk[0]() is not None}
+                known = self._walks[id(root)] = (weakref.ref(root), _Walk(root))
+            found = known[1].tensors() if known[1].is_plain else None
+            if found is not None:
+                return found
+            if not known[1].is_plain:
+                break
+            del self._walks[id(root)]
+        return [*root.named_parameters()], [*root.named_buffers()]
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer stepped."""
@@ -201,7 +255,7 @@ class HeldTensors:
         named: dict[int, str] = {}
         taken: set[str] = set()
         for number, root in enumerate(self._paths.roots(), 1):
-            parameters, buffers = [*root.named_parameters()], [*root.named_buffers()]
+            parameters, buffers = self._of_root(root)
             names = [name for name, _ in (*parameters, *buffers)]
             # Two outermost modules, of a GAN say, may both have a `0.weight`.
             suffix = "" if taken.isdisjoint(names) else f" of outermost module {number} ({type(root).__name__})"

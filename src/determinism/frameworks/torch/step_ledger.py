@@ -39,6 +39,7 @@ class StepLedger:
         """
         self._writer = LedgerWriter(folder)
         self._values: dict[str, list[str]] = {}
+        self._held: dict[str, bytes] = {}
         self._loss: float | None = None
         self._forms: dict[tuple[torch.dtype, torch.Size], str] = {}
 
@@ -70,11 +71,28 @@ class StepLedger:
         """What the last loss of the step is, as a number."""
         self._loss = value
 
-    def hold(self, held: Sequence[Held], digests: Sequence[bytes | PendingDigest]) -> None:
-        """What the program holds as the step ends, with the digest of each tensor."""
+    def hold(self, held: Sequence[Held], digests: Sequence[bytes | PendingDigest]) -> dict[str, bytes]:
+        """What the program holds as the step ends.
+
+        Args:
+            held: The tensors.
+            digests: Of each of them.
+
+        Returns:
+            By kind, one digest for all tensors of it.
+        """
+        lines: dict[str, list[str]] = {}
+        form = self._form
         for one, digest in zip(held, digests, strict=True):
-            line = f"{self._form(one.tensor)} {settled(digest).hex()}"
-            self._values.setdefault(_GROUPS_OF_KINDS[one.kind], []).append(line)
+            kind = one.kind
+            own = digest if type(digest) is bytes else settled(digest)
+            if kind in lines:
+                lines[kind].append(f"{form(one.tensor)} {own.hex()}")
+            else:
+                lines[kind] = [f"{form(one.tensor)} {own.hex()}"]
+        found = {kind: group_digest(_GROUPS_OF_KINDS[kind], values) for kind, values in lines.items()}
+        self._held = {_GROUPS_OF_KINDS[kind]: digest for kind, digest in found.items()}
+        return found
 
     def end_step(self, step: int, generators: Sequence[bytes]) -> None:
         """Add the row of a step.
@@ -86,7 +104,8 @@ class StepLedger:
         values, self._values = self._values, {}
         loss, self._loss = self._loss, None
         groups = {group: group_digest(group, lines) for group, lines in values.items() if lines}
-        self._writer.add(step, groups, generators, loss)
+        self._writer.add(step, {**groups, **self._held}, generators, loss)
+        self._held = {}
 
     def close(self) -> None:
         """Close the file."""
