@@ -1,6 +1,6 @@
 """What comparing runs of many ranks costs: time and memory of a process that does nothing else.
 
-    python benchmarks/many_ranks.py --ranks 100 1000 --json benchmarks/results/many-ranks.json
+    python benchmarks/many_ranks.py --ranks 100 1000 --jobs 1 2 --json benchmarks/results/many-ranks.json
 
 Two ranks are recorded for real, twice where they are equal and twice where the generator of rank 1 is seeded anew in each run; the other ranks
 are copies of rank 0. Needs PyTorch, and Linux, for the memory.
@@ -19,6 +19,8 @@ import textwrap
 import time
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from measured import markdown, surroundings, write
 
@@ -49,6 +51,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1], help="how many processes compare at once")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     around = surroundings("determinism", "torch")
@@ -60,8 +63,11 @@ def main() -> None:
             for verdict, runs in recorded.items():
                 for run in runs:
                     multiply(run, ranks)
-                results.append({"ranks": ranks, "title": _CASES[verdict], **compare(runs, verdict)})
-                print(*row(results[-1]).values(), sep=" | ", file=sys.stderr, flush=True)
+                for jobs in arguments.jobs:
+                    results.append(
+                        {"ranks": ranks, "jobs": jobs, "title": _CASES[verdict], **compare(runs, verdict, jobs)}
+                    )
+                    print(*row(results[-1]).values(), sep=" | ", file=sys.stderr, flush=True)
     print(markdown([row(result) for result in results]))
     print(f"\n{json.dumps(around)}")
     if arguments.json:
@@ -84,13 +90,30 @@ def multiply(run: Path, ranks: int) -> None:
     for rank in range(2, ranks):
         if not (copy := processes / f"main.rank-{rank}").exists():
             shutil.copytree(processes / "main.rank-0", copy)
+            rename(copy)
 
 
-def compare(runs: list[Path], verdict: str) -> dict[str, Any]:
-    """Compare two runs in a process of its own."""
+def rename(copy: Path) -> None:
+    """Leave out of the files of a copy whose they were."""
+    path = copy / "process.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "process"}))
+    for path in copy.glob("*.arrow"):
+        with pa.ipc.open_stream(path.read_bytes()) as stream:
+            schema, batches = stream.schema, list(stream)
+        metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"process"}
+        with pa.ipc.new_stream(
+            path, schema.with_metadata(metadata), options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as out:
+            for batch in batches:
+                out.write_batch(batch)
+
+
+def compare(runs: list[Path], verdict: str, jobs: int) -> dict[str, Any]:
+    """Compare two runs in a process of its own, which may have others that work for it."""
     began = time.perf_counter()
     report = runs[0].parent / "report.json"
-    command = [sys.executable, "-m", "determinism", "compare", *map(str, runs), "--json", str(report)]
+    command = [sys.executable, "-m", "determinism", "compare", "--jobs", str(jobs), "--json", str(report)]
+    command += map(str, runs)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
@@ -112,6 +135,7 @@ def row(result: dict[str, Any]) -> dict[str, str]:
     """A line of the table."""
     return {
         "ranks": f"{result['ranks']:,}",
+        "jobs": f"{result['jobs']}",
         "records of a run": f"{result['records']:,}",
         "second run": result["title"],
         "seconds": f"{result['seconds']:.1f}",

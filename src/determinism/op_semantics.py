@@ -82,6 +82,10 @@ class Op(str):
         op.semantics = semantics
         return op
 
+    def __getnewargs__(self) -> tuple[str, OpSemantics]:  # type: ignore[override]
+        """What makes it anew, in another process that compares."""
+        return str(self), self.semantics
+
 
 def text_of(semantics: OpSemantics) -> str:
     """What stands in a trace for what an op does: words with blanks between, none for nothing in particular."""

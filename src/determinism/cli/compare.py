@@ -12,8 +12,16 @@ from determinism.cli.options import Reports, verdict_options
 
 @click.command(cls=ConfiguredCommand, short_help="Compare recorded runs.")
 @verdict_options
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Compare N processes at once."
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Compare on the Dask cluster with this scheduler, which sees the same files."
+)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
-def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports) -> None:
+def compare(
+    traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports, jobs: int, scheduler: str | None
+) -> None:
     """Compare two or more recorded runs, as `check` does.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
@@ -21,9 +29,11 @@ def compare(traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports
     from determinism.cli.ending import ProgressLine, conclude, reporting
 
     with reporting(reports), ProgressLine() as line:
-        from determinism.session.check import compare as compare_traces
+        from determinism.comparison.executors import pairs_over
+        from determinism.session.check import compare_over
         from determinism.trace.reader import recorded_records
 
         line.expect(sum(recorded_records(trace) for trace in traces))
-        comparison = compare_traces(*traces, strict=strict, allow_failure=allow_failure)
+        with pairs_over(jobs, scheduler, line.say) as compare_pairs:
+            comparison = compare_over(compare_pairs, *traces, strict=strict, allow_failure=allow_failure)
     conclude(comparison, reports)

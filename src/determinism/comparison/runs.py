@@ -15,7 +15,7 @@ from determinism.comparison.fingerprints import ordered, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.origins import DigestSearch
 from determinism.comparison.partners import pair_siblings
-from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.processes import ComparePairs, ProcessComparison, compare_none
 from determinism.comparison.recorded import (
     cut_reasons,
     cut_troubles,
@@ -215,18 +215,32 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
     return compare_opened(opened, strict=strict, allow_failure=allow_failure)
 
 
-def compare_opened(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:
+def compare_opened(
+    traces: Sequence[Trace],
+    *,
+    strict: bool = False,
+    allow_failure: bool = False,
+    compare_pairs: ComparePairs = compare_none,
+) -> Comparison:
     """Compare like `compare_runs`, with the values that the traces keep."""
-    return with_values(compare_runs(traces, strict=strict, allow_failure=allow_failure), traces)
+    found = compare_runs(traces, strict=strict, allow_failure=allow_failure, compare_pairs=compare_pairs)
+    return with_values(found, traces)
 
 
-def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure: bool = False) -> Comparison:
+def compare_runs(
+    traces: Sequence[Trace],
+    *,
+    strict: bool = False,
+    allow_failure: bool = False,
+    compare_pairs: ComparePairs = compare_none,
+) -> Comparison:
     """Compare the first run with each other one; the first that differs decides.
 
     Args:
         traces: Two or more runs.
         strict: Dead differences make runs different too.
         allow_failure: Report equal runs as the same even if they failed.
+        compare_pairs: Compares pairs of processes elsewhere.
 
     Raises:
         UsageError: There are fewer than two, or their levels of recording differ.
@@ -244,7 +258,9 @@ def compare_runs(traces: Sequence[Trace], *, strict: bool = False, allow_failure
     )
     for number, other in enumerate(traces[1:], start=2):
         pair_siblings(traces[0], other)
-        comparison = _compare_pair(traces[0], other, comparison, number=number, strict=strict)
+        comparison = _compare_pair(
+            traces[0], other, comparison, number=number, strict=strict, compare_pairs=compare_pairs
+        )
         if comparison.verdict is Verdict.DIFFERENT:
             break
     comparison = _with_environment(_with_losses(comparison, traces), traces)
@@ -267,14 +283,23 @@ def _with_losses(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
     return comparison if of_steps is None else replace(comparison, step_history=replace(step_history, losses=of_steps))
 
 
-def _compare_pair(first: Trace, second: Trace, comparison: Comparison, *, number: int, strict: bool) -> Comparison:
+def _compare_pair(
+    first: Trace,
+    second: Trace,
+    comparison: Comparison,
+    *,
+    number: int,
+    strict: bool,
+    compare_pairs: ComparePairs,
+) -> Comparison:
     """Compare the first run with another one, counted from 1, and add what was found to what earlier pairs showed."""
     mine, others = (ordered(trace) for trace in (first, second))
     partners = {process.key: process for process in others}
+    pairs = [(process, partners[process.key]) for process in mine if process.key in partners]
+    is_stopped = any(trace.manifest.get("stopped_by") in STOPPED_BY_US for trace in (first, second))
     results: list[ProcessComparison] = [
-        compare_as_far_as_recorded(process, partners[process.key], (first, second))
-        for process in mine
-        if process.key in partners
+        compare_as_far_as_recorded(*pair, (first, second)) if found is None else found
+        for pair, found in zip(pairs, compare_pairs(pairs, is_stopped), strict=True)
     ]
     received = frozenset[Pair]().union(*(result.received.pairs for result in results))
     main = {result.part_of: result.traces for result in results}

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from determinism.comparison.processes import ComparePairs, compare_none
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_opened, compare_runs
 from determinism.diagnose.investigation import likely_causes_left
@@ -98,8 +99,25 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
         >>> print(found.verdict, found.first_divergence.kind, found.first_divergence.op)
         different rng aten::rand
     """
+    return compare_over(compare_none, *traces, strict=strict, allow_failure=allow_failure)
+
+
+def compare_over(
+    compare_pairs: ComparePairs, *traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False
+) -> Comparison:
+    """Compare traces as `compare` does, with their processes compared elsewhere.
+
+    Args:
+        compare_pairs: Compares pairs of processes; see `comparison.executors`.
+        *traces: Their folders.
+        strict: Dead differences make runs different too.
+        allow_failure: Report equal runs as the same even if they failed.
+
+    Raises:
+        DeterminismError: A trace cannot be read, or what compares elsewhere fails.
+    """
     opened = [open_trace(Path(trace)) for trace in traces]
-    comparison = compare_opened(opened, strict=strict, allow_failure=allow_failure)
+    comparison = compare_opened(opened, strict=strict, allow_failure=allow_failure, compare_pairs=compare_pairs)
     causes = tuple(likely_causes_left(likely_hypotheses(comparison, opened)))
     diagnosis = replace(comparison.diagnosis, causes=causes, limit=_how_to_search(comparison))
     return replace(comparison, diagnosis=diagnosis)

@@ -510,13 +510,17 @@ class ProcessTrace:
         return None
 
     def record(self, number: int) -> tuple[Chunk, int]:
-        """The chunk that holds one record and its position there; `chunks` must have passed it."""
+        """The chunk that holds one record and its position there; if `chunks` did not pass it, that is done now."""
         chunk = self._chunk_of(number)
         return chunk, number - chunk.first
 
     def _chunk_of(self, number: int) -> Chunk:
         if self._cached is not None and 0 <= number - self._cached.first < self._cached.rows:
             return self._cached
+        if not self._firsts and self._tail is None:
+            # It was compared in another process.
+            for _ in self._stored_chunks(Decoder()):
+                pass
         if self._tail is not None and number >= self._tail.first:
             return self._tail
         index = bisect_right(self._firsts, number) - 1
