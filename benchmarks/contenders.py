@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
+from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.run_spec import RECORDER_VARIABLE
@@ -148,6 +150,25 @@ class _Digesting(TorchDispatchMode):
         return result
 
 
+class HeldDigests(Contender):
+    """Digests parameters, gradients and optimizer state after each step, and keeps nothing: the floor for a ledger of steps."""
+
+    title = "digests of all that is held after a step"
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        return Block(timed(trainer, steps, lambda: self._digested(trainer)))
+
+    @contextmanager
+    def _digested(self, trainer: Trainer) -> Iterator[None]:
+        yield
+        parameters = list(trainer.model.parameters())
+        states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for tensor in (*parameters, *gradients, *states):
+            length = tensor.nbytes
+            digest_bytes((ctypes.c_char * length).from_address(tensor.data_ptr()))
+
+
 class DebugMode(Contender):
     """PyTorch's own; a new one for each step, since what it records stays in memory."""
 
@@ -219,6 +240,7 @@ OURS: dict[str, Callable[[], Contender]] = {
 """What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
+    "held": {"held": HeldDigests},
     "debugmode": {
         "debugmode-outputs": partial(DebugMode, inputs=False),
         "debugmode-inputs": partial(DebugMode, inputs=True),

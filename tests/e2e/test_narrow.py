@@ -99,6 +99,9 @@ def test_a_program_that_resumes_is_recorded_from_a_checkpoint_right_before(tmp_p
 
     narrowing = report["narrowing"]
     assert (narrowing["checkpoint"], narrowing["pinned"], report["first_divergence"]["step"]) == (205, True, 207)
+    assert (
+        f"determinism narrow --steps 300 -- {sys.executable} {NARROWING} planted 207 '{{steps}}'" in report["diagnosis"]
+    )
     assert len(list(tmp_path.glob("ran-*"))) == 5
 
 
@@ -120,6 +123,17 @@ def test_a_stored_run_is_the_first_one(tmp_path: Path) -> None:
     assert (report["narrowing"]["step"], report["narrowing"]["pinned"]) == (207, True)
     assert len(list(tmp_path.glob("ran-*"))) == 4
     assert (tmp_path / "stored" / MANIFEST_FILE).exists()
+
+
+def test_a_program_that_changed_since_the_stored_run_is_said_to_repeat_itself(tmp_path: Path) -> None:
+    words = (sys.executable, NARROWING, "once", "207", "300")
+    assert run(tmp_path, "record", "--level", "step", "-o", "stored", "--", *words).status == 0
+    finished, report = narrowed(tmp_path, "once", options=("--ledger", "stored"))
+
+    assert finished.status == 1
+    assert (report["narrowing"]["repeats_itself"], len(report["narrowing"]["windows"])) == (True, 1)
+    text = " ".join(finished.stdout.decode().split())
+    assert "so the program repeats itself" in text and "--from-step 205 --steps 210" in text
 
 
 def test_check_narrows_when_it_is_asked_to(tmp_path: Path) -> None:

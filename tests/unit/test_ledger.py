@@ -16,8 +16,10 @@ from determinism.digest import digest_text
 from determinism.errors import TraceError
 from determinism.trace.ledger import (
     ROW_BYTES,
+    LedgerParting,
     LedgerWriter,
     StoredLedger,
+    earliest,
     first_parting,
     group_digest,
     has_ledger,
@@ -81,6 +83,15 @@ def test_ledgers_are_compared_from_a_step_on(tmp_path: Path) -> None:
     first, second = ledger(tmp_path / "a", "axyz"), ledger(tmp_path / "b", "bxyz")
 
     assert first_parting(first.from_step(1), second.from_step(1)) is None
+
+
+def test_of_one_step_the_process_comes_first_in_which_the_earliest_group_parts() -> None:
+    follows = LedgerParting("main.rank-0", 4, ("gradients", "parameters"), (9, 9))
+    begins = LedgerParting("main.rank-1", 4, ("loss", "gradients"), (9, 9))
+    later = LedgerParting("main.rank-2", 5, ("batches",), (9, 9))
+
+    assert earliest([None, later, follows, begins]) is begins
+    assert earliest([None]) is None
 
 
 KILLED = """

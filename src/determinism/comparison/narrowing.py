@@ -39,6 +39,8 @@ class Narrowing:
     """What all of it took."""
     run_seconds: float
     """What one whole run took."""
+    repeats_itself: bool = False
+    """Whether all runs that were made now are equal, so that only the stored one differs from them."""
 
     @property
     def is_pinned(self) -> bool:

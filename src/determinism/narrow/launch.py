@@ -8,6 +8,7 @@ the beginning, and do what the program does without any record of its ops until 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from determinism.launch.program import Announce, ProgressCallback, unannounced
 from determinism.launch.record import RunResult
 from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries, open_stored_run, without_traces
 from determinism.launch.unrecorded import require_recorded
+from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
 from determinism.trace.ledger import LedgerParting, StoredLedger, earliest, first_parting, has_ledger, read_ledger
 from determinism.trace.opening import open_trace
@@ -94,6 +96,8 @@ class NarrowCheck:
     _windows: list[Window] = field(default_factory=list, init=False)
     _of_window: Comparison | None = field(default=None, init=False)
     """What the runs of the last window showed."""
+    _repeats_itself: bool = field(default=False, init=False)
+    """Whether the runs of a window did what the first run that was made did, and so only the stored one differs."""
     _checkpoint: int = field(default=0, init=False)
     """After how many steps the runs of windows begin; 0: from scratch."""
 
@@ -165,7 +169,10 @@ class NarrowCheck:
                 f"The {title} ended with {exit_phrase(result.exit_status)}, so there is no complete run to compare. Its output is "
                 f"{'above' if log is None else f'in {log}'}. Fix it, or accept the failure with --allow-failure.",
             )
-        return open_trace(trace)
+        made = open_trace(trace)
+        if not _ledgers(made):
+            raise _without_ledger(made)
+        return made
 
     def _run(
         self,
@@ -245,6 +252,8 @@ class NarrowCheck:
             if window.differs and (window.parted_at is None or window.first <= window.parted_at <= window.last):
                 break
             comparison = None
+            if self._repeats_itself:
+                break
             if window.parted_at is not None:
                 # It came, and earlier than before: once more, there.
                 place = window.parted_at
@@ -257,7 +266,7 @@ class NarrowCheck:
     def _narrowing(self, parting: LedgerParting, windows: Sequence[Window]) -> Narrowing:
         return Narrowing(
             parting.process, parting.step, parting.groups, parting.steps, parting.losses, tuple(windows), self._checkpoint,
-            round(time.monotonic() - self._began, 3), round(self._run_seconds, 3),
+            round(time.monotonic() - self._began, 3), round(self._run_seconds, 3), self._repeats_itself,
         )  # fmt: skip
 
     def _window(self, number: int, step: int, like: Trace, parting: LedgerParting) -> Window:
@@ -271,7 +280,11 @@ class NarrowCheck:
             self.on_verdict(replace(comparison, narrowing=self._narrowing(parting, windows)))
 
         check.on_verdict = show
-        self._of_window = comparison = check.run()
+        comparison = check.run()
+        if comparison.diagnosis.limit is not None:
+            limit = self._of_this_command(comparison.diagnosis.limit, check.request.command)
+            comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
+        self._of_window = comparison
         self.interrupt_status = check.interrupt_status
         traces = [open_trace(Path(run.trace)) for run in comparison.runs[:2] if run.trace is not None]
         if self._checkpoint and not self._continues(traces[0], like, step):
@@ -282,8 +295,17 @@ class NarrowCheck:
             self._checkpoint = 0
             return Window(first, end - 1, len(traces), False, None)
         differs = comparison.verdict is Verdict.DIFFERENT
+        if self.request.ledger is not None and not differs:
+            self._repeats_itself = self._continues(traces[0], like, end)
         again = parting_of(*traces) if differs else None
         return Window(first, end - 1, len(traces), differs, None if again is None else again.step)
+
+    def _of_this_command(self, text: str, command: Sequence[str]) -> str:
+        """Name this command where `check` would be named, with the program as the user gave it."""
+        given = shlex.join(redacted(list(self.request.check.command)))
+        steps = self.request.check.spec.steps
+        own = "determinism narrow" if steps is None else f"determinism narrow --steps {steps}"
+        return text.replace(shlex.join(redacted(list(command))), given).replace("determinism check --explain", own)
 
     def _continues(self, resumed: Trace, whole: Trace, step: int) -> bool:
         """Whether a resumed run does what the whole one did, up to the step at which runs part."""
@@ -329,7 +351,11 @@ class NarrowCheck:
         """What is known when no window shows the difference: where the ledgers part."""
         comparison = compare_runs(traces, strict=self.request.check.strict, allow_failure=True)
         self.runs = list(comparison.runs)
-        limit = "No cause was searched for: what differs did not come again where the ops were recorded."
+        limit = (
+            "No cause was searched for: the program repeats itself, so no run shows what the stored one did."
+            if self._repeats_itself
+            else "No cause was searched for: what differs did not come again where the ops were recorded."
+        )
         return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
 
 
@@ -347,11 +373,7 @@ def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting 
     mine, other = _ledgers(first), _ledgers(second)
     for trace, found in ((first, mine), (second, other)):
         if not found:
-            raise TraceError(
-                "ledger-missing",
-                f"{trace.folder} has no ledger, so its steps cannot be compared. Record the program with: determinism record --level step. "
-                "Ledgers are kept of PyTorch.",
-            )
+            raise _without_ledger(trace)
     partings = [
         first_parting(
             mine.get(key, StoredLedger.empty()).from_step(begin),
@@ -365,3 +387,11 @@ def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting 
 
 def _ledgers(trace: Trace) -> dict[str, StoredLedger]:
     return {process.key: read_ledger(process.folder) for process in trace.processes if has_ledger(process.folder)}
+
+
+def _without_ledger(trace: Trace) -> TraceError:
+    return TraceError(
+        "ledger-missing",
+        f"{trace.folder} has no ledger, so its steps cannot be compared. Ledgers are kept of PyTorch, at level step: record with "
+        "determinism record --level step, and check programs of TensorFlow and JAX with determinism check --fail-fast.",
+    )

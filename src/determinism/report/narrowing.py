@@ -23,6 +23,7 @@ def narrowing_document(narrowing: Narrowing) -> dict[str, Any]:
         "seconds": narrowing.seconds,
         "run_seconds": narrowing.run_seconds,
         "pinned": narrowing.is_pinned,
+        "repeats_itself": narrowing.repeats_itself,
         "windows": [dict(window._asdict()) for window in narrowing.windows],
     }
 
@@ -36,7 +37,9 @@ def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
     yield Entry(_parting(narrowing), "narrowed", Section.PLACE)
     for window in narrowing.windows:
         yield Entry(_window(window, narrowing), section=Section.PLACE)
-    if not narrowing.is_pinned:
+    if narrowing.repeats_itself:
+        yield Entry(_changed(narrowing), "changed since", Section.PLACE)
+    elif not narrowing.is_pinned:
         yield Entry(_not_again(narrowing), "not again", Section.PLACE)
     if narrowing.run_seconds > 0:
         ratio = narrowing.seconds / narrowing.run_seconds
@@ -84,6 +87,15 @@ def _not_again(narrowing: Narrowing) -> str:
     return (
         f"The difference did not come again in {counted(runs, 'run')} that recorded the ops around it. It depends on timing, such as the order "
         "of threads, or on what recording changes. Run it again to try more often; --vary threads makes a race more likely."
+    )
+
+
+def _changed(narrowing: Narrowing) -> str:
+    window = narrowing.windows[-1]
+    return (
+        "The runs that were made now are equal to each other, so the program repeats itself, and what changed since the stored run decides: the "
+        "code, its data, or the environment. To see the ops of both, record these steps with each and compare: determinism record "
+        f"--from-step {max(window.first, 1)} --steps {window.last + 1}"
     )
 
 

@@ -271,6 +271,13 @@ def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> 
 
 
 def earliest(partings: Iterable[LedgerParting | None]) -> LedgerParting | None:
-    """The parting that comes first among those of several processes; None if there is none."""
-    found = [parting for parting in partings if parting is not None]
-    return min(found, key=lambda parting: (parting.step, parting.process), default=None)
+    """The parting that comes first among those of several processes; None if there is none.
+
+    Of one step it is that of which the group comes first: gradients that ranks exchange follow the loss of one of them.
+    """
+
+    def moment(parting: LedgerParting) -> tuple[int, int, str]:
+        first = GROUPS.index(parting.groups[0]) if parting.groups else len(GROUPS)
+        return parting.step, first, parting.process
+
+    return min((parting for parting in partings if parting is not None), key=moment, default=None)
