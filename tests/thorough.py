@@ -59,6 +59,11 @@ PARTS: dict[str, Part] = {
         15,
         command=("legacy/tensorflow-determinism/run_tests.py",),
     ),
+    "long-runs": Part(
+        "a difference planted in step 61,803 of 100,000 is narrowed to its line and cause, from a checkpoint",
+        20,
+        command=("benchmarks/narrowing.py", "--how", "checkpoint"),
+    ),
     "tensorflow": Part("TensorFlow's strategies, fixes and ops", 10, "tensorflow"),
     "jax": Part("JAX on more programs", 5, "jax"),
     "trainers": Part(

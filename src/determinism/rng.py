@@ -24,10 +24,20 @@ class GeneratorStates:
     """None if NumPy's generator did not exist yet."""
 
 
+_last: list[tuple[Any, bytes] | None] = [None]
+"""The last state of Python's generator, and its digest: in most steps nobody draws from it."""
+
+
 def state_digests() -> dict[str, bytes]:
     """Digests of the global generators' whole states: 16 bytes each, by the generator's name."""
-    version, words, gauss = random.getstate()
-    digests = {"python": digest_bytes(array("I", words).tobytes() + repr((version, gauss)).encode())}
+    state = random.getstate()
+    known = _last[0]
+    if known is None or known[0] != state:
+        version, words, gauss = state
+        known = (state, digest_bytes(array("I", words).tobytes() + repr((version, gauss)).encode()))
+        # As one object: another thread may ask meanwhile.
+        _last[0] = known
+    digests = {"python": known[1]}
     numpy_random = _numpy_random()
     if numpy_random is not None:
         digests["numpy"] = digest_bytes(_numpy_bytes(numpy_random.get_state(legacy=False)))

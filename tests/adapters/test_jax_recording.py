@@ -19,6 +19,9 @@ from jax._src.interpreters import pxla
 
 import determinism
 from determinism.frameworks.jax import recorder as recorder_module
+from determinism.run_spec import RunSpec
+from determinism.session.record import recording
+from determinism.trace.opening import open_trace
 from determinism.types import Kind, Phase, Role, Verdict
 from tests.jax_runs import compared, recorded
 
@@ -323,3 +326,12 @@ def test_a_checked_function(tmp_path: Path) -> None:
 
 def test_phases_are_not_told_apart(tmp_path: Path) -> None:
     assert {one.phase for one in recorded(tmp_path, train).entries} == {Phase.OTHER}
+
+
+def test_a_window_of_steps_is_recorded_from_the_beginning_and_said_to_be(tmp_path: Path) -> None:
+    with recording(RunSpec(tmp_path / "trace", window=3)):
+        jax.jit(lambda x: x + 1)(jnp.ones(2)).block_until_ready()
+
+    (process,) = open_trace(tmp_path / "trace").processes
+    assert [spot["id"] for spot in process.description["blind_spots"]] == ["window"]
+    assert process.extent[0] > 1

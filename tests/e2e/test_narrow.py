@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from determinism.trace.opening import open_trace
 from determinism.trace.schema import MANIFEST_FILE
 from tests.e2e.checking import VALIDATOR
 from tests.e2e.commands import TINY, Finished, run
+from tests.e2e.test_interrupting import interrupt
 
 NARROWING = str(TINY / "narrowing.py")
 PLACES = ("{save}", "{load}")
@@ -167,3 +169,18 @@ def test_a_failing_program_is_not_narrowed(tmp_path: Path) -> None:
 
     assert finished.status == 2
     assert report["trouble"][0]["id"] in ("narrow-run-failed", "nothing-recorded")
+
+
+def test_what_ledgers_show_is_reported_when_a_run_of_the_window_fails(tmp_path: Path) -> None:
+    finished, report = narrowed(tmp_path, "breaks")
+
+    assert (finished.status, report["verdict"], report["narrowing"]["step"]) == (1, "different", 207)
+
+
+def test_what_ledgers_show_is_reported_after_ctrl_c_in_a_window(tmp_path: Path) -> None:
+    words = (sys.executable, NARROWING, "waits", "207", "300")
+    ended = interrupt(tmp_path, "narrow", "--json", "r.json", "--output", "out", "--", *words)
+
+    assert ended.status == 128 + signal.SIGINT
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["verdict"], report["narrowing"]["step"], report["narrowing"]["windows"]) == ("different", 207, [])

@@ -124,6 +124,13 @@ class AdapterSession:
         self.writer = ProcessWriter(
             folder, description={**description, "world_size": world_size()}, max_bytes=self._spec.max_disk
         )
+        if self._spec.window is not None:
+            # What is not asked for is recorded, too: the runs can be compared all the same.
+            self.writer.blind_spot(
+                "window",
+                "--from-step",
+                "ops are recorded from the beginning: only those of PyTorch can be from a later step on",
+            )
         if self._spec.values is not None:
             self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch's tensors")
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from determinism.comparison.narrowing import Narrowing, Window
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
-from determinism.errors import LaunchError, TraceError, UsageError
+from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.check import Check
 from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
-from determinism.launch.program import Announce, ProgressCallback, unannounced
+from determinism.launch.program import Announce, Interrupted, ProgressCallback, unannounced
 from determinism.launch.record import RunResult
-from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries, open_stored_run, without_traces
+from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries, broken_off, open_stored_run, without_traces
 from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
@@ -108,7 +108,8 @@ class NarrowCheck:
             DeterminismError: Something kept it from coming to a verdict.
         """
         self._began = time.monotonic()
-        is_resumable = self.request.is_resumable
+        # Before anything is made: the command may say half of how it is resumed.
+        _ = self.request.is_resumable
         stored = self._stored()
         warning = check_interpreter(self.request.check.command, os.environ)
         if warning is not None:
@@ -123,8 +124,6 @@ class NarrowCheck:
             if parting is None:
                 return self._without_window(traces)
             self.warn(f"The ledgers part at step {parting.step:,}; its ops follow.")
-            if is_resumable and parting.step - STEPS_BEFORE >= _LEAST_RESUMED:
-                self._save_checkpoint(parting.step - STEPS_BEFORE, traces[-1])
             return self._narrowed(traces, parting)
 
     @property
@@ -244,24 +243,37 @@ class NarrowCheck:
 
     def _narrowed(self, traces: Sequence[Trace], parting: LedgerParting) -> Comparison:
         self._run_seconds = max(run.idle_seconds for run in self.runs)
-        place = parting.step
         comparison: Comparison | None = None
+        ended: BaseException | None = None
+        try:
+            if self.request.is_resumable and parting.step - STEPS_BEFORE >= _LEAST_RESUMED:
+                self._save_checkpoint(parting.step - STEPS_BEFORE, traces[-1])
+            comparison = self._in_windows(traces, parting)
+        except (DeterminismError, KeyboardInterrupt) as error:
+            ended = error
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if comparison is None:
+            comparison = self._of_ledgers(traces)
+        if ended is not None:
+            # That the runs differ, and where, is known without any window.
+            comparison, status = broken_off(comparison, ended, self.warn)
+            self.interrupt_status = status if isinstance(ended, Interrupted | KeyboardInterrupt) else 0
+        return replace(comparison, narrowing=self._narrowing(parting, self._windows))
+
+    def _in_windows(self, traces: Sequence[Trace], parting: LedgerParting) -> Comparison | None:
+        """What the runs of a window show, if the difference comes again in it."""
+        place = parting.step
         for number in range(1, MOST_WINDOWS + 1):
             self._windows.append(window := self._window(number, place, traces[-1], parting))
-            comparison = self._of_window
             if window.differs and (window.parted_at is None or window.first <= window.parted_at <= window.last):
-                break
-            comparison = None
+                return self._of_window
             if self._repeats_itself:
-                break
+                return None
             if window.parted_at is not None:
                 # It came, and earlier than before: once more, there.
                 place = window.parted_at
                 self._checkpoint = 0 if place < self._checkpoint else self._checkpoint
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
-        if comparison is None:
-            comparison = self._of_ledgers(traces)
-        return replace(comparison, narrowing=self._narrowing(parting, self._windows))
+        return None
 
     def _narrowing(self, parting: LedgerParting, windows: Sequence[Window]) -> Narrowing:
         return Narrowing(

@@ -39,7 +39,7 @@ def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
         yield Entry(_window(window, narrowing), section=Section.PLACE)
     if narrowing.repeats_itself:
         yield Entry(_changed(narrowing), "changed since", Section.PLACE)
-    elif not narrowing.is_pinned:
+    elif narrowing.windows and not narrowing.is_pinned:
         yield Entry(_not_again(narrowing), "not again", Section.PLACE)
     if narrowing.run_seconds > 0:
         ratio = narrowing.seconds / narrowing.run_seconds

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import time
 
 import tinyframe as frame
 
@@ -18,11 +19,16 @@ if load:
     if how == "forgetful":
         weight = frame.full(8, 2.0)
 for step in range(begin, steps):
+    if how == "breaks" and run == 4 and step == at:
+        sys.exit(5)
+    if how == "waits" and run == 3 and step == at:
+        open("waiting", "w").close()
+        time.sleep(60)
     factor = 0.5 + step / 1000
     if how == "wandering" and step == max(0, at - 10 * run):
         factor = 1 / run
     if step == at:
-        if how in ("planted", "forgetful"):
+        if how in ("planted", "forgetful", "breaks", "waits"):
             factor = random.random()
         if how == "once" and run == 1:
             factor = 0.25

@@ -498,8 +498,12 @@ def _parts(held: Held) -> Sequence[Held]:
     To look at these would be our reading, not the program's: what a process finds there when it ends may vary although nothing
     that the program reads does.
     """
-    if type(held.tensor) in _PLAIN:
-        return (held,) if _is_own(held.tensor) else ()
+    tensor = held.tensor
+    if type(tensor) in _PLAIN:
+        # Of these types there is none without values; this runs for every tensor in every step.
+        is_plain_one = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+        is_own = is_plain_one and not (tensor.is_cpu and tensor.untyped_storage().is_shared())
+        return (held,) if is_own else ()
     return [held._replace(tensor=part) for part in plain_parts(held.tensor) if _is_own(part)]
 
 
