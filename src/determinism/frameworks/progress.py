@@ -1,7 +1,8 @@
 """Where the program is: its step and its phase.
 
 Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient
-scaler skips that, or at `determinism.step()`, which from then on alone counts.
+scaler skips that; in JAX, which has no optimizer that could be watched, before the function that trains is called with
+what it gave before; or at `determinism.step()`, which from then on alone counts.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Progress:
         self._take_as_first(optimizer)
         if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
+
+    def trains_again(self, counted_by: str) -> None:
+        """The function that trains is about to be called with what it gave before."""
+        if self.steps_by != "determinism.step":
+            self._advance(counted_by)
 
     def explicit(self) -> None:
         """`determinism.step()` was called."""

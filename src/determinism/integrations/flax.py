@@ -65,7 +65,7 @@ def rngs(*names: str) -> nnx.Rngs:
 
 
 def counted(train_step: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let each call of a training step end a step of the recording; JAX has no optimizer that could count.
+    """Let each call of a training step end a step of the recording, where what counts by itself is another function.
 
     Args:
         train_step: The step, compiled or not: `train_step = counted(jax.jit(train_step))`, outside of `jax.jit`.

@@ -532,6 +532,9 @@ class _Search:
 
     def _not_taken_up(self) -> list[str]:
         """What was held when the first run ended and never was in the resumed run, in its first steps."""
+        if OpSemantics.COMPILED_PROGRAM in self.record.op.semantics:
+            # What is held is the arguments of the program: the one that differs is named as what the program carries.
+            return []
         last = max(self._divergence.step - self._before, 0) + _STEPS_TO_TAKE_UP
         present = digests(self._process.resumed, upto_step=last)
         for (kind, name), digest in self._held_at_checkpoint().items():

@@ -21,13 +21,14 @@ import numpy as np
 
 from determinism.digest import digest_bytes, digest_many, digest_text
 from determinism.frameworks.array_capture import Capture, NotWritable
+from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.sites import NO_STACK
 from determinism.source_files import copy_of
-from determinism.trace.schema import INPUT_PATHS, RESULTS_OP
+from determinism.trace.schema import INPUT_PATHS, RESULTS_OP, Meaning
 from determinism.types import Phase, Role
 
 # Digests of what arrays hold, without a copy wherever their memory can be read in place.
@@ -216,6 +217,10 @@ class Values:
         self._known[id(array)] = (weakref.ref(array), value)
         self.unread.made(value)
 
+    def records(self) -> set[int]:
+        """The records whose results are still there."""
+        return {value.record for array, value in self._known.values() if array() is not None}
+
 
 _NONE = -1
 _MOST_UNREAD = 1000
@@ -235,7 +240,11 @@ class Recorder(RecordingGuard):
         self.thread = get_ident()
         self._paranoid = paranoid
         self.step_ended: Callable[[str], None] = lambda counted_by: None
+        self.step_passed: Callable[[], None] = lambda: None
+        """Called before the function that trains is called again, when nothing is being recorded."""
         self.used_elsewhere: Callable[[], None] = lambda: None
+        self.jaxpr: Any = None
+        """What was traced of the function that JAX is about to execute."""
         self.capture: Capture | None = None
         """Looks at every record before it is made; set in a further run that looks closely at one."""
 
@@ -245,6 +254,9 @@ class Recorder(RecordingGuard):
         self.writer = stream.writer
         self.values = Values()
         self._programs = CompiledPrograms()
+        self._training = TrainingFunction()
+        self._coming_back: list[Returning] | None = None
+        """What the function that trains is about to be called with; None between such calls."""
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
         self.progress.phase = Phase.OTHER
         self.is_active = True
@@ -256,23 +268,51 @@ class Recorder(RecordingGuard):
             return False
         return self.is_ready()
 
+    def call(self, original: Callable[..., Any], *args: Any, **known: Any) -> Any:
+        """Call a function that was compiled, which may execute it; `known` has what was traced."""
+        outer, self.jaxpr = self.jaxpr, known.get("jaxpr")
+        try:
+            return original(*args, **known)
+        finally:
+            self.jaxpr = outer
+
     def execute(self, original: Callable[..., Any], execution: Any, *args: Any) -> Any:
         """Run a compiled program, and record it."""
         if self._is_busy or not self.is_own():
             return original(execution, *args)
-        read = self.run_unrecorded(self._read, execution, args)
+        function = called(execution.name, self.jaxpr)
+        step = self.progress.step
+        read = self.run_unrecorded(self._read, function, execution, args)
+        if self.progress.step != step:
+            self.step_passed()
         call = None if self.capture is None else self.run_unrecorded(CapturedExecution, original, execution, args)
         results = original(execution, *args)
         if read is not None:
-            self.run_unrecorded(self._executed, execution, read, results, call, sys._getframe(2))
+            self.run_unrecorded(self._executed, function, execution, read, results, call, sys._getframe(2))
         return results
 
-    def _read(self, execution: Any, args: Sequence[Any]) -> list[Value]:
+    def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; before the program runs, which may take the memory of those that were donated to it."""
-        return [self.value(one) for at, one in enumerate(args) if at in execution.kept_var_idx and not _is_gone(one)]
+        read = {
+            at: self.value(one) for at, one in enumerate(args) if at in execution.kept_var_idx and not _is_gone(one)
+        }
+        if function is not None:
+            self._coming_back = self._training.coming_back(function, read, [array_of(one) for one in args]) or None
+            # A smaller function that was called just before may have ended this step already.
+            has_ended = self._training.takes_over and self.progress.step >= self._training.num_calls
+            if self._coming_back is not None and not has_ended:
+                self.progress.trains_again(STEPS_BY)
+            self._coming_back = None
+        return list(read.values())
 
     def _executed(
-        self, execution: Any, read: Sequence[Value], results: Any, call: CapturedExecution | None, frame: FrameType
+        self,
+        function: Called | None,
+        execution: Any,
+        read: Sequence[Value],
+        results: Any,
+        call: CapturedExecution | None,
+        frame: FrameType,
     ) -> None:
         arrays = [array for one in results if (array := array_of(one)) is not None]
         made = [(self.layout(array), digest_array(array)) for array in arrays]
@@ -285,10 +325,30 @@ class Recorder(RecordingGuard):
             self.capture.look(name, self.progress.step, self.progress.phase, "", None if call is None else lambda: call)
         text = self._programs.text(execution)
         number = self.emit(Role.OP, name, read, made, arguments=text, frame=frame)
-        for position, array in enumerate(arrays):
-            self.values.made(array, Value(number, position, *made[position]))
+        values = [Value(number, position, *one) for position, one in enumerate(made)]
+        for array, value in zip(arrays, values, strict=True):
+            self.values.made(array, value)
+        if self._training.is_full:
+            self._training.forget_all_but(self.values.records())
+        self._training.executed(function, number, read, values, arrays)
         if len(self.values.unread) >= _MOST_UNREAD:
             self.note_unread()
+
+    def note_held(self, op: str, drawn: Sequence[bytes]) -> None:
+        """Record the loss of the last call of the function that trains, and what comes back to it.
+
+        Args:
+            op: Name of the record: of the end of a step, or of the process.
+            drawn: Digests of states of generators.
+        """
+        if (loss := self._training.take_loss()) is not None:
+            value = loss.value
+            number = self.emit(Role.LOSS, "determinism::loss", [value], [(value.layout, value.digest)])
+            place = (value.record, value.output)
+            self.writer.number(Meaning.LOSS, number, place, loss.number, self.progress.step)
+        held = self._training.held() if self._coming_back is None else self._coming_back
+        names = [[one.sort, one.path] for one in held]
+        self.emit(Role.STATE, op, [one.value for one in held], arguments=json.dumps(names), drawn=drawn)
 
     def note_unread(self) -> None:
         """Record what was not read by anything that is seen, and may have left JAX."""

@@ -13,6 +13,7 @@ from jax._src.interpreters import pxla
 
 from determinism import rng
 from determinism.frameworks.jax.recorder import Recorder, array_of, as_array, digest
+from determinism.frameworks.jax.training import STEPS_BY
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tracebacks import hide_own_frames
@@ -81,6 +82,7 @@ def watch_executions(recorder: Recorder) -> list[Undo]:
     return [
         wrap(pjit, "_get_fastpath_data", no_shorter_way),
         wrap(pxla.MeshExecutable, "create_cpp_call", no_shorter_way),
+        wrap(pjit, "_pjit_call_impl_python", recorder.call),
         wrap(pxla.ExecuteReplicated, "__call__", recorder.execute),
     ]
 
@@ -108,6 +110,7 @@ class Session(AdapterSession):
         self.recorder = Recorder(paranoid=spec.paranoid)
         self.recorder.on_first_op = self._begin
         self.recorder.step_ended = self._end_step
+        self.recorder.step_passed = self._end_if_asked
         threads = UnrecordedThreads(_ELSEWHERE, lambda: self.writer if self.has_begun else None, self.note_racy)
         self.recorder.used_elsewhere = threads.used
         self._show_own_frames = hide_own_frames()
@@ -135,9 +138,15 @@ class Session(AdapterSession):
 
     def _record_state(self, op: str) -> None:
         """Record what may have left JAX unseen, and the states of the generators that everything in this process shares."""
-        recorder = self.recorder
-        recorder.note_unread()
-        recorder.emit(Role.STATE, op, [], arguments="[]", drawn=list(rng.state_digests().values()))
+        self.recorder.note_unread()
+        self.recorder.note_held(op, list(rng.state_digests().values()))
+
+    def _finish_trace(self) -> None:
+        progress, steps = self.recorder.progress, self._spec.steps
+        if progress.steps_by == STEPS_BY and (steps is None or progress.step < steps):
+            # The last call of the function that trains is followed by no other that would end its step.
+            self.recorder.run_unrecorded(progress.trains_again, STEPS_BY)
+        super()._finish_trace()
 
     def _tensors_in(self, value: Any) -> list[Any]:
         return [array for leaf in jax.tree_util.tree_leaves(value) if (array := array_of(leaf)) is not None]

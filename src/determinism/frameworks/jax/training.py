@@ -1,0 +1,197 @@
+"""Finds the compiled program that trains, and with it the steps, the parameters and the loss of a JAX program.
+
+JAX has no optimizer that steps and no module that holds parameters: a training step is a function of the program whose results come
+back to it as arguments, directly or through other ops (`optax.apply_updates` outside of `jit`). Of the functions for which that holds the
+one counts to which the most bytes come back; a second training that is larger takes over from there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from determinism.frameworks.made_values import Value
+
+STEPS_BY = "training function"
+
+_JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
+_MOST_RECORDS = 200_000
+_PART = re.compile(r"[A-Za-z_]\w*")
+_OF_OPTIMIZER = re.compile(r"opt|optim\w*|opt_?states?|optimizers?|optimizer_states?|mu|nu|trace")
+"""Words in the path of an argument: optax's states are `opt_state[0].mu`, Flax's TrainState has `state.opt_state`."""
+
+
+class Called(NamedTuple):
+    """A function of the program that was compiled, as it is called."""
+
+    name: str
+    arguments: Sequence[str]
+    """Where each argument of the compiled program is among those of the function; empty if it is not known."""
+    results: Sequence[str]
+    """The same of each result, such as `result[1]['loss']`."""
+
+
+def called(execution_name: str, jaxpr: Any) -> Called | None:
+    """The function of the program that is executed; None for ops of JAX itself.
+
+    Args:
+        execution_name: Such as `jit(step)`.
+        jaxpr: What was traced; None for what the program compiled by `.lower().compile()`.
+    """
+    information = getattr(getattr(jaxpr, "jaxpr", None), "debug_info", None)
+    if information is None:
+        return Called(execution_name, (), ())
+    file = str(information.func_src_info).rpartition(" at ")[2].rpartition(":")[0]
+    if file.startswith(_JAX):
+        return None
+    results = information.result_paths
+    return Called(execution_name, information.arg_names or (), results if isinstance(results, tuple) else ())
+
+
+class Returning(NamedTuple):
+    """An argument of the training function that comes from an earlier call of it."""
+
+    sort: str
+    """Such as `parameter`."""
+    path: str
+    value: Value
+
+
+class Loss(NamedTuple):
+    """The one number that a call of the training function gives beside what comes back."""
+
+    value: Value
+    number: float
+
+
+class _LastCall(NamedTuple):
+    number: int
+    """How many calls there were, this one with them."""
+    made: Sequence[Value]
+    scalars: dict[int, float]
+    results: Sequence[str]
+
+
+class TrainingFunction:
+    """The function that trains, as far as its calls have shown it."""
+
+    def __init__(self) -> None:
+        self._bits: dict[str, int] = {}
+        """A bit for each function of the program."""
+        self._descent: dict[int, int] = {}
+        """Of a record the bits of the functions that it, or what it was computed from, is a call of."""
+        self.takes_over = False
+        """Whether the last call that something came back to was the first one of this function to count."""
+        self._name: str | None = None
+        self._most_bytes = 0
+        self._last: dict[str, _LastCall] = {}
+        self._taken: tuple[str, int] | None = None
+        """The call whose loss was taken."""
+        self._places: dict[int, tuple[str, str]] = {}
+        """The results that come back without another op between: sort and path of the argument that each becomes."""
+
+    def coming_back(self, function: Called, read: Mapping[int, Value], arrays: Sequence[Any]) -> list[Returning]:
+        """What comes back to the function that trains, which is about to be called; nothing for other functions.
+
+        Args:
+            function: What is called.
+            read: What each argument holds that the compiled program reads, by its place among all arguments.
+            arrays: All arguments; None for those that are no arrays of JAX.
+        """
+        bit = self._bits.get(function.name, 0)
+        back = [at for at, value in read.items() if self._descent.get(value.record, 0) & bit] if bit else []
+        if not back:
+            return []
+        self.takes_over = function.name != self._name
+        if self.takes_over:
+            size = sum(int(getattr(arrays[at], "nbytes", 0)) for at in back)
+            if size <= self._most_bytes:
+                return []
+            self._name, self._most_bytes = function.name, size
+        is_named = len(function.arguments) == len(arrays)
+        names = function.arguments if is_named else [f"argument {at}" for at in range(len(arrays))]
+        found = [Returning(_sort_of(names[at], arrays[at]), names[at], read[at]) for at in back]
+        last = self._last[function.name].made
+        outputs = {(value.record, value.output) for value in last}
+        self._places = {
+            one.value.output: (one.sort, one.path) for one in found if (one.value.record, one.value.output) in outputs
+        }
+        return found
+
+    @property
+    def num_calls(self) -> int:
+        """How often the function that trains was called."""
+        return 0 if self._name is None else self._last[self._name].number
+
+    def held(self) -> list[Returning]:
+        """What the last call gave that will come back, as far as earlier calls have shown it."""
+        if self._name is None:
+            return []
+        made = self._last[self._name].made
+        return [Returning(*place, made[at]) for at, place in self._places.items() if at < len(made)]
+
+    def take_loss(self) -> Loss | None:
+        """The loss of the last call; None if there is not exactly one number that may be it, or it was taken before."""
+        if self._name is None or self._taken == (self._name, self.num_calls):
+            return None
+        last = self._last[self._name]
+        self._taken = (self._name, last.number)
+        numbers = [at for at in last.scalars if at not in self._places]
+        if len(numbers) > 1 and len(last.results) == len(last.made):
+            numbers = [at for at in numbers if "loss" in last.results[at].lower()]
+        return Loss(last.made[numbers[0]], last.scalars[numbers[0]]) if len(numbers) == 1 else None
+
+    def executed(
+        self, function: Called | None, number: int, read: Sequence[Value], made: Sequence[Value], arrays: Sequence[Any]
+    ) -> None:
+        """A compiled program ran.
+
+        Args:
+            function: The function of the program that it is; None for an op of JAX.
+            number: Of the record.
+            read: What it took.
+            made: What it gave.
+            arrays: That, as arrays of JAX.
+        """
+        descent = 0
+        for value in read:
+            descent |= self._descent.get(value.record, 0)
+        if function is not None:
+            descent |= self._bits.setdefault(function.name, 1 << len(self._bits))
+            scalars = {at: _number(array) for at, array in enumerate(arrays) if _is_number(array)}
+            earlier = self._last.get(function.name)
+            number_of_call = 1 if earlier is None else earlier.number + 1
+            self._last[function.name] = _LastCall(number_of_call, made, scalars, function.results)
+        if descent:
+            self._descent[number] = descent
+
+    def forget_all_but(self, records: set[int]) -> None:
+        """Drop what is known of records whose results are gone, if there are many."""
+        self._descent = {record: bits for record, bits in self._descent.items() if record in records}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is known that some is to be dropped."""
+        return len(self._descent) >= _MOST_RECORDS
+
+
+def _is_number(array: Any) -> bool:
+    return array.ndim == 0 and array.is_fully_addressable and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+
+
+def _number(array: Any) -> float:
+    return float(np.asarray(array._arrays[0]))
+
+
+def _sort_of(path: str, array: Any) -> str:
+    """What an argument that comes back is, by its path and its type: a counter or a key of a generator is a buffer."""
+    words = _PART.findall(path)
+    if any(_OF_OPTIMIZER.fullmatch(word) for word in words):
+        return "optimizer state"
+    is_inexact = array is None or jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
+    return "parameter" if is_inexact and "batch_stats" not in words else "buffer"
