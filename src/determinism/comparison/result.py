@@ -200,6 +200,16 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """What varies within a compiled function, as far as repeating it has shown."""
+
+    op: str
+    site: Frame | None
+    functions: tuple[str, ...]
+    """The functions and loops of the compiled one that it is in, the outermost first."""
+
+
+@dataclass(frozen=True)
 class Divergence:
     """The first record of a process that differs."""
 
@@ -237,6 +247,8 @@ class Divergence:
     """Those that differ, where what they held was looked at in both runs."""
     saved_at: Frame | None = None
     """Where a thread saved what was read back, while others may have changed it."""
+    inside: Inside | None = None
+    """What varies within the op, where that is a compiled function; None where that was not found."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from determinism.comparison.result import (
     Comparison,
     Divergence,
     Evidence,
+    Inside,
     OutputDifference,
     ValueExample,
     is_repeatable,
@@ -35,6 +36,7 @@ from determinism.trace.schema import (
     CAPTURED_OUTPUTS_FILE,
     NONE,
     PROCESSES_FOLDER,
+    Frame,
     Table,
 )
 from determinism.trace.tensor_file import StoredTensor, read_tensors
@@ -147,7 +149,24 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
         _with_repeats(output, repeated[output.position], found["repeats"]) if output.position in repeated else output
         for output in first.outputs
     )
-    return replace(first, inputs_equal=True, outputs=outputs, detail=_detail(outputs))
+    inside = _inside(found.get("inside"))
+    failed = found.get("inside_failed")
+    more = "" if inside is None else f" {_COMPILED_ANEW}"
+    detail = f"{_detail(outputs)}{more if failed is None else f' It could not be looked into ({failed}).'}"
+    return replace(first, inputs_equal=True, outputs=outputs, detail=detail, inside=inside)
+
+
+_COMPILED_ANEW = (
+    "Compiled once more so that it gives its intermediate values, it was found to vary at one equation first; compiled like this less is "
+    "fused, so the kernels may differ from those of the program."
+)
+
+
+def _inside(found: dict[str, Any] | None) -> Inside | None:
+    if found is None:
+        return None
+    site = Frame(found["file"], found["line"], found["function"], found["code"]) if found["file"] else None
+    return Inside(found["op"], site, tuple(found["inside"]))
 
 
 def _detail(outputs: tuple[OutputDifference, ...]) -> str:

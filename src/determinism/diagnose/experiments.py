@@ -191,14 +191,15 @@ class Hypothesis:
 
 
 def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
-    """The lines that a divergence points to: where memory was allocated or saved, the call, its forward.
+    """The lines that a divergence points to: what varies within a compiled function, where memory was allocated or saved, the call, its forward.
 
     The line that only starts the backward pass says less than the one whose gradient it is.
     """
     called: tuple[Frame | None, ...] = (divergence.site, divergence.forward_site)
     if divergence.site is not None and _STARTS_BACKWARD.search(divergence.site.code):
         called = (divergence.forward_site, divergence.site)
-    found = (divergence.allocated_at, divergence.saved_at, *called)
+    inner = None if divergence.inside is None else divergence.inside.site
+    found = (inner, divergence.allocated_at, divergence.saved_at, *called)
     return tuple(dict.fromkeys(site for site in found if site is not None))
 
 

@@ -24,6 +24,10 @@ _STORED = {
 }  # fmt: skip
 
 
+_SECONDS_INSIDE = 30.0
+"""For looking into a compiled function that varies."""
+
+
 class NotWritable(Exception):
     """The call cannot be written down; the text says why, and goes on from "because"."""
 
@@ -51,6 +55,13 @@ class Call(Protocol):
 
         Raises:
             Exception: Whatever the framework says of it.
+        """
+
+    def varying_place(self, seconds: float) -> dict[str, Any] | None:
+        """What varies within the op, where that is a compiled function that can be looked into; None if it is not, or nothing did.
+
+        Args:
+            seconds: For looking.
         """
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +159,13 @@ class Capture:
         kept |= {f"output_{at}_other": one.other for at, one in enumerate(series) if one.other is not None}
         left_out = self._keep(CAPTURED_OUTPUTS_FILE, kept) or left_out
         facts = [{"position": at, "distinct": len(one.digests), **one.facts()} for at, one in enumerate(series)]
-        return {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
+        found = {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
+        if any(len(one.digests) > 1 for one in series):
+            try:
+                found["inside"] = call.varying_place(_SECONDS_INSIDE)
+            except Exception as error:
+                found["inside_failed"] = f"{type(error).__name__}: {error}"[:300]
+        return found
 
     def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:
         """Keep values as a file; says why if they are too large for what is left."""

@@ -198,7 +198,11 @@ def _title(cause: Document, content: Document) -> str:
     """The title of a cause; of an op that varies with its name."""
     first = content["first_divergence"]
     if cause["id"] in ("nondeterministic-op", "varying-op-tensorflow") and first is not None:
-        return f"{short_op(first['op'])} varies on equal inputs"
+        inside = first.get("inside")
+        name = short_op(first["op"])
+        if inside is not None:
+            name = f"{short_op(inside['op'])} in {name}"
+        return f"{name} varies on equal inputs"
     return str(cause["title"])
 
 

@@ -363,6 +363,7 @@ def _divergence(divergence: Divergence) -> dict[str, Any]:
         **_fields(divergence, "detail forward_site stack inputs_equal"),
         "inputs": [_input(value) for value in divergence.inputs],
         "outputs": [_output(output) for output in divergence.outputs],
+        **({} if divergence.inside is None else {"inside": _fields(divergence.inside, "op site functions")}),
     }
 
 

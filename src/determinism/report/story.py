@@ -242,6 +242,7 @@ def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]
         yield Entry(first.module or "the outermost module", "module")
     yield Entry(_where(comparison, first), "where")
     yield from _site_entries(first)
+    yield from _inside_entries(first)
     if first.detail:
         yield Entry(prose(first.detail), "detail")
     yield from _origin_of_input(comparison, first)
@@ -316,6 +317,15 @@ def _site_entries(first: Divergence) -> Iterator[Entry]:
     callers = [frame for frame in first.stack if frame not in (first.site, first.forward_site)]
     for number, frame in enumerate(callers[:MOST_FRAMES]):
         yield Entry(frame_text(frame), "" if number else "called by")
+
+
+def _inside_entries(first: Divergence) -> Iterator[Entry]:
+    """Name what varies within a compiled function."""
+    if first.inside is not None:
+        functions = "".join(f", in {name}" for name in reversed(first.inside.functions))
+        yield Entry(f"{first.inside.op}{functions}", "inside")
+        if first.inside.site is not None:
+            yield from _frame_entries(first.inside.site, "")
 
 
 def _frame_entries(frame: Frame, label: str) -> Iterator[Entry]:

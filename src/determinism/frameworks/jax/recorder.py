@@ -89,14 +89,16 @@ _NOT_REPEATED = "the program calls back into Python, which may do something diff
 class CapturedExecution:
     """An execution, whose inputs are copied before it runs: it may take the memory of those that were donated to it."""
 
-    def __init__(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> None:
+    def __init__(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> None:
         """Copy the inputs.
 
         Args:
             original: What runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
+            jaxpr: What was traced; None if that is not known.
             args: Its arguments.
         """
+        self._jaxpr = jaxpr
         self._original = original
         self._execution = execution
         self._args = [_copy(one) for one in args]
@@ -112,6 +114,18 @@ class CapturedExecution:
         """Run it once more; gives arrays."""
         results = self._original(self._execution, *[_copy(one) for one in self._args])
         return [as_array(one) for one in results if array_of(one) is not None]
+
+    def varying_place(self, seconds: float) -> dict[str, Any] | None:
+        """The equation that varies, and its line; None if the function was not traced in this process, or none varied."""
+        if self._jaxpr is None:
+            return None
+        # Runs in which nothing varies need not load it.
+        from determinism.frameworks.jax.inside import varying_place
+
+        # Constants that the function closes over come before its arguments.
+        args = self._args[len(self._args) - len(self._jaxpr.in_avals) :]
+        place = varying_place(self._jaxpr, args, seconds)
+        return None if place is None else place._asdict()
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Nothing: no script is written for JAX.
@@ -285,7 +299,11 @@ class Recorder(RecordingGuard):
         read = self.run_unrecorded(self._read, function, execution, args)
         if self.progress.step != step:
             self.step_passed()
-        call = None if self.capture is None else self.run_unrecorded(CapturedExecution, original, execution, args)
+        call = (
+            None
+            if self.capture is None
+            else self.run_unrecorded(CapturedExecution, original, execution, self.jaxpr, args)
+        )
         results = original(execution, *args)
         if read is not None:
             self.run_unrecorded(self._executed, function, execution, read, results, call, sys._getframe(2))

@@ -114,6 +114,9 @@ class OpCall(NamedTuple):
         made = list(made) if isinstance(made, (list, tuple)) else [made]
         return [part for one in made for part in (one if isinstance(one, list) else [one])]
 
+    def varying_place(self, seconds: float) -> None:
+        """Nothing: a function is recorded op by op, and what XLA compiled of one cannot be looked into."""
+
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON; see `call_document`."""
         return call_document(self, arrays)

@@ -1,0 +1,197 @@
+"""Finds the place within a compiled function at which results vary: the equation that JAX traced, and its line.
+
+XLA gives nothing but the results of a compiled program. So the function that was traced is compiled once more to give its intermediate
+values as well, and is run again and again on the inputs of the record: the first equation whose results vary, while what it takes does not, is
+the place. What it calls (`jit`, `remat`, functions with derivatives of their own, branches, the body of a `scan`) is searched in the same
+way. Compiled like this XLA fuses less, so that kernels may differ from those of the program; the report says so.
+"""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax._src import core, source_info_util
+
+from determinism.frameworks.jax.recorder import array_of, digest_array
+from determinism.source_files import Owner, owner_of_file
+
+_REPEATS = 30
+_MOST_BYTES = 256 << 20
+"""Of intermediate values that one compiled form gives."""
+_MOST_ITERATIONS = 1000
+
+
+class Place(NamedTuple):
+    """An equation."""
+
+    op: str
+    file: str
+    line: int
+    function: str
+    code: str
+    inside: tuple[str, ...]
+    """The functions and loops that it is in, the outermost first."""
+
+
+def varying_place(jaxpr: Any, args: Sequence[Any], seconds: float) -> Place | None:
+    """The equation of a function that varies.
+
+    Args:
+        jaxpr: The function that was traced, closed.
+        args: Its arguments, without the constants that it closes over.
+        seconds: For all of it; compiling is not interrupted.
+
+    Returns:
+        The equation; None if none varied when the function was compiled so that it gives all values.
+    """
+    if jaxpr.effects or len(args) != len(jaxpr.in_avals):
+        return None
+    return _Search(time.monotonic() + seconds).place(jaxpr.jaxpr, jaxpr.consts, args, ())
+
+
+class _Search:
+    """One search, until a time."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def place(self, jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inside: tuple[str, ...]) -> Place | None:
+        """The equation that varies of a function, or of what it calls."""
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
+        for equations in _groups(jaxpr.eqns):
+            wanted = list(dict.fromkeys(made for one in equations for made in one.outvars if _is_kept(made)))
+            values, varying = self._values(jaxpr, known, wanted)
+            first = next((one for one in equations if any(made in varying for made in one.outvars)), None)
+            if first is not None:
+                taken = [one for one in first.invars if not isinstance(one, core.Literal) and one not in known]
+                values |= self._values(jaxpr, known, [one for one in taken if one not in values])[0]
+                given = [
+                    one.val if isinstance(one, core.Literal) else known[one] if one in known else values[one]
+                    for one in first.invars
+                ]
+                return self._within(first, given, inside) or _place_of(first, inside)
+            if time.monotonic() > self._until:
+                return None
+        return None
+
+    def _values(self, jaxpr: Any, known: dict[Any, Any], wanted: list[Any]) -> tuple[dict[Any, Any], set[Any]]:
+        """Intermediate values of a function, and which of them vary."""
+        if not wanted:
+            return {}, set()
+        giving, number_of_constants = _giving(jaxpr, wanted), len(jaxpr.constvars)
+
+        def evaluate(*given: Any) -> Any:
+            return core.eval_jaxpr(giving, given[:number_of_constants], *given[number_of_constants:])
+
+        compiled = jax.jit(evaluate)
+        digests: list[set[bytes]] = [set() for _ in wanted]
+        for number in range(_REPEATS):
+            values = compiled(*known.values())
+            for seen, value in zip(digests, values, strict=True):
+                seen.add(digest_array(array_of(value)))
+            if (number and time.monotonic() > self._until) or sum(len(seen) > 1 for seen in digests) == len(digests):
+                break
+        return dict(zip(wanted, values, strict=True)), {
+            one for one, seen in zip(wanted, digests, strict=True) if len(seen) > 1
+        }
+
+    def _within(self, equation: Any, given: list[Any], inside: tuple[str, ...]) -> Place | None:
+        """The place in what an equation calls; None if it calls nothing, or nothing there varied by itself."""
+        name = str(equation.params.get("name") or equation.primitive.name)
+        for jaxpr, args in _called(equation, given):
+            constants = getattr(jaxpr, "consts", ())
+            found = self.place(getattr(jaxpr, "jaxpr", jaxpr), constants, args, (*inside, name))
+            if found is not None or time.monotonic() > self._until:
+                return found
+        return None
+
+
+def _groups(equations: Sequence[Any]) -> Iterator[list[Any]]:
+    """Equations that follow each other, whose results fit into memory together."""
+    group: list[Any] = []
+    size = 0
+    for equation in equations:
+        needed = sum(_bytes_of(made.aval) for made in equation.outvars)
+        if group and size + needed > _MOST_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(equation)
+        size += needed
+    if group:
+        yield group
+
+
+def _bytes_of(aval: Any) -> int:
+    return int(getattr(aval, "size", 0)) * int(getattr(getattr(aval, "dtype", None), "itemsize", 0))
+
+
+def _is_kept(variable: Any) -> bool:
+    return type(variable).__name__ != "DropVar" and hasattr(variable.aval, "shape")
+
+
+def _giving(jaxpr: Any, wanted: list[Any]) -> Any:
+    """The function as far as it is needed for some of its variables, which are then its results."""
+    missing, needed = set(wanted), []
+    for equation in jaxpr.eqns:
+        if missing:
+            needed.append(equation)
+            missing.difference_update(equation.outvars)
+    known = {"eqns": needed, "outvars": wanted}
+    information = getattr(jaxpr, "debug_info", None)
+    if information is not None:
+        known["debug_info"] = information._replace(result_paths=None)
+    return jaxpr.replace(**known)
+
+
+def _called(equation: Any, given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Functions that an equation calls, each with what it is called with; a body of a loop once for each iteration."""
+    parameters = equation.params
+    if equation.primitive.name == "scan":
+        yield from _iterations(parameters, given)
+    elif equation.primitive.name == "cond":
+        yield parameters["branches"][int(given[0])], given[1:]
+    else:
+        for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+            jaxpr = parameters.get(name)
+            if jaxpr is not None and len(getattr(jaxpr, "jaxpr", jaxpr).invars) == len(given):
+                yield jaxpr, given
+                return
+
+
+def _iterations(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The body of a `scan` with what each iteration gets."""
+    body, num_constants, num_carried = parameters["jaxpr"], parameters["num_consts"], parameters["num_carry"]
+    constants = given[:num_constants]
+    carried = given[num_constants : num_constants + num_carried]
+    rows = given[num_constants + num_carried :]
+    run = jax.jit(core.jaxpr_as_fun(body))
+    order = range(parameters["length"])
+    for at in list(reversed(order) if parameters["reverse"] else order)[:_MOST_ITERATIONS]:
+        args = [*constants, *carried, *(row[at] for row in rows)]
+        yield body, args
+        carried = list(run(*args))[:num_carried]
+
+
+def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:
+    name = equation.primitive.name
+    if name == "ffi_call":
+        name = f"{name}[{equation.params['target_name']}]"
+    frames = _frames(equation.source_info)
+    own = [frame for frame in frames if owner_of_file(frame.file_name) is Owner.USER] or frames
+    if not own:
+        return Place(f"jax::{name}", "", 0, "", "", inside)
+    frame = own[0]
+    code = linecache.getline(frame.file_name, frame.start_line).strip()
+    return Place(f"jax::{name}", frame.file_name, frame.start_line, frame.function_name, code, inside)
+
+
+def _frames(source_info: Any) -> list[Any]:
+    """The frames that an equation was traced in, the innermost first, without those of JAX; older versions take the whole."""
+    try:
+        return list(source_info_util.user_frames(source_info.traceback))
+    except (AttributeError, TypeError):
+        return list(source_info_util.user_frames(source_info))

@@ -1,0 +1,76 @@
+"""The search within a traced function finds the equation that varies, however deep it is, and nothing in one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from determinism.frameworks.jax import inside
+from determinism.frameworks.jax.inside import varying_place
+from tests.e2e.checking import line
+from tests.e2e.programs.compiled_by_xla.racing_call import racing_sum
+
+VALUES = np.random.default_rng(0).normal(size=2000).astype("f") * 1e4
+
+
+def place_in(function: Callable[..., Any], *args: Any) -> Any:
+    return varying_place(jax.make_jaxpr(function)(*args), args, seconds=60)
+
+
+def doubled(values: Any) -> Any:
+    return racing_sum(values * 2)
+
+
+@jax.custom_vjp
+def with_own_derivative(values: Any) -> Any:
+    return doubled(values)
+
+
+with_own_derivative.defvjp(lambda values: (doubled(values), None), lambda saved, given: (given,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        doubled,
+        lambda values: jax.jit(doubled)(jnp.abs(values)) + 1,
+        lambda values: jax.checkpoint(doubled)(values),
+        lambda values: with_own_derivative(values),
+        lambda values: jax.lax.cond(values[0] < 1e9, doubled, jnp.sum, values),
+        lambda values: jax.lax.scan(lambda carry, row: (carry + doubled(row), carry), 0.0, values.reshape(4, -1))[0],
+        lambda values: jax.lax.scan(
+            lambda carry, row: (doubled(row) + carry, carry), 0.0, values.reshape(4, -1), reverse=True
+        )[1],
+    ],
+    ids=["plain", "jit", "checkpoint", "custom derivative", "branch", "scan", "reversed scan"],
+)
+def test_the_equation_is_found(function: Callable[..., Any]) -> None:
+    place = place_in(function, VALUES)
+
+    assert (place.op, place.line) == (
+        "jax::ffi_call[add_in_any_order]",
+        line("compiled_by_xla/racing_call", "SITE race"),
+    )
+
+
+def test_a_while_loop_is_named_as_a_whole() -> None:
+    def function(values: Any) -> Any:
+        return jax.lax.while_loop(lambda state: state[0] < 3, lambda state: (state[0] + 1, doubled(values)), (0, 0.0))
+
+    assert place_in(function, VALUES).op == "jax::while"
+
+
+@pytest.mark.parametrize("function", [jnp.sum, jax.grad(lambda values: jnp.sin(values).sum())])
+def test_a_function_that_does_not_vary_has_no_such_equation(function: Callable[..., Any]) -> None:
+    assert place_in(function, VALUES) is None
+
+
+def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "_MOST_BYTES", VALUES.nbytes + 1)
+
+    assert place_in(lambda values: jnp.sin(doubled(-jnp.abs(values))), VALUES).op.startswith("jax::ffi_call")

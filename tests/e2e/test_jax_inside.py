@@ -1,0 +1,48 @@
+"""What varies within a compiled JAX function is named with its line, and nothing is named where nothing varies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS, check_command, line
+from tests.e2e.running import ENVIRONMENT
+
+PROGRAM = "compiled_by_xla/racing_call"
+
+
+@pytest.mark.parametrize(
+    ("how", "functions"),
+    [("plain", []), ("nested", ["inner"]), ("scanned", ["scan"])],
+    ids=["plain", "nested", "scanned"],
+)
+def test_the_equation_that_varies_is_named_with_its_line(how: str, functions: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), how]
+    report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
+
+    first = report["first_divergence"]
+    assert (report["verdict"], first["kind"], first["op"]) == ("different", "op", "jax::jit(step)")
+    assert first["site"]["line"] == line(PROGRAM, "SITE step")
+    inside = first["inside"]
+    assert (inside["op"], inside["functions"]) == ("jax::ffi_call[add_in_any_order]", functions)
+    assert inside["site"]["line"] == line(PROGRAM, "SITE race")
+    assert any("less is fused" in one["text"] for one in report["story"] if one["label"] == "detail")
+
+
+def test_the_line_of_the_equation_is_that_of_the_cause(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "nested"]
+    report = check_command(tmp_path, command, options=("--budget", "10"), environment=ENVIRONMENT).report
+
+    (cause,) = report["causes"]
+    assert (cause["id"], cause["status"]) == ("nondeterministic-op", "likely")
+    assert [site["line"] for site in cause["sites"]] == [line(PROGRAM, "SITE race"), line(PROGRAM, "SITE step")]
+
+
+def test_its_stable_twin_is_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "stable"]
+    report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
+
+    assert report["verdict"] == "same"
+    assert report["first_divergence"] is None
