@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from determinism.comparison.result import FlowNode as FlowNode
     from determinism.comparison.result import FlowOutput as FlowOutput
     from determinism.comparison.result import InputDifference as InputDifference
+    from determinism.comparison.result import Inside as Inside
     from determinism.comparison.result import Leftover as Leftover
     from determinism.comparison.result import Likeness as Likeness
     from determinism.comparison.result import Loss as Loss
@@ -96,7 +97,7 @@ _MODULES = {
     "determinism.comparison.narrowing": "Narrowing Window",
     "determinism.comparison.result":
         "BatchFindings BatchKind BlindSpot Cause Comparison Dataflow DeadDifference Diagnosis Divergence "
-        "Evidence Experiment FileChange Fix FlowEdge FlowNode FlowOutput InputDifference Leftover Likeness Loss "
+        "Evidence Experiment FileChange Fix FlowEdge FlowNode FlowOutput InputDifference Inside Leftover Likeness Loss "
         "Missing OutputDifference Parting Recorded ResumeFindings RowDifference RunSummary StepHistory StepSpan TrainingModule "
         "Trouble ValueExample ValueStep ValuesApart Visible CauseStatus",
     "determinism.errors": "DeterminismError LaunchError StateError TraceError UsageError",
@@ -121,7 +122,7 @@ __all__ = [
     "Audit", "Base", "Basis", "BatchFindings", "BatchKind", "BlindSpot", "Cause", "CauseStatus", "Comparison",
     "Dataflow", "DeadDifference", "DeterminismError", "Device", "Diagnosis", "Direction", "Divergence", "Effect",
     "Evidence", "Experiment", "FileChange", "Fix", "FlowEdge", "FlowNode", "FlowOutput", "Frame", "Framework",
-    "InputDifference", "Kind", "LaunchError", "Leftover", "Level", "Likeness", "Loss", "Measurement", "Missing",
+    "InputDifference", "Inside", "Kind", "LaunchError", "Leftover", "Level", "Likeness", "Loss", "Measurement", "Missing",
     "Mode", "Narrowing", "Op", "OpRule", "OpStatus", "OpVerdict", "OutputDifference", "Parting", "Patches", "Recorded",
     "Recording", "Remaining", "ResumeFindings", "RowDifference", "RunSummary", "Seeds", "Setting", "Settings",
     "Source", "SourceKind", "StateError", "StepHistory", "StepSpan", "TraceError", "TrainingModule", "Trouble",

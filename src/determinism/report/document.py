@@ -363,7 +363,7 @@ def _divergence(divergence: Divergence) -> dict[str, Any]:
         **_fields(divergence, "detail forward_site stack inputs_equal"),
         "inputs": [_input(value) for value in divergence.inputs],
         "outputs": [_output(output) for output in divergence.outputs],
-        **({} if divergence.inside is None else {"inside": _fields(divergence.inside, "op site functions")}),
+        "inside": None if divergence.inside is None else _fields(divergence.inside, "op site functions"),
     }
 
 
@@ -481,6 +481,7 @@ def _fill_in(content: dict[str, Any]) -> None:
     if isinstance(first, dict):
         first.setdefault("inputs", [])
         first.setdefault("detail", "")
+        first.setdefault("inside", None)
     recorded = content.get("recorded")
     if isinstance(recorded, dict):
         recorded.setdefault("steps_by", None)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import core, source_info_util
 
-from determinism.frameworks.jax.recorder import array_of, digest_array
+from determinism.frameworks.jax.arrays import array_of, digest_array
 from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30

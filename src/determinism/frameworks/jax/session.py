@@ -12,7 +12,8 @@ from jax._src.array import ArrayImpl
 from jax._src.interpreters import pxla
 
 from determinism import rng
-from determinism.frameworks.jax.recorder import Recorder, array_of, as_array, digest
+from determinism.frameworks.jax.arrays import array_of, as_array, digest
+from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.training import STEPS_BY
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession

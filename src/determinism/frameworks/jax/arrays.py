@@ -1,0 +1,71 @@
+"""Arrays of JAX: digests of what they hold, without a copy wherever their memory can be read in place, and as arrays of NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from determinism.digest import digest_bytes, digest_many, digest_text
+
+_PACKED = re.compile(r"u?int[1-7]|float[1-7]_.+")
+"""Types of which several elements share a byte; what follows them in memory was written by nobody."""
+
+
+def array_of(thing: Any) -> Any:
+    """The array that holds the numbers of a value of JAX, of an array of keys the one below it; None for other values."""
+    base = getattr(thing, "_base_array", thing)
+    return base if isinstance(base, jax.Array) and hasattr(base, "_arrays") else None
+
+
+def digest_array(array: Any) -> bytes:
+    """Digest of an array of JAX, as far as this process holds it; waits until it is there.
+
+    Args:
+        array: On any devices; of one that is laid out over several, each part counts once, in the order of its place.
+    """
+    shards = [shard for shard in array.addressable_shards if shard.replica_id == 0] if len(array._arrays) > 1 else []
+    if not shards:
+        return _digest_part(array._arrays[0])
+    placed = sorted(shards, key=lambda shard: str(shard.index))
+    return digest_many(part for one in placed for part in (digest_text(str(one.index)), _digest_part(one.data)))
+
+
+def _digest_part(part: Any) -> bytes:
+    """Digest of an array on one device."""
+    array = getattr(part, "_arrays", [part])[0]
+    array.block_until_ready()
+    if _PACKED.fullmatch(array.dtype.name):
+        return digest_value(jax.device_get(part))
+    if array.device.platform != "cpu":
+        # Asking an array itself would make it keep a copy on the host.
+        return digest_value(np.asarray(jax.device_put(array, jax.devices("cpu")[0])))
+    size = array.nbytes
+    if not size:
+        return digest_bytes(b"")
+    memory = (ctypes.c_char * size).from_address(array.unsafe_buffer_pointer())
+    digest: bytes = digest_bytes(memory)
+    return digest
+
+
+def digest_value(value: Any) -> bytes:
+    """Digest of what a program hands to JAX: a NumPy array or a Python number."""
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        return digest_text(str(value))
+    return digest_bytes(np.ascontiguousarray(array).tobytes())
+
+
+def as_array(thing: Any) -> Any:
+    """An array of JAX, or what is to become one, as an array of NumPy that shares no memory with it."""
+    array = array_of(thing)
+    return np.asarray(thing) if array is None else np.array(jax.device_get(array))
+
+
+def digest(array: Any) -> bytes:
+    """Digest of the elements of an array of NumPy."""
+    found: bytes = digest_bytes(np.ascontiguousarray(array).tobytes())
+    return found
