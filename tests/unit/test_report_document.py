@@ -119,6 +119,7 @@ def test_the_first_divergence() -> None:
         "stack": stack,
         "inputs_equal": True,
         "inputs": [],
+        "inside": None,
         "outputs": [
             {
                 "dtype": "float32",
