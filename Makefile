@@ -134,6 +134,7 @@ facts: $(INSTALLED)  ## Check what is known of ops, and write the index and the 
 docs: $(INSTALLED) facts  ## Write what is made from code and data: the pages under docs/, and the index of what is known of ops.
 	$(BIN)/python -m tests.architecture.api_page
 	$(BIN)/python tests/architecture/command_line_page.py
+	$(BIN)/python -m tests.architecture.lint_rules_page
 	$(BIN)/python tests/architecture/formulas_page.py
 	$(BIN)/python tests/architecture/settings_page.py
 	$(BIN)/python tests/architecture/patches_page.py

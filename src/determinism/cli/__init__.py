@@ -18,6 +18,7 @@ from determinism.cli.compare import compare
 from determinism.cli.configuration import read_configuration, subcommands
 from determinism.cli.doctor import doctor
 from determinism.cli.golden import golden
+from determinism.cli.lint import lint
 from determinism.cli.narrow import narrow
 from determinism.cli.options import Reports
 from determinism.cli.record import record
@@ -72,6 +73,7 @@ def command() -> None:
 
 for subcommand in (
     check,
+    lint,
     narrow,
     check_resume,
     check_batch,

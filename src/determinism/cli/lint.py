@@ -1,0 +1,114 @@
+"""`determinism lint`: what will make runs differ, before anything runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from determinism.cli.configuration import ConfiguredCommand
+from determinism.errors import DeterminismError
+
+if TYPE_CHECKING:
+    from determinism.lint.findings import Finding
+
+_DEVICES = ("cpu", "cuda", "rocm", "xpu", "mps", "tpu", "gpu")
+
+
+def _names(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+@click.command(cls=ConfiguredCommand, short_help="Say what will make runs differ, before anything runs.")
+@click.option("--select", multiple=True, metavar="RULE,...", help="Report these rules alone.  [default: all]")
+@click.option("--ignore", multiple=True, metavar="RULE,...", help="Leave out these rules.")
+@click.option(
+    "--per-file-ignores", multiple=True, metavar="PATTERN:RULE,...", help="Leave out rules in files of this pattern."
+)
+@click.option("--device", type=click.Choice(_DEVICES), help="Also report ops that vary or refuse on this device.")
+@click.option("--fix", "is_fixed", is_flag=True, help="Show the fixes as a diff and write them.")
+@click.option("--diff", "shows_diff", is_flag=True, help="Show the fixes as a diff and write nothing.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the findings as JSON."
+)
+@click.option("--sarif", "sarif_file", type=click.Path(path_type=Path), metavar="FILE", help="Write them as SARIF.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+def lint(paths: tuple[str, ...], is_fixed: bool, shows_diff: bool, **options: Any) -> None:
+    """Read Python files, notebooks and folders, and say what will make runs differ. Nothing is run or imported.
+
+    Exit status: 0 nothing found, 1 something found, 2 trouble.
+    """
+    from determinism.cli.ending import say
+
+    if is_fixed and shows_diff:
+        raise click.UsageError("--fix writes what --diff only shows, so give one of them.")
+    try:
+        sys.exit(_lint(paths, is_fixed, shows_diff, **options))
+    except DeterminismError as error:
+        say(error.message)
+        sys.exit(2)
+
+
+def _lint(
+    paths: tuple[str, ...],
+    is_fixed: bool,
+    shows_diff: bool,
+    *,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    per_file_ignores: tuple[str, ...],
+    device: str | None,
+    json_file: Path | None,
+    sarif_file: Path | None,
+) -> int:
+    from determinism.lint.findings import rules
+    from determinism.lint.run import LintRequest, changes, diff, write_fixed
+    from determinism.lint.run import lint as read_all
+    from determinism.report.document import write_report
+    from determinism.report.linting import lint_document, lint_sarif, lint_text
+
+    request = LintRequest(paths, _names(select), _names(ignore), _by_pattern(per_file_ignores), device)
+    result = read_all(request)
+    if is_fixed or shows_diff:
+        for path, before, after in changes(result.findings):
+            click.echo(diff(path, before, after), nl=False)
+            if is_fixed:
+                write_fixed(path, after)
+        if is_fixed:
+            result = read_all(request)
+    found = [_described(finding) for finding in result.findings]
+    if json_file is not None:
+        write_report(json_file, lint_document(found, result.files, result.lines), "--json")
+    if sarif_file is not None:
+        titles = {identifier: rule.title for identifier, rule in rules().items()}
+        write_report(sarif_file, lint_sarif(found, titles), "--sarif")
+    click.echo(lint_text(found, result.files))
+    return 1 if found else 0
+
+
+def _by_pattern(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for one in given:
+        pattern, separator, names = one.rpartition(":")
+        if not separator or not pattern:
+            raise click.UsageError(
+                f"--per-file-ignores {one} has no pattern. Write PATTERN:RULE, such as tests/*:clock."
+            )
+        found[pattern] = (*found.get(pattern, ()), *_names((names,)))
+    return found
+
+
+def _described(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "file": finding.file,
+        "cell": finding.cell,
+        "line": finding.line,
+        "column": finding.column,
+        "code": finding.code,
+        "fixable": finding.fix is not None,
+    }

@@ -1,0 +1,571 @@
+"""The text of a program, read: what names stand for, and which value that differs from run to run an expression goes back to.
+
+Nothing of the program is run. `likely` reads the files in which two runs differ; `lint` reads any file before anything runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from determinism.probes.rewrite import IGNORES_ORDER
+from determinism.redaction import redacted_code
+from determinism.sites import LONGEST_CODE
+from determinism.trace.schema import Frame
+
+_MOST_BYTES = 1_000_000
+_MOST_LOOKED_AT = 3000
+"""Expressions that are looked at on the way back."""
+
+CALLS = {
+    "os.listdir": "listing", "os.scandir": "listing", "os.walk": "listing", "glob.glob": "listing", "glob.iglob": "listing",
+    "time.time": "clock", "time.time_ns": "clock", "time.monotonic": "clock", "time.monotonic_ns": "clock",
+    "time.perf_counter": "clock", "time.perf_counter_ns": "clock", "datetime.datetime.now": "clock", "datetime.date.today": "clock",
+    "os.urandom": "entropy", "uuid.uuid4": "entropy", "uuid.uuid1": "entropy", "secrets.randbits": "entropy",
+    "secrets.randbelow": "entropy", "secrets.token_bytes": "entropy", "secrets.token_hex": "entropy", "secrets.choice": "entropy",
+    "random.SystemRandom": "entropy", "os.getpid": "process-id", "threading.get_ident": "process-id",
+    "hash": "hash", "id": "id", "concurrent.futures.as_completed": "completion-order", "numpy.empty": "uninitialized-array",
+    "numpy.empty_like": "uninitialized-array",
+}  # fmt: skip
+"""Calls that give something else in each run, with the source that they are."""
+METHODS = {"iterdir": "listing", "rglob": "listing", "imap_unordered": "completion-order", "getpid": "process-id"}
+GENERATORS = (
+    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
+    "random.Random",
+)  # fmt: skip
+"""Make a generator, which starts from the operating system unless a seed is given."""
+NOT_DRAWS = frozenset(
+    {
+        "seed",
+        "get_state",
+        "set_state",
+        "getstate",
+        "setstate",
+        "Generator",
+        "SeedSequence",
+        "PCG64",
+        "Philox",
+        "MT19937",
+    }
+)
+SEEDS = {
+    "numpy": ("numpy.random.seed",),
+    "random": ("random.seed",),
+    "torch": ("torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state"),
+    "tensorflow": ("tensorflow.random.set_seed",),
+}  # fmt: skip
+SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_all", "fix_seed", "set_all_seeds"})
+"""Functions of libraries, and the names that programs give their own, that seed every generator."""
+UNORDERED = IGNORES_ORDER | {"bool", "isinstance"}
+SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
+FILLING = frozenset({"append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"})
+ITERATING = frozenset(
+    {"list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"}
+)
+OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
+"""Methods of modules that give objects."""
+_RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
+"""Methods that run when an object is used."""
+
+_TELLING = (
+    "unseeded-generator",
+    "numpy-random",
+    "python-random",
+    "set-order",
+    "hash",
+    "seed-value",
+    "entropy",
+    "completion-order",
+)
+"""Sources that give something else in nearly each run; the others are named only if there is none of these."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source that an expression goes back to, and its line."""
+
+    source: str
+    file: str
+    line: int
+    function: str
+    code: str
+    has_objects: bool = False
+    """Whether it is a set whose elements are seen to be objects of classes, which are hashed by their address."""
+
+
+# One file of the program, and what its names lead to.
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = Function | ast.Lambda | ast.Module
+
+
+@dataclass
+class Module:
+    """A file of the program, read."""
+
+    file: str
+    lines: list[str]
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    bindings: dict[ast.AST, dict[str, list[ast.expr]]] = field(default_factory=dict)
+    """Of the scopes that were asked for."""
+
+    @classmethod
+    def read(cls, file: str) -> Module | None:
+        """The file; None if it is no Python text that can be read."""
+        path = Path(file)
+        try:
+            if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+                return None
+            return cls.parsed(file, path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return None
+
+    @classmethod
+    def parsed(cls, file: str, text: str) -> Module:
+        """A text, with the names that it imports.
+
+        Raises:
+            SyntaxError: It is no Python.
+        """
+        tree = ast.parse(text)
+        module = cls(file, text.split("\n"), tree)
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                module.parents[child] = node
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    module.imports[name.asname or name.name.partition(".")[0]] = (
+                        name.name if name.asname else name.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
+        return module
+
+    def has(self, lines: Collection[tuple[int, str]]) -> bool:
+        """Whether these lines, by number and code, are still those of the file."""
+        return all(
+            0 < line <= len(self.lines) and redacted_code(self.lines[line - 1].strip()[:LONGEST_CODE]) == code
+            for line, code in lines
+            if code
+        )
+
+    def dotted(self, node: ast.expr) -> str:
+        """What a name stands for by the imports, such as `numpy.random.rand`; empty if it begins with no plain name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The function around a node, or the module."""
+        while (parent := self.parents.get(node)) is not None:
+            if isinstance(parent, Function | ast.Lambda | ast.Module):
+                return parent
+            node = parent
+        return self.tree
+
+    def bound(self, scope: Scope, name: str) -> list[ast.expr]:
+        """What a name is given in a scope, and what is put into what it stands for."""
+        if scope not in self.bindings:
+            self.bindings[scope] = _bindings(scope)
+        return self.bindings[scope].get(name, [])
+
+    def frame(self, node: ast.expr | ast.stmt) -> Frame:
+        """Where a node lies, as reports have it."""
+        scope = self.scope_of(node)
+        name = scope.name if isinstance(scope, Function) else "<module>"
+        code = self.lines[node.lineno - 1].strip() if node.lineno <= len(self.lines) else ""
+        return Frame(self.file, node.lineno, name, redacted_code(code))
+
+
+_Node = tuple[Module, ast.AST]
+
+
+class Program:
+    """The files of the program together."""
+
+    def __init__(self, modules: Sequence[Module], *, has_fixed_hashes: bool) -> None:
+        self._modules = modules
+        self._has_fixed_hashes = has_fixed_hashes
+        self._is_in_seed = False
+        """Whether the way back is that of a seed, so that it does not end in itself."""
+        self.functions: dict[str, list[tuple[Module, Function]]] = {}
+        self.classes: dict[str, list[tuple[Module, ast.ClassDef]]] = {}
+        self.attributes: dict[str, list[tuple[Module, ast.expr]]] = {}
+        self.callers: dict[str, list[tuple[Module, ast.Call]]] = {}
+        self._put: dict[str, list[tuple[Module, ast.expr]]] = {}
+        """By the name of an attribute what is put into what it stands for."""
+        for module in modules:
+            for node in ast.walk(module.tree):
+                if isinstance(node, Function):
+                    self.functions.setdefault(node.name, []).append((module, node))
+                elif isinstance(node, ast.ClassDef):
+                    self.classes.setdefault(node.name, []).append((module, node))
+                elif isinstance(node, ast.Call):
+                    self.callers.setdefault(last_part(node.func), []).append((module, node))
+                    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+                    if isinstance(owner, ast.Attribute) and last_part(node.func) in FILLING:
+                        self._put.setdefault(owner.attr, []).extend((module, value) for value in node.args)
+                for target, value in assigned(node):
+                    if isinstance(target, ast.Attribute):
+                        self.attributes.setdefault(target.attr, []).append((module, value))
+
+    def seedings(self, library: str) -> list[tuple[Module, ast.Call]]:
+        """The calls that seed a library's global generator."""
+        return [
+            (module, call)
+            for calls in self.callers.values()
+            for module, call in calls
+            if module.dotted(call.func) in SEEDS[library] or last_part(call.func) in SEED_ALL
+            or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
+        ]  # fmt: skip
+
+    def statement_at(self, file: str, line: int, *, conditions: bool) -> Iterator[_Node]:
+        """The expressions of the smallest statement at a line, and of the conditions that it hangs on if these matter."""
+        for module in self._modules:
+            if module.file != file:
+                continue
+            spans = [
+                (node.end_lineno - node.lineno, node)
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.stmt) and node.end_lineno is not None and node.lineno <= line <= node.end_lineno
+            ]
+            if spans:
+                at: ast.AST = min(spans, key=lambda span: span[0])[1]
+                yield from ((module, part) for part in _own_expressions(at))
+                if conditions:
+                    yield from self._conditions(module, at)
+
+    def _conditions(self, module: Module, at: ast.AST) -> Iterator[_Node]:
+        while (parent := module.parents.get(at)) is not None and not isinstance(parent, ast.Module):
+            if isinstance(parent, ast.If | ast.While):
+                yield module, parent.test
+            at = parent
+
+    def back_from(self, begin: Sequence[_Node]) -> Found | None:
+        """The nearest source that some expressions go back to; a telling one before one that often gives the same."""
+        waiting = deque(begin)
+        seen: set[int] = set()
+        other: Found | None = None
+        while waiting and len(seen) < _MOST_LOOKED_AT:
+            module, node = waiting.popleft()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            seeded = self._seeded_by(module, node)
+            if seeded is not None:
+                return seeded
+            source = self._source(module, node)
+            if source is not None and isinstance(node, ast.expr):
+                frame = module.frame(node)
+                has_objects = source == "set-order" and self.has_objects(module, node)
+                found = Found(source, frame.file, frame.line, frame.function, frame.code, has_objects)
+                if source in _TELLING:
+                    return found
+                other = other or found
+            waiting.extend(self._behind(module, node))
+        return other
+
+    def _seeded_by(self, module: Module, node: ast.AST) -> Found | None:
+        """The call that seeds what an expression draws from with another value in each run; None if there is none."""
+        library, _, draw = module.dotted(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
+        if library not in ("numpy.random", "random") or draw in NOT_DRAWS or self._is_in_seed:
+            return None
+        self._is_in_seed = True
+        try:
+            for owner, call in self.seedings("numpy" if library == "numpy.random" else "random"):
+                if self.back_from([(owner, value) for value in given_to(call)]) is not None:
+                    frame = owner.frame(call)
+                    return Found("seed-value", frame.file, frame.line, frame.function, frame.code)
+        finally:
+            self._is_in_seed = False
+        return None
+
+    def _source(self, module: Module, node: ast.AST) -> str | None:
+        """Which source an expression is; None if it is none."""
+        if isinstance(node, ast.Call):
+            return self._called(module, node)
+        return "set-order" if self.is_iterated(module, node) and self.is_set(module, node) else None
+
+    def _called(self, module: Module, call: ast.Call) -> str | None:
+        name, last = module.dotted(call.func), last_part(call.func)
+        if isinstance(call.func, ast.Name) and (last in self.functions or last in self.classes):
+            return None
+        given = given_to(call)
+        if name in GENERATORS:
+            return None if given and not is_none(given[0]) else "unseeded-generator"
+        if name in CALLS:
+            if name == "hash" and self._has_fixed_hashes:
+                return None
+            return None if CALLS[name] == "listing" and self._is_sorted(module, call) else CALLS[name]
+        if last in METHODS and isinstance(call.func, ast.Attribute):
+            return None if METHODS[last] == "listing" and self._is_sorted(module, call) else METHODS[last]
+        library, _, draw = name.rpartition(".")
+        if library in ("numpy.random", "random") and draw not in NOT_DRAWS:
+            seeded = self.seedings("numpy" if library == "numpy.random" else "random")
+            if not seeded:
+                return "numpy-random" if library == "numpy.random" else "python-random"
+        if (
+            last == "pop"
+            and isinstance(call.func, ast.Attribute)
+            and not given
+            and self.is_set(module, call.func.value)
+        ):
+            return "set-order"
+        is_iterated = self.is_iterated(module, call) and self.is_set(module, call)
+        return "set-order" if is_iterated else None
+
+    def _is_sorted(self, module: Module, node: ast.AST) -> bool:
+        parent = module.parents.get(node)
+        return isinstance(parent, ast.Call) and last_part(parent.func) in UNORDERED
+
+    def is_iterated(self, module: Module, node: ast.AST) -> bool:
+        """Whether the elements of an expression are taken one by one, in an order that matters."""
+        parent = module.parents.get(node)
+        if isinstance(parent, ast.For | ast.AsyncFor):
+            return parent.iter is node
+        if isinstance(parent, ast.comprehension) and parent.iter is node:
+            return not isinstance(around := module.parents.get(parent), ast.SetComp) and not (
+                around is not None and self._is_sorted(module, around)
+            )
+        if isinstance(parent, ast.Starred):
+            return not isinstance(module.parents.get(parent), ast.Set)
+        if isinstance(parent, ast.Call) and node in parent.args:
+            name = module.dotted(parent.func)
+            return (name in ITERATING or last_part(parent.func) == "join") and not self._is_sorted(module, parent)
+        return False
+
+    def is_set(self, module: Module, node: ast.AST, depth: int = 0) -> bool:
+        """Whether an expression is a set of what may be text: sets of numbers come in one order."""
+        if self._has_fixed_hashes or depth > 4:
+            return False
+        if isinstance(node, ast.Set):
+            return any(not (isinstance(one, ast.Constant) and isinstance(one.value, int | float)) for one in node.elts)
+        if isinstance(node, ast.SetComp):
+            return not gives_numbers(node.elt)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
+            sides = (node.left, node.right)
+            return any(self.is_set(module, side, depth + 1) or _is_call_of(side, "keys") for side in sides)
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
+                return not (node.args and gives_numbers(node.args[0]))
+            if isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
+                return self.is_set(module, node.func.value, depth + 1)
+        if isinstance(node, ast.Name):
+            return any(self.is_set(owner, value, depth + 1) for owner, value in self.values_of(module, node))
+        if isinstance(node, ast.Attribute):
+            return any(self.is_set(owner, value, depth + 1) for owner, value in self.attributes.get(node.attr, ()))
+        return False
+
+    def has_objects(self, module: Module, node: ast.AST, depth: int = 0) -> bool:
+        """Whether the elements of a set are seen to be objects of classes."""
+        if depth > 4:
+            return False
+        if isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp):
+            return self._is_object(module, node.elt)
+        if isinstance(node, ast.Set | ast.List | ast.Tuple):
+            return any(self._is_object(module, one) for one in node.elts)
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("pop", *SET_METHODS):
+                return self.has_objects(module, node.func.value, depth + 1)
+            if last_part(node.func) in OBJECTS:
+                return True
+            return last_part(node.func) in ("set", "frozenset", "map") and any(
+                self.has_objects(module, one, depth + 1) or self._is_object(module, one) for one in node.args
+            )
+        if isinstance(node, ast.BinOp):
+            return any(self.has_objects(module, side, depth + 1) for side in (node.left, node.right))
+        if isinstance(node, ast.Name):
+            values = list(self.values_of(module, node))
+        elif isinstance(node, ast.Attribute):
+            values = [*self.attributes.get(node.attr, ()), *self._put.get(node.attr, ())]
+        else:
+            return False
+        return any(
+            self.has_objects(owner, value, depth + 1) or self._is_object(owner, value) for owner, value in values
+        )
+
+    def _is_object(self, module: Module, node: ast.AST) -> bool:
+        """Whether an expression is seen to be an object of a class, or the class."""
+        if isinstance(node, ast.Name):
+            return node.id in self.classes or node.id == "self"
+        name = last_part(node.func) if isinstance(node, ast.Call) else ""
+        return name in self.classes or (isinstance(node, ast.Call) and module.dotted(node.func).startswith("torch.nn."))
+
+    def _behind(self, module: Module, node: ast.AST) -> Iterator[_Node]:
+        """What an expression is made from, one step back."""
+        if isinstance(node, ast.Name):
+            yield from self.values_of(module, node)
+            return
+        if isinstance(node, ast.Attribute):
+            yield from self.attributes.get(node.attr, ())
+            yield from self._put.get(node.attr, ())
+            yield module, node.value
+            return
+        if isinstance(node, ast.Call):
+            yield from self._called_code(module, node)
+        if isinstance(node, ast.Lambda):
+            yield module, node.body
+            return
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield module, child
+            elif isinstance(child, ast.comprehension):
+                yield from ((module, part) for part in (child.iter, *child.ifs))
+            elif isinstance(child, ast.keyword):
+                yield module, child.value
+
+    def _called_code(self, module: Module, call: ast.Call) -> Iterator[_Node]:
+        """What a function of the program returns, and what a class of it does when its objects are used."""
+        name = last_part(call.func)
+        for owner, function in self.functions.get(name, ()):
+            yield from ((owner, value) for value in given_back(function))
+        for owner, kind in self.classes.get(name, ()):
+            for part in kind.body:
+                if isinstance(part, Function) and part.name in _RUN_BY_OTHERS:
+                    yield from ((owner, value) for value in given_back(part))
+
+    def values_of(self, module: Module, name: ast.Name) -> Iterator[_Node]:
+        """What a name may stand for: what was assigned to it, put into it or, for a parameter, passed by callers."""
+        scope: Scope = module.scope_of(name)
+        while True:
+            found = module.bound(scope, name.id)
+            yield from ((module, value) for value in found)
+            is_parameter = isinstance(scope, Function | ast.Lambda) and name.id in parameters(scope)
+            if is_parameter and isinstance(scope, Function):
+                yield from self._passed(scope, name.id)
+            if found or is_parameter or isinstance(scope, ast.Module):
+                return
+            scope = module.scope_of(scope)
+
+    def _passed(self, function: Function, parameter: str) -> Iterator[_Node]:
+        position = parameters(function).index(parameter)
+        is_method = bool(parameters(function)) and parameters(function)[0] in ("self", "cls")
+        names = [function.name]
+        if function.name == "__init__":
+            names = [kind.name for kinds in self.classes.values() for _, kind in kinds if function in kind.body]
+        for name in names:
+            for module, call in self.callers.get(name, ()):
+                at = position - is_method
+                if 0 <= at < len(call.args):
+                    yield module, call.args[at]
+                yield from ((module, keyword.value) for keyword in call.keywords if keyword.arg == parameter)
+
+
+# Pieces of syntax.
+
+
+def last_part(node: ast.expr) -> str:
+    """The last part of a dotted name; empty if the expression is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def given_to(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call, by position and by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def is_none(node: ast.expr) -> bool:
+    """Whether an expression is written as None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_call_of(node: ast.expr, method: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+def gives_numbers(node: ast.expr) -> bool:
+    """Whether what is put into a set is seen to be numbers, whose hashes are the same in each run."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float)
+    if isinstance(node, ast.Call):
+        return last_part(node.func) in ("range", "int", "float", "len", "round")
+    if isinstance(node, ast.List | ast.Tuple):
+        return all(gives_numbers(one) for one in node.elts)
+    return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
+
+
+def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
+    """The expressions of a statement itself, without those of the statements in it."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Pairs of a target and what is assigned to it."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple | ast.List):
+                yield target, node.value
+            elif isinstance(node.value, ast.Tuple | ast.List) and len(target.elts) == len(node.value.elts):
+                yield from zip(target.elts, node.value.elts, strict=True)
+            else:
+                yield from ((part, node.value) for part in target.elts)
+    elif isinstance(node, ast.AugAssign | ast.NamedExpr) or (
+        isinstance(node, ast.AnnAssign) and node.value is not None
+    ):
+        assert node.value is not None
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from ((part, node.iter) for part in ast.walk(node.target) if isinstance(part, ast.Name | ast.Attribute))
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
+
+
+def within(scope: Scope) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of functions in it."""
+    waiting: deque[ast.AST] = deque(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        if not isinstance(node, Function | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _bindings(scope: Scope) -> dict[str, list[ast.expr]]:
+    """By name, what it is given in a scope, and what is put into what it stands for."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in within(scope):
+        for target, value in assigned(node):
+            base = target
+            while isinstance(base, ast.Subscript | ast.Starred):
+                base = base.value
+            if isinstance(base, ast.Name):
+                found.setdefault(base.id, []).append(value)
+                if isinstance(target, ast.Subscript):
+                    found[base.id].append(target.slice)
+        if isinstance(node, ast.Call):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            if isinstance(owner, ast.Name) and last_part(node.func) in FILLING:
+                found.setdefault(owner.id, []).extend(node.args)
+            # What shuffles a list in place is a draw that it depends on.
+            elif last_part(node.func) == "shuffle":
+                for one in node.args:
+                    if isinstance(one, ast.Name):
+                        found.setdefault(one.id, []).append(node)
+    return found
+
+
+def parameters(function: Function | ast.Lambda) -> list[str]:
+    """The names of a function's parameters, without those that collect the rest."""
+    arguments = function.args
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def given_back(function: Function) -> Iterator[ast.expr]:
+    """What a function returns or yields."""
+    for node in within(function):
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
+            yield node.value

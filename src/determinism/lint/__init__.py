@@ -1,0 +1,1 @@
+"""`determinism lint`: what will make runs differ, read from the code before anything runs."""

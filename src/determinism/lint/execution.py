@@ -1,0 +1,219 @@
+"""The draws and seedings of a program in the order in which they run, as far as one file shows it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from determinism.diagnose.program_flow import NOT_DRAWS, SEED_ALL, SEEDS, Function, Module, given_to, last_part
+
+_DEEPEST = 6
+_MOST_EVENTS = 4000
+
+_TORCH_DRAWS = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial", "poisson",
+})  # fmt: skip
+_LAYERS = frozenset({
+    "Linear", "Bilinear", "LazyLinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Embedding",
+    "EmbeddingBag", "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "MultiheadAttention", "Transformer", "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+})  # fmt: skip
+"""Layers of PyTorch that draw their weights when they are made."""
+_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.RandomSampler"})
+_TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle", "gamma", "poisson", "categorical"})
+_KERAS_LAYERS = frozenset(
+    {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention"}
+)
+_TITLES = {"random": "Python", "numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A draw from a global generator, or a call that seeds one."""
+
+    library: str
+    is_seed: bool
+    node: ast.Call
+
+    @property
+    def title(self) -> str:
+        """The library as sentences name it."""
+        return _TITLES[self.library]
+
+
+def is_program(module: Module) -> bool:
+    """Whether a file is run by itself: it has a `__main__` part, or calls more than definitions when it is loaded."""
+    for statement in module.tree.body:
+        if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
+            return True
+        if isinstance(statement, ast.For | ast.While):
+            return True
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            if last_part(statement.value.func) in ("main", "train", "print", "run", "fit", "step", "backward"):
+                return True
+    return False
+
+
+def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
+    """Which global generators a call seeds."""
+    name, last = module.dotted(call.func), last_part(call.func)
+    direct = tuple(library for library, calls in SEEDS.items() if name in calls)
+    if direct:
+        return direct
+    if name == "random.seed":
+        return ("random",)
+    if name in ("determinism.seed", "determinism.enable") or last in SEED_ALL:
+        # `tf.random.set_seed` and `env.set_seed` seed one thing only; a plain function of that name seeds all.
+        return tuple(SEEDS) if name != "tensorflow.random.set_seed" else ("tensorflow",)
+    return (
+        tuple(SEEDS)
+        if "seed" in last.lower() and last.lower().startswith(("set", "seed_", "fix", "init", "setup"))
+        else ()
+    )
+
+
+def drawn_library(module: Module, call: ast.Call) -> str | None:
+    """The global generator that a call draws from; None if it draws from none."""
+    name = module.dotted(call.func)
+    if not name:
+        return None
+    owner, _, last = name.rpartition(".")
+    if any(
+        one.arg in ("generator", "seed", "rng", "random_state") and not _is_nothing(one.value) for one in call.keywords
+    ):
+        return None
+    if owner == "random" and last not in NOT_DRAWS and last[:1].islower() and "random" in module.imports.values():
+        return "random"
+    if (
+        owner == "random"
+        and f"random.{last}" in module.imports.values()
+        and last not in NOT_DRAWS
+        and last[:1].islower()
+    ):
+        return "random"
+    if owner == "numpy.random" and last not in NOT_DRAWS and last[:1].islower() and last != "default_rng":
+        return "numpy"
+    if owner == "torch" and last in _TORCH_DRAWS:
+        return "torch"
+    if (owner == "torch.nn" and last in _LAYERS) or name in _SPLITS:
+        return (
+            "torch"
+            if not any(one.arg == "device" and "meta" in ast.unparse(one.value) for one in call.keywords)
+            else None
+        )
+    if name == "torch.utils.data.DataLoader" and any(
+        one.arg == "shuffle" and isinstance(one.value, ast.Constant) and one.value.value is True
+        for one in call.keywords
+    ):
+        return "torch"
+    if owner == "tensorflow.random" and last in _TENSORFLOW_DRAWS:
+        return "tensorflow"
+    if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
+        return "tensorflow"
+    return None
+
+
+def _is_nothing(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+class Execution:
+    """A walk through a program, from its first line, into the functions and classes of its own that it calls."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._functions = {node.name: node for node in ast.walk(module.tree) if isinstance(node, Function)}
+        self._classes = {node.name: node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
+        self._active: set[ast.AST] = set()
+        self._walked: set[ast.AST] = set()
+        self._count = 0
+
+    def events(self) -> list[Event]:
+        """Draws and seedings in the order in which they run."""
+        return list(self._block(self._module.tree.body))
+
+    def _block(self, statements: list[ast.stmt]) -> Iterator[Event]:
+        for statement in statements:
+            if self._count > _MOST_EVENTS:
+                return
+            if isinstance(statement, Function | ast.ClassDef):
+                if isinstance(statement, ast.ClassDef):
+                    yield from self._block([one for one in statement.body if not isinstance(one, Function)])
+                continue
+            yield from self._node(statement)
+
+    def _node(self, node: ast.AST) -> Iterator[Event]:
+        if isinstance(node, Function | ast.ClassDef | ast.Lambda):
+            return
+        if isinstance(node, ast.Call):
+            yield from self._call(node)
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from self._node(child)
+
+    def _call(self, call: ast.Call) -> Iterator[Event]:
+        if isinstance(call.func, ast.Attribute):
+            yield from self._node(call.func.value)
+        for argument in given_to(call):
+            yield from self._node(argument)
+            # What is handed over is called there.
+            if isinstance(argument, ast.Name) and argument.id in self._functions:
+                yield from self._into(self._functions[argument.id])
+        self._count += 1
+        last = last_part(call.func)
+        if (
+            last in self._functions
+            and not last.startswith("__")
+            and (isinstance(call.func, ast.Name) or self._is_own_method(call.func))
+        ):
+            yield from self._into(self._functions[last])
+            # What a program calls `seed_everything` and the like seeds by the calls in it; what they leave out is not seeded.
+            return
+        seeded = seeded_libraries(self._module, call)
+        if seeded:
+            yield from (Event(library, True, call) for library in seeded)
+            return
+        library = drawn_library(self._module, call)
+        if library is not None:
+            yield Event(library, False, call)
+        elif last in self._classes and isinstance(call.func, ast.Name):
+            for part in self._classes[last].body:
+                if isinstance(part, Function) and part.name in ("__init__", "__post_init__"):
+                    yield from self._into(part)
+        elif isinstance(call.func, ast.Name) and call.func.id == "cls":
+            owner = self._class_around(call)
+            for part in owner.body if owner else ():
+                if isinstance(part, Function) and part.name == "__init__":
+                    yield from self._into(part)
+        else:
+            yield from self._called_object(call)
+
+    def _called_object(self, call: ast.Call) -> Iterator[Event]:
+        """What a model's forward, or the items of a dataset that a loader is made of, draw."""
+        if self._module.dotted(call.func) != "torch.utils.data.DataLoader":
+            return
+        for kind in self._classes.values():
+            for part in kind.body:
+                if isinstance(part, Function) and part.name in ("__getitem__", "__iter__"):
+                    yield from self._into(part)
+
+    def _is_own_method(self, node: ast.expr) -> bool:
+        """Whether the file has one method of that name, and no library is called."""
+        return isinstance(node, ast.Attribute) and self._module.dotted(node).partition(".")[0] not in (
+            value.partition(".")[0] for value in self._module.imports.values()
+        )
+
+    def _class_around(self, node: ast.AST) -> ast.ClassDef | None:
+        at: ast.AST | None = node
+        while at is not None and not isinstance(at, ast.ClassDef):
+            at = self._module.parents.get(at)
+        return at
+
+    def _into(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Event]:
+        if function in self._active or function in self._walked or len(self._active) >= _DEEPEST:
+            return
+        self._active.add(function)
+        self._walked.add(function)
+        yield from self._block(function.body)
+        self._active.discard(function)

@@ -1,0 +1,108 @@
+"""What lint finds, and the rules: each has the identifier of the cause that `check` would name."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from determinism.diagnose.experiments import causes
+from determinism.diagnose.program_flow import Module, Program
+
+_FILE = Path(__file__).with_name("data") / "rules.toml"
+
+
+class Severity(StrEnum):
+    """What `check` would say of two runs."""
+
+    DIFFERS = "differs"
+    MAY_DIFFER = "may differ"
+    ON_RESUME = "costs reproducibility on resume"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, with a program that breaks it and one that keeps it."""
+
+    identifier: str
+    title: str
+    why: str
+    remedy: str
+    bad: str
+    good: str
+    device: str | None = None
+    """The device for which the programs are shown; None if it does not matter."""
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """Every rule by its identifier. What a cause is called is read from where `check` has it."""
+    known = causes()
+    with _FILE.open("rb") as file:
+        entries = tomllib.load(file)
+    found: dict[str, Rule] = {}
+    for identifier, entry in entries.items():
+        cause = known.get(identifier)
+        title, why, remedy = (
+            (cause.title, cause.why, cause.remedy) if cause else (entry["title"], entry["why"], entry["remedy"])
+        )
+        bad, good = entry.get("bad", ""), entry.get("good", "")
+        found[identifier] = Rule(identifier, title, why, remedy, bad, good, entry.get("device"))
+    return found
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Replacements of pieces of a file, by line and column as the syntax tree has them."""
+
+    title: str
+    edits: tuple[tuple[int, int, int, int, str], ...]
+    """First line and column, last line and column, and the new text."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line at which a rule fires."""
+
+    rule: str
+    severity: Severity
+    message: str
+    file: str
+    line: int
+    column: int
+    """Counted from 1."""
+    code: str
+    cell: int | None = None
+    fix: Fix | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file as the rules see it."""
+
+    module: Module
+    program: Program
+    device: str | None = None
+
+    def finding(
+        self, rule: str, severity: Severity, message: str, node: ast.expr | ast.stmt, fix: Fix | None = None
+    ) -> Finding:
+        """What a rule says of a node."""
+        lines = self.module.lines
+        code = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
+        return Finding(rule, severity, message, self.module.file, node.lineno, node.col_offset + 1, code, None, fix)
+
+    def uses_frameworks(self) -> bool:
+        """Whether the file imports a framework or NumPy."""
+        roots = {name.partition(".")[0] for name in self.module.imports.values()}
+        return bool(roots & {"torch", "numpy", "tensorflow", "keras", "jax", "flax", "lightning", "pytorch_lightning"})
+
+
+def around(node: ast.expr, before: str, after: str, title: str) -> Fix:
+    """Put text before and after an expression."""
+    line, column = node.end_lineno or node.lineno, node.end_col_offset or 0
+    edits = ((node.lineno, node.col_offset, node.lineno, node.col_offset, before), (line, column, line, column, after))
+    return Fix(title, edits)

@@ -1,0 +1,192 @@
+"""Rules on what is kept: memory that is read before it is written, and checkpoints that lack what a resumed run needs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from determinism.diagnose.program_flow import Function, last_part
+from determinism.lint.findings import Finding, Severity, Text
+
+_EMPTY = frozenset({"torch.empty", "torch.empty_like", "numpy.empty", "numpy.empty_like"})
+_ARITHMETIC = (ast.BinOp, ast.Compare)
+_READS = frozenset({"sum", "mean", "abs", "max", "min", "matmul", "exp", "norm"})
+
+
+def of_fresh_memory(text: Text) -> Iterator[Finding]:
+    """Memory that is allocated without values and read as it is."""
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _EMPTY:
+            continue
+        if node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0:
+            continue
+        if any(one.arg == "device" and "meta" in ast.unparse(one.value) for one in node.keywords):
+            continue
+        if _is_read(text, node):
+            name = text.module.dotted(node.func)
+            message = f"{name} allocates memory without values, and nothing writes all of it before it is read."
+            yield text.finding("uninitialized-memory", Severity.MAY_DIFFER, message, node)
+
+
+def _is_read(text: Text, node: ast.Call) -> bool:
+    parent = text.module.parents.get(node)
+    if isinstance(parent, _ARITHMETIC):
+        return True
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _READS
+    holder: ast.AST | None = parent
+    if isinstance(parent, ast.Call) and last_part(parent.func) == "Parameter":
+        holder = text.module.parents.get(parent)
+    elif isinstance(parent, ast.Call):
+        return False
+    if not isinstance(holder, ast.Assign) or len(holder.targets) != 1:
+        return False
+    target = holder.targets[0]
+    if isinstance(target, ast.Attribute) and holder is not parent:
+        return not _is_written_in_class(text, target)
+    if isinstance(target, ast.Name) and holder is parent:
+        return _is_name_read(text, holder, target.id)
+    return False
+
+
+def _is_written_in_class(text: Text, target: ast.Attribute) -> bool:
+    """Whether anything in the class, or in the file by a walk over parameters, gives the attribute values."""
+    owner: ast.AST | None = target
+    while owner is not None and not isinstance(owner, ast.ClassDef):
+        owner = text.module.parents.get(owner)
+    if owner is None or (isinstance(owner, ast.ClassDef) and not all(_is_torch_module(base) for base in owner.bases)):
+        return True
+    for node in ast.walk(text.module.tree):
+        if isinstance(node, ast.Call) and last_part(node.func) in ("parameters", "load_state_dict", "named_parameters"):
+            if last_part(node.func) != "load_state_dict" and _is_filled_in_loop(text, node):
+                return True
+        if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
+            continue
+        at: ast.AST = node
+        while (parent := text.module.parents.get(at)) is not None and not isinstance(parent, ast.stmt):
+            if isinstance(parent, ast.Call):
+                name = last_part(parent.func)
+                if name.endswith("_") or "init" in text.module.dotted(parent.func) or "init" in name:
+                    return True
+            at = parent
+        if isinstance(parent, ast.Assign) and any(at is one or node in ast.walk(one) for one in parent.targets):
+            return True
+    return False
+
+
+def _is_torch_module(base: ast.expr) -> bool:
+    return last_part(base) == "Module"
+
+
+def _is_filled_in_loop(text: Text, node: ast.AST) -> bool:
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.For):
+        at = text.module.parents.get(at)
+    return at is not None and any(
+        isinstance(one, ast.Call) and last_part(one.func).endswith("_") for one in ast.walk(at)
+    )
+
+
+def _is_name_read(text: Text, statement: ast.Assign, name: str) -> bool:
+    """Whether the first use after the allocation reads: arithmetic, or a sum in place."""
+    scope = text.module.scope_of(statement)
+    later = sorted(
+        (one for one in ast.walk(scope) if isinstance(one, ast.Name) and one.id == name and one.lineno > (statement.end_lineno or 0)),
+        key=lambda one: (one.lineno, one.col_offset),
+    )  # fmt: skip
+    if not later or not isinstance(later[0].ctx, ast.Load):
+        return bool(later) and isinstance(text.module.parents.get(later[0]), ast.AugAssign)
+    use = later[0]
+    parent = text.module.parents.get(use)
+    if isinstance(parent, ast.Subscript):
+        outer = text.module.parents.get(parent)
+        if isinstance(outer, ast.AugAssign) and outer.target is parent:
+            return True
+        if isinstance(outer, ast.Assign):
+            return _is_written_in_part(text, outer, parent)
+        return False
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _READS
+    return isinstance(parent, (*_ARITHMETIC, ast.Return)) and not isinstance(scope, ast.Lambda)
+
+
+def _is_written_in_part(text: Text, statement: ast.Assign, target: ast.Subscript) -> bool:
+    """Whether rows are written up to a length of their own, which leaves the rest as it was; and that is all that is written."""
+    if target not in statement.targets or not isinstance(target.slice, ast.Tuple):
+        return False
+    # Written as `x[row, : len(words)] = words` in a loop.
+    has_length = any(
+        isinstance(one, ast.Slice) and isinstance(one.upper, ast.Call) and last_part(one.upper.func) == "len"
+        for one in target.slice.elts
+    )
+    written = [
+        one
+        for one in ast.walk(text.module.scope_of(statement))
+        if isinstance(one, ast.Subscript)
+        and isinstance(one.ctx, ast.Store)
+        and ast.unparse(one.value) == ast.unparse(target.value)
+    ]
+    return has_length and len(written) == 1
+
+
+_STATES = {
+    "optimizer": ("optim.", "the optimizer"), "scheduler": ("lr_scheduler.", "the scheduler of the learning rate"),
+    "scaler": ("GradScaler", "the gradient scaler"),
+}  # fmt: skip
+_GENERATORS = ("get_rng_state", "get_rng_state_all", "getstate", "get_state", "capture", "rng_state", "rng")
+_PROGRESS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch", "n_iter")
+
+
+def of_checkpoints(text: Text) -> Iterator[Finding]:
+    """A checkpoint from which the file goes on training, and which lacks state that training changes."""
+    calls = [node for node in ast.walk(text.module.tree) if isinstance(node, ast.Call)]
+    names = {text.module.dotted(call.func) for call in calls}
+    loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
+    if not loads or not any(last_part(call.func) == "backward" for call in calls):
+        return
+    made = {
+        what: title
+        for what, (part, title) in _STATES.items()
+        if any(part in name and name.startswith("torch.") for name in names)
+    }
+    for call in calls:
+        if text.module.dotted(call.func) != "torch.save" or not call.args:
+            continue
+        content = _dictionary(text, call.args[0])
+        if content is None or not any(last_part(one.func) == "state_dict" for one in _calls_in(content)):
+            continue
+        written = ast.unparse(content).lower()
+        holds_progress = any(f"'{word}" in written or f"_{word}'" in written for word in _PROGRESS)
+        if not holds_progress and "optim" not in written:
+            # Weights to be used, not to be trained further.
+            continue
+        missing = [title for what, title in made.items() if what[:5] not in written]
+        if not holds_progress:
+            missing.append("how far training has come")
+        if not any(word in written for word in _GENERATORS):
+            missing.append("the states of the random generators")
+        if missing:
+            message = f"The checkpoint lacks {', '.join(missing)}, so a resumed run goes on differently."
+            yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
+
+
+def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    yield from (one for one in ast.walk(node) if isinstance(one, ast.Call))
+
+
+def _dictionary(text: Text, node: ast.expr) -> ast.Dict | None:
+    if isinstance(node, ast.Name):
+        scope = text.module.scope_of(node)
+        values = [one for one in text.module.bound(scope, node.id) if isinstance(one, ast.Dict)]
+        stored = any(
+            isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and last_part(one.value) == node.id
+            for one in ast.walk(scope)
+        )
+        return values[0] if len(values) == 1 and not stored and isinstance(scope, Function | ast.Module) else None
+    return node if isinstance(node, ast.Dict) else None
+
+
+def findings(text: Text) -> Iterator[Finding]:
+    """All of these rules."""
+    yield from of_fresh_memory(text)
+    yield from of_checkpoints(text)

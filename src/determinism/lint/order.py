@@ -1,0 +1,372 @@
+"""Rules on order: sets, directory listings, and results that are taken as they become ready."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from determinism.diagnose.program_flow import CALLS, Function, given_to, last_part
+from determinism.lint.findings import Finding, Fix, Severity, Text, around
+from determinism.probes.rewrite import IGNORES_ORDER
+
+_DEEPEST = 5
+_PASSES_ON = frozenset({"list", "tuple", "iter", "map", "filter", "reversed", "tqdm", "track", "chain", "islice"})
+_NUMBERS_IN_ORDER = frozenset({"enumerate", "zip", "next"})
+_COUNTS = IGNORES_ORDER | {"Counter", "sum", "bool", "isinstance", "sorted", "natsorted", "OrderedSet", "dict"}
+_IGNORES_IN_LOGS = frozenset({
+    "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log", "echo", "warning_once", "info_once", "write_line",
+})  # fmt: skip
+_FILLS = frozenset(
+    {
+        "append",
+        "extend",
+        "insert",
+        "appendleft",
+        "put",
+        "writerow",
+        "add_module",
+        "register_module",
+        "register_parameter",
+    }
+)
+_CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.")
+_CHOOSES = frozenset({"choice", "choices", "shuffle", "sample", "permutation"})
+_LISTING_METHODS = frozenset({"iterdir", "rglob", "glob", "iglob"})
+_SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
+_LISTS_FROM = _PASSES_ON | _NUMBERS_IN_ORDER | {"join", "array", "fromiter", "fromkeys"}
+_WHOLE = frozenset({"len", "getsize", "int", "count", "numel", "size", "st_size", "stat"})
+
+
+class Flow:
+    """Where a value whose elements come in no fixed order goes."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._parents = text.module.parents
+        self._loads: dict[tuple[ast.AST, str], list[ast.expr]] = {}
+        self._attributes: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(text.module.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._loads.setdefault((text.module.scope_of(node), node.id), []).append(node)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                self._attributes.setdefault(node.attr, []).append(node)
+
+    def is_used_in_order(self, node: ast.AST, depth: int = 0, *, is_list: bool = True) -> bool:
+        """Whether the order of the elements reaches anything.
+
+        Args:
+            node: What holds or gives the elements.
+            depth: How many steps were followed.
+            is_list: Whether the elements have an order in there; those of a set get one when it is iterated.
+        """
+        parent = self._parents.get(node)
+        if depth > _DEEPEST or parent is None:
+            return False
+        if isinstance(parent, ast.keyword):
+            parent = self._parents[parent]
+        if isinstance(parent, ast.Call):
+            return self._is_call(parent, node, depth, is_list)
+        if isinstance(parent, ast.For | ast.AsyncFor) and parent.iter is node:
+            return self.is_loop_ordered(parent, depth)
+        if isinstance(parent, ast.comprehension) and parent.iter is node:
+            return self._is_comprehension(self._parents[parent], depth)
+        if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+            return self._is_assigned(parent, depth, is_list)
+        if not is_list:
+            return False
+        if isinstance(parent, ast.Subscript) and parent.value is node:
+            return not self._is_shown(parent)
+        if isinstance(parent, ast.Attribute):
+            return parent.attr in ("index", "pop") and isinstance(self._parents.get(parent), ast.Call)
+        if isinstance(parent, ast.Return):
+            return self._is_returned(parent, depth)
+        if isinstance(parent, ast.BinOp | ast.IfExp | ast.Starred | ast.Await | ast.BoolOp):
+            return self.is_used_in_order(parent, depth + 1)
+        if isinstance(parent, ast.Yield | ast.YieldFrom):
+            return True
+        return isinstance(parent, ast.List | ast.Tuple) and isinstance(node, ast.Starred)
+
+    def _is_call(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
+        name = last_part(call.func)
+        if name in _COUNTS:
+            # Of several that are the smallest by a key, the first is taken.
+            return name in ("min", "max") and any(one.arg == "key" for one in call.keywords) and len(call.args) == 1
+        if name in _IGNORES_IN_LOGS or self._is_shown(call):
+            return False
+        if name in _NUMBERS_IN_ORDER:
+            return self._is_numbered(call)
+        if name in _PASSES_ON:
+            return self.is_used_in_order(call, depth + 1)
+        if name == "join":
+            return self.is_used_in_order(call, depth + 1) or isinstance(self._parents.get(call), ast.Call)
+        if not is_list:
+            return False
+        dotted = self._text.module.dotted(call.func)
+        return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - {"append"}
+
+    def _is_numbered(self, call: ast.Call) -> bool:
+        """Whether the numbers that elements get are used for more than the log."""
+        parent = self._parents.get(call)
+        if isinstance(parent, ast.For) and last_part(call.func) == "enumerate":
+            counter = parent.target.elts[0] if isinstance(parent.target, ast.Tuple) else None
+            name = counter.id if isinstance(counter, ast.Name) else ""
+            uses = [
+                one for part in parent.body for one in ast.walk(part) if isinstance(one, ast.Name) and one.id == name
+            ]
+            return any(not self._is_shown(one) for one in uses) or self.is_loop_ordered(parent, 0)
+        return not self._is_shown(call)
+
+    def _is_comprehension(self, node: ast.AST, depth: int) -> bool:
+        if isinstance(node, ast.SetComp | ast.DictComp):
+            return isinstance(node, ast.DictComp) and any(
+                isinstance(one, ast.Call) and last_part(one.func) == "len" and last_part(one.args[0]) == "self"
+                for one in ast.walk(node.value)
+                if isinstance(one, ast.Call) and one.args
+            )
+        return self.is_used_in_order(node, depth + 1)
+
+    def _is_assigned(self, statement: ast.Assign | ast.AnnAssign | ast.NamedExpr, depth: int, is_list: bool) -> bool:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                uses = self._loads.get((self._text.module.scope_of(target), target.id), [])
+            elif isinstance(target, ast.Attribute) and depth < 2:
+                uses = self._attributes.get(target.attr, [])
+            else:
+                continue
+            if is_list and any(self._is_sorted_in_place(use) for use in uses):
+                continue
+            later = [use for use in uses if use.lineno >= statement.lineno or isinstance(target, ast.Attribute)]
+            if any(self.is_used_in_order(use, depth + 1, is_list=is_list) for use in later[:40]):
+                return True
+        return False
+
+    def _is_sorted_in_place(self, use: ast.expr) -> bool:
+        parent = self._parents.get(use)
+        return (isinstance(parent, ast.Attribute) and parent.attr in ("sort",)) or (
+            isinstance(parent, ast.Call) and last_part(parent.func) in ("sorted", "natsorted")
+        )
+
+    def _is_returned(self, statement: ast.Return, depth: int) -> bool:
+        function = self._text.module.scope_of(statement)
+        if not isinstance(function, Function):
+            return False
+        calls = self._text.program.callers.get(function.name, [])
+        return any(self.is_used_in_order(call, depth + 1) for _, call in calls[:20])
+
+    def _is_shown(self, node: ast.AST) -> bool:
+        """Whether a value only ends in a message, a log or an error."""
+        at: ast.AST | None = node
+        while at is not None and not isinstance(at, ast.stmt):
+            if isinstance(at, ast.Call) and (
+                last_part(at.func) in _IGNORES_IN_LOGS or last_part(at.func).endswith("Error")
+            ):
+                return True
+            if isinstance(at, ast.JoinedStr):
+                return True
+            at = self._parents.get(at)
+        return isinstance(at, ast.Raise | ast.Assert)
+
+    def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
+        """Whether what a loop does depends on the order of its turns."""
+        names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        return any(self._is_step_ordered(node, names, depth) for part in loop.body for node in ast.walk(part))
+
+    def _is_step_ordered(self, node: ast.AST, names: set[str], depth: int) -> bool:
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
+            return not self._is_shown(node) and self._is_filled_in_order(node.func.value, depth)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Mult):
+            return self._is_rounded(node.value)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Subscript):
+                return isinstance(value, ast.Call) and last_part(value.func) == "len"
+            is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(target, ast.Name)
+            if (
+                is_sum
+                and isinstance(value, ast.BinOp)
+                and isinstance(value.left, ast.Name)
+                and isinstance(target, ast.Name)
+            ):
+                return value.left.id == target.id and self._is_rounded(value.right)
+        if isinstance(node, ast.Return) and node.value is not None:
+            return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value))
+        return False
+
+    def _is_filled_in_order(self, holder: ast.expr, depth: int) -> bool:
+        if isinstance(holder, ast.Name):
+            scope = self._text.module.scope_of(holder)
+            uses = self._loads.get((scope, holder.id), [])
+            if any(self._is_sorted_in_place(use) for use in uses):
+                return False
+            return any(self.is_used_in_order(use, depth + 1) for use in uses[:40])
+        if isinstance(holder, ast.Attribute):
+            uses = self._attributes.get(holder.attr, [])
+            return not any(self._is_sorted_in_place(use) for use in uses) and any(
+                self.is_used_in_order(use, depth + 1) for use in uses[:40]
+            )
+        return False
+
+    def _is_rounded(self, value: ast.expr) -> bool:
+        """Whether something is added up whose sum depends on the order: no numbers of things, and no texts."""
+        if not self._text.uses_frameworks() or isinstance(value, ast.Constant | ast.JoinedStr | ast.List | ast.Tuple):
+            return False
+        names = {last_part(one.func) for one in ast.walk(value) if isinstance(one, ast.Call)}
+        attributes = {one.attr for one in ast.walk(value) if isinstance(one, ast.Attribute)}
+        has_calculation = isinstance(value, ast.BinOp) and any(isinstance(one, ast.Call) for one in ast.walk(value))
+        tensors = {"sum", "mean", "item", "square", "norm", "pow", "dot", "result", "abs", "exp"}
+        return not names & _WHOLE and not attributes & _WHOLE and (has_calculation or bool(names & tensors))
+
+
+def _is_set(text: Text, node: ast.expr) -> bool:
+    """Whether an expression is a set, and no assignment in the function makes it a list."""
+    if not isinstance(node, ast.Name):
+        return text.program.is_set(text.module, node)
+    scope = text.module.scope_of(node)
+    values = text.module.bound(scope, node.id)
+    if any(isinstance(one, ast.Call) and last_part(one.func) in ("sorted", "list", "tuple", "dict") for one in values):
+        return False
+    if isinstance(scope, Function) and not values:
+        for one in [*scope.args.args, *scope.args.kwonlyargs]:
+            if one.arg == node.id and one.annotation is not None:
+                base = one.annotation.value if isinstance(one.annotation, ast.Subscript) else one.annotation
+                if isinstance(base, ast.Name | ast.Attribute) and last_part(base) in _SETS:
+                    return "int" not in ast.unparse(one.annotation)
+    return text.program.is_set(text.module, node)
+
+
+def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
+    """What is iterated, and the node whose order it then has."""
+    for node in ast.walk(text.module.tree):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            yield node.iter, node.iter
+        elif isinstance(node, ast.Call) and last_part(node.func) in _LISTS_FROM:
+            yield from ((one, one) for one in node.args)
+        elif isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):
+            yield node.value, node
+        elif isinstance(node, ast.Call) and last_part(node.func) == "pop" and not given_to(node):
+            if isinstance(node.func, ast.Attribute):
+                yield node.func.value, node
+
+
+def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
+    """A set whose order reaches something."""
+    for node, ordered in _iterated(text):
+        if not isinstance(node, ast.expr) or not _is_set(text, node):
+            continue
+        is_pop = isinstance(ordered, ast.Call) and ordered is not node
+        if is_pop and isinstance(text.module.parents.get(ordered), ast.Expr):
+            continue
+        if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(node, ast.Name)):
+            continue
+        if text.program.has_objects(text.module, node):
+            message = "A set of objects is iterated in the order of their addresses, which differ from run to run."
+            yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
+            continue
+        has_texts = _has_texts(text, node)
+        severity = Severity.DIFFERS if has_texts else Severity.MAY_DIFFER
+        what = "A set of strings" if has_texts else "A set"
+        condition = "" if has_texts else " unless its elements are numbers"
+        message = f"{what} is used in the order of its elements, which differs in each run{condition}."
+        fix = around(node, "sorted(", ")", "Iterate in a fixed order") if has_texts and not is_pop else None
+        if isinstance(text.module.parents.get(node), ast.Starred):
+            fix = None
+        yield text.finding("hash-order", severity, message, node, fix)
+
+
+def _has_texts(text: Text, node: ast.AST, depth: int = 0) -> bool:
+    """Whether the elements of a set are seen to be strings."""
+    if depth > 4:
+        return False
+    if isinstance(node, ast.Set | ast.List | ast.Tuple):
+        return bool(node.elts) and all(_is_text(text, one) for one in node.elts)
+    if isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp):
+        return _is_text(text, node.elt) or (
+            isinstance(node.elt, ast.Name) and any(_gives_texts(one.iter) for one in node.generators)
+        )
+    if isinstance(node, ast.BinOp):
+        return _has_texts(text, node.left, depth + 1) or _has_texts(text, node.right, depth + 1)
+    if isinstance(node, ast.Call) and last_part(node.func) in ("set", "frozenset"):
+        return bool(node.args) and (_has_texts(text, node.args[0], depth + 1) or _gives_texts(node.args[0]))
+    if isinstance(node, ast.Name):
+        values = list(text.program.values_of(text.module, node))
+        return any(_has_texts(text, value, depth + 1) for _, value in values)
+    if isinstance(node, ast.Attribute):
+        return any(_has_texts(text, value, depth + 1) for _, value in text.program.attributes.get(node.attr, ()))
+    return False
+
+
+def _is_text(text: Text, node: ast.expr) -> bool:
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return True
+    return isinstance(node, ast.Call) and last_part(node.func) in ("str", "lower", "upper", "strip", "format", "join")
+
+
+def _gives_texts(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_part(node.func) in ("split", "splitlines", "listdir", "readlines")
+
+
+def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
+    """A directory listing whose order reaches something."""
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = text.module.dotted(node.func)
+        is_method = isinstance(node.func, ast.Attribute) and node.func.attr in _LISTING_METHODS and name != "glob.glob"
+        if CALLS.get(name) != "listing" and not (is_method and (node.args or node.func.attr == "iterdir")):  # type: ignore[attr-defined]
+            continue
+        if name == "os.walk":
+            loop = text.module.parents.get(node)
+            body = loop.body if isinstance(loop, ast.For) else []
+            sorts = any(
+                isinstance(one, ast.Call) and last_part(one.func) in ("sort", "sorted", "natsorted")
+                for part in body
+                for one in ast.walk(part)
+            )
+            if not isinstance(loop, ast.For) or sorts:
+                continue
+        if flow.is_used_in_order(node):
+            message = "The listing comes in the order of the file system, which differs between machines and copies."
+            fix: Fix | None = None
+            if name not in ("os.walk", "os.scandir"):
+                fix = around(node, "sorted(", ")", "Sort the listing")
+            yield text.finding("listing-order", Severity.MAY_DIFFER, message, node, fix)
+
+
+def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
+    """Results that are taken in the order in which they become ready."""
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name, last = text.module.dotted(node.func), last_part(node.func)
+        if last == "as_completed" or last == "imap_unordered":
+            if flow.is_used_in_order(node):
+                message = f"{last} gives results in the order in which they become ready, and that order is used."
+                yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
+        elif name == "concurrent.futures.wait" and any(
+            one.arg == "return_when" and last_part(one.value) == "FIRST_COMPLETED" for one in node.keywords
+        ):
+            message = "What is done first decides what happens next."
+            yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
+        elif last == "DataLoader" and _is_false(node, "in_order"):
+            message = "in_order=False gives batches in the order in which workers complete them."
+            yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
+        elif last in ("map", "interleave") and _is_false(node, "deterministic"):
+            message = "deterministic=False lets the pipeline give elements in the order in which they complete."
+            yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, node)
+
+
+def _is_false(call: ast.Call, name: str) -> bool:
+    return any(
+        one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is False for one in call.keywords
+    )
+
+
+def findings(text: Text) -> Iterator[Finding]:
+    """All of these rules."""
+    flow = Flow(text)
+    yield from of_sets(text, flow)
+    yield from of_listings(text, flow)
+    yield from of_completion(text, flow)

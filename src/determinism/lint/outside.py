@@ -1,0 +1,182 @@
+"""Rules on values from outside: the clock where it decides, hashes, addresses, process numbers and random bytes as data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from determinism.diagnose.program_flow import CALLS, Function, gives_numbers, last_part
+from determinism.lint.findings import Finding, Severity, Text
+
+_LOGS = frozenset(
+    {"print", "debug", "info", "warning", "error", "log", "write", "flush", "echo", "update", "set_postfix"}
+)
+_ENDS = (ast.Break, ast.Return, ast.Continue)
+_TRAINS = frozenset(
+    {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}
+)
+_CHOOSES_BYTES = frozenset({"randbelow", "choice", "randbits", "SystemRandom"})
+
+
+def _used_as_number(text: Text, node: ast.AST) -> bool:
+    """Whether a value is reduced to an index: taken modulo something, or to bits, directly or by its name."""
+    at = node
+    for _ in range(4):
+        parent = text.module.parents.get(at)
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
+            # `"%s" % value` formats.
+            return parent.left is at
+        if not (isinstance(parent, ast.Call) and last_part(parent.func) in ("int", "abs")) and not isinstance(
+            parent, ast.BinOp
+        ):
+            break
+        at = parent
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+        scope, name = text.module.scope_of(parent), parent.targets[0].id
+        return any(
+            isinstance(one, ast.BinOp)
+            and isinstance(one.op, ast.Mod)
+            and isinstance(one.left, ast.Name)
+            and one.left.id == name
+            for one in ast.walk(scope)
+        )
+    return False
+
+
+def of_hashes(text: Text) -> Iterator[Finding]:
+    """A salted hash, an address or a process number as data."""
+    for node in ast.walk(text.module.tree):
+        if isinstance(node, ast.keyword) and node.arg == "key" and _is_by_address(node.value):
+            message = "Objects are ordered by their addresses, which differ from run to run."
+            yield text.finding("address-order", Severity.MAY_DIFFER, message, node.value)
+        if not isinstance(node, ast.Call):
+            continue
+        source = CALLS.get(text.module.dotted(node.func))
+        if source not in ("hash", "id", "process-id") or not _used_as_number(text, node):
+            continue
+        function = text.module.scope_of(node)
+        if isinstance(function, Function) and function.name == "__hash__":
+            continue
+        if source == "hash":
+            if node.args and not _is_number(text, node.args[0]):
+                message = "hash() of a string gives another number in each run, and the number is used."
+                yield text.finding("hash-value", Severity.DIFFERS, message, node)
+        elif source == "id":
+            message = "The number that is used is an address, which differs from run to run."
+            yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
+        else:
+            message = "The number of the process differs in each run, and it is used as data."
+            yield text.finding("process-id", Severity.DIFFERS, message, node)
+
+
+def _is_number(text: Text, node: ast.expr) -> bool:
+    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
+    if gives_numbers(node):
+        return True
+    if isinstance(node, ast.Tuple):
+        return all(_is_number(text, one) for one in node.elts)
+    if isinstance(node, ast.BinOp):
+        return _is_number(text, node.left) or _is_number(text, node.right)
+    scope = text.module.scope_of(node)
+    if isinstance(node, ast.Name) and isinstance(scope, Function):
+        annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]
+        return any(last_part(one) in ("int", "float", "bool") for one in annotations)
+    return False
+
+
+def _is_by_address(node: ast.expr) -> bool:
+    if isinstance(node, ast.Lambda):
+        return (
+            isinstance(node.body, ast.Call)
+            and last_part(node.body.func) == "id"
+            and isinstance(node.body.func, ast.Name)
+        )
+    return isinstance(node, ast.Name) and node.id == "id"
+
+
+def of_random_bytes(text: Text) -> Iterator[Finding]:
+    """Random bytes of the operating system as data; identifiers of runs and names of files are not reported."""
+    if not text.uses_frameworks():
+        return
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = text.module.dotted(node.func)
+        if CALLS.get(name) != "entropy":
+            continue
+        parent = text.module.parents.get(node)
+        into_array = isinstance(parent, ast.Call) and text.module.dotted(parent.func).startswith(
+            ("numpy.", "torch.", "jax.")
+        )
+        if name.rpartition(".")[2] in _CHOOSES_BYTES or into_array or _used_as_number(text, node):
+            if not _is_seed(text, node):
+                message = f"{name} gives random bytes of the operating system, which no seed fixes."
+                yield text.finding("entropy", Severity.DIFFERS, message, node)
+
+
+def _is_seed(text: Text, node: ast.AST) -> bool:
+    """Whether a value goes straight into a seed, which has a rule of its own."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        if isinstance(at, ast.Call) and "seed" in last_part(at.func).lower():
+            return True
+        at = text.module.parents.get(at)
+    targets = at.targets if isinstance(at, ast.Assign) else []
+    return any("seed" in last_part(target).lower() for target in targets)
+
+
+def of_clocks(text: Text) -> Iterator[Finding]:
+    """A clock that decides how much is computed; one that only measures or logs is none."""
+    if not text.uses_frameworks():
+        return
+    seen: set[int] = set()
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.If | ast.While):
+            continue
+        clock = _clock_in(text, node.test, 0)
+        if clock is None or node.lineno in seen or not _decides(node):
+            continue
+        seen.add(node.lineno)
+        message = f"The clock decides here what is computed (read at line {clock.lineno})."
+        yield text.finding("clock", Severity.MAY_DIFFER, message, node.test)
+
+
+def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:
+    """The read of a clock that an expression is computed from."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and CALLS.get(text.module.dotted(part.func)) == "clock":
+            return part
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and depth < 3:
+            for value in text.module.bound(text.module.scope_of(part), part.id):
+                if not isinstance(value, ast.expr) or value is node or isinstance(value, ast.List | ast.Dict):
+                    continue
+                if isinstance(value, ast.BinOp | ast.Call | ast.Name) and _is_of_time(value):
+                    found = _clock_in(text, value, depth + 1)
+                    if found is not None:
+                        return found
+    return None
+
+
+def _is_of_time(value: ast.expr) -> bool:
+    """Whether a value is computed by arithmetic alone, so that a clock in it stays a time."""
+    return not isinstance(value, ast.Call) or last_part(value.func) in (
+        "time", "perf_counter", "monotonic", "now", "time_ns", "perf_counter_ns", "monotonic_ns", "min", "max", "float", "int", "total_seconds",
+    )  # fmt: skip
+
+
+def _decides(node: ast.If | ast.While) -> bool:
+    calls = {last_part(one.func) for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)}
+    if calls & {"sleep", "wait", "poll", "terminate", "kill", "recv", "get"}:
+        return False
+    if isinstance(node, ast.While):
+        return bool(calls & _TRAINS)
+    if any(isinstance(part, ast.Raise) for part in node.body):
+        return False
+    return any(isinstance(part, _ENDS) for part in node.body) or bool(calls & (_TRAINS - {"append"}))
+
+
+def findings(text: Text) -> Iterator[Finding]:
+    """All of these rules."""
+    yield from of_hashes(text)
+    yield from of_random_bytes(text)
+    yield from of_clocks(text)

@@ -1,0 +1,184 @@
+"""Rules on seeds: none before the first draw, one that comes too late or differs in each run, and generators without one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from determinism.diagnose.experiments import SEEDED_LIBRARIES
+from determinism.diagnose.program_flow import GENERATORS, Function, given_to, is_none, last_part
+from determinism.lint.execution import Event, Execution, drawn_library, is_program, seeded_libraries
+from determinism.lint.findings import Finding, Fix, Severity, Text
+
+_VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
+_FIXED_BITS = ("PCG64", "Philox", "MT19937", "SFC64")
+
+
+def of_order(text: Text) -> Iterator[Finding]:
+    """A draw without a seed, and a seed after a draw; only in files that are run, since a library is seeded by its program."""
+    if not is_program(text.module):
+        return
+    events = Execution(text.module).events()
+    for library, cause in SEEDED_LIBRARIES.items():
+        own = [event for event in events if event.library == library]
+        draw = next((event for event in own if not event.is_seed and not _is_printed(text, event.node)), None)
+        if draw is None and not _seedings(text, library):
+            draw = _drawn_anywhere(text, library)
+        seed = next((event for event in own if event.is_seed), None)
+        if draw is None:
+            continue
+        if seed is None:
+            if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
+                message = f"{draw.title} draws here, and the program never seeds it."
+                yield text.finding(cause, Severity.DIFFERS, message, draw.node)
+        elif own.index(draw) < own.index(seed):
+            yield _too_late(text, draw, seed)
+
+
+def _seedings(text: Text, library: str) -> list[ast.Call]:
+    calls = (node for node in ast.walk(text.module.tree) if isinstance(node, ast.Call))
+    return [call for call in calls if library in seeded_libraries(text.module, call)]
+
+
+def _drawn_anywhere(text: Text, library: str) -> Event | None:
+    """The first draw in a method that the walk did not reach, such as the forward of a model."""
+    for node in ast.walk(text.module.tree):
+        if isinstance(node, ast.Call) and drawn_library(text.module, node) == library:
+            if not _is_printed(text, node):
+                return Event(library, False, node)
+    return None
+
+
+def _is_printed(text: Text, node: ast.AST) -> bool:
+    """Whether what is drawn is only shown."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        if isinstance(at, ast.Call) and isinstance(at.func, ast.Name) and at.func.id == "print":
+            return True
+        at = text.module.parents.get(at)
+    return False
+
+
+def _has_own_generators(text: Text, draw: Event) -> bool:
+    """Whether layers get their first values from a generator that is handed to `torch.nn.init`."""
+    return text.module.dotted(draw.node.func).startswith("torch.nn.") and any(
+        isinstance(node, ast.Call)
+        and text.module.dotted(node.func).startswith("torch.nn.init.")
+        and any(one.arg == "generator" for one in node.keywords)
+        for node in ast.walk(text.module.tree)
+    )
+
+
+def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
+    message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator. Seed before the first draw."
+    return text.finding("seed-too-late", Severity.DIFFERS, message, seed.node)
+
+
+def _seeds_elsewhere(text: Text) -> bool:
+    """Whether a function that is not followed, such as one handed to a launcher, may seed."""
+    return any(
+        isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1
+        for node in ast.walk(text.module.tree)
+    )
+
+
+def of_values(text: Text) -> Iterator[Finding]:
+    """A seed that is taken from the clock, the process or random bytes, and a generator that is made without one."""
+    for node in ast.walk(text.module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = text.module.dotted(node.func)
+        given = given_to(node)
+        is_generator = name in GENERATORS or name.endswith(".PRNGKey") or name == "jax.random.key"
+        if is_generator and (not given or is_none(given[0])) and name.startswith(("numpy.", "random.")):
+            if name != "numpy.random.Generator":
+                fix = _seed_argument(text, node) if not given else None
+                message = f"{name} is made without a seed, so it starts from random bytes of the operating system."
+                yield text.finding("generator-unseeded", Severity.DIFFERS, message, node, fix)
+            continue
+        if (
+            name in ("random.seed", "numpy.random.seed", "torch.seed", "torch.cuda.seed", "torch.random.seed")
+            and not given
+        ):
+            message = f"{name}() without a value seeds from the operating system, another value in each run."
+            yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
+            continue
+        if last_part(node.func) == "seed" and not given and _is_torch_generator(text, node):
+            message = "Generator.seed() takes a seed from the operating system. Use manual_seed."
+            yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
+            continue
+        if name in GENERATORS and isinstance(given[0], ast.Name):
+            found = _unset_parameter(text, node, given[0])
+            if found is not None:
+                yield found
+                continue
+        if given and (is_generator or _is_seeding(text, node)):
+            origin = text.program.back_from([(text.module, one) for one in given])
+            if origin is not None and origin.source in _VARYING:
+                what = "this line" if origin.line == node.lineno else f"line {origin.line}"
+                message = f"The seed comes from a value that differs in each run ({origin.source}, at {what})."
+                yield text.finding("seed-varies", Severity.DIFFERS, message, node)
+
+
+def _is_seeding(text: Text, node: ast.Call) -> bool:
+    return bool(seeded_libraries(text.module, node)) or last_part(node.func) in (
+        "manual_seed",
+        "seed_all",
+        "manual_seed_all",
+    )
+
+
+def _is_torch_generator(text: Text, node: ast.Call) -> bool:
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(owner, ast.Name | ast.Attribute):
+        return False
+    values = (
+        list(text.program.values_of(text.module, owner))
+        if isinstance(owner, ast.Name)
+        else text.program.attributes.get(owner.attr, [])
+    )
+    return any(
+        isinstance(value, ast.Call) and text.module.dotted(value.func) == "torch.Generator" for _, value in values
+    )
+
+
+def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | None:
+    """A generator whose seed is a parameter that is None by default, where a call in the file leaves it out."""
+    function = text.module.scope_of(node)
+    if not isinstance(function, Function):
+        return None
+    names = [*function.args.posonlyargs, *function.args.args]
+    defaults = dict(zip([one.arg for one in reversed(names)], reversed(function.args.defaults), strict=False))
+    defaults |= {
+        one.arg: value for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value
+    }
+    default = defaults.get(name.id)
+    if default is None or not is_none(default) or text.module.bound(function, name.id):
+        return None
+    owner = text.module.parents.get(function)
+    called = owner.name if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function.name
+    calls = text.program.callers.get(called, [])
+    position = [one.arg for one in names].index(name.id) if name.id in [one.arg for one in names] else None
+    if isinstance(owner, ast.ClassDef) and position is not None:
+        position -= 1
+    for _, call in calls:
+        by_keyword = any(one.arg in (name.id, None) for one in call.keywords)
+        by_place = position is not None and len(call.args) > position
+        if not by_keyword and not by_place and not any(isinstance(one, ast.Starred) for one in call.args):
+            message = f"`{name.id}` is None unless it is given, and line {call.lineno} does not give it: the generator starts from random bytes."
+            return text.finding("generator-unseeded", Severity.DIFFERS, message, node)
+    return None
+
+
+def _seed_argument(text: Text, call: ast.Call) -> Fix | None:
+    """The seed as an argument, where the name of it is known."""
+    name = text.module.dotted(call.func)
+    named = {"numpy.random.default_rng": "seed=0", "numpy.random.RandomState": "seed=0", "random.Random": "0"}.get(name)
+    line, column = call.end_lineno or call.lineno, (call.end_col_offset or 0) - 1
+    return None if named is None else Fix("Give the generator a seed", ((line, column, line, column, named),))
+
+
+def findings(text: Text) -> Iterator[Finding]:
+    """All of these rules."""
+    yield from of_order(text)
+    yield from of_values(text)

@@ -1,0 +1,152 @@
+"""What lint finds, what it leaves alone, and how it is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from determinism.cli import command
+from determinism.diagnose.experiments import causes
+from determinism.lint.findings import rules
+from determinism.lint.reading import Source
+from determinism.lint.run import LintRequest, lint, lint_text
+from tests.architecture import lint_rules_page
+
+PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs" / "causes"
+
+
+def rules_in(text: str, device: str | None = None) -> list[str]:
+    return [finding.rule for finding in lint_text(Source("program.py", text), device)]
+
+
+@pytest.mark.parametrize("name", list(rules()))
+def test_a_rule_fires_on_its_bad_program_alone(name: str) -> None:
+    rule = rules()[name]
+    assert name in rules_in(rule.bad, rule.device)
+    assert rules_in(rule.good, rule.device) == []
+
+
+def test_a_cause_has_the_words_of_check() -> None:
+    shared = rules().keys() & causes().keys()
+    assert len(shared) > 15
+    assert all(rules()[name].title == causes()[name].title for name in shared)
+
+
+def test_the_page_of_rules_is_current() -> None:
+    assert lint_rules_page.PAGE.read_text(encoding="utf-8") == lint_rules_page.written(), "make docs"
+
+
+KNOWN_FALSE = {("discarded_draws.py", "generator-unseeded")}
+"""What is drawn there is thrown away, which takes more than one function to see."""
+
+
+def test_programs_that_only_look_as_if_they_differed_have_no_finding() -> None:
+    found = lint(LintRequest((str(PROGRAMS / "controls"),)))
+    assert found.files > 10
+    assert {(Path(one.file).name, one.rule) for one in found.findings} == KNOWN_FALSE
+
+
+@pytest.mark.parametrize(
+    ("program", "rule"),
+    [
+        ("ordering/vocabulary", "hash-order"), ("ordering/task_losses", "hash-order"), ("ordering/class_folders", "listing-order"),
+        ("ordering/hash_split", "hash-value"), ("ordering/process_shard", "process-id"), ("seeding/late_seed", "seed-too-late"),
+        ("seeding/time_seed", "seed-varies"), ("seeding/missing_python", "seed-missing-python"), ("loading/pool_features", "completion-order"),
+        ("memory/padded_batch", "uninitialized-memory"), ("clock/time_budget", "clock"), ("seeding/environment", "generator-unseeded"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
+    assert rule in rules_in((PROGRAMS / f"{program}.py").read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "words = {'a', 'b'}\nprint(len(words), 'a' in words)\nfor word in sorted(words):\n    print(word)\n",
+        "import os\nnames = os.listdir('.')\nnames.sort()\nfor name in names:\n    open(name)\n",
+        "import os, logging\nlogging.info('%s', os.listdir('.'))\n",
+        "numbers = {1, 2, 3}\nprint([number for number in numbers])\n",
+        "import time, torch\nstart = time.time()\nif time.time() - start > 9:\n    print('slow')\n",
+        "import torch\nx = torch.empty(3)\nx.fill_(0)\nprint(x)\n",
+        "import numpy\n\ndef draw(rows):\n    return numpy.random.permutation(rows)\n",
+        "class Key:\n    def __hash__(self):\n        return hash(self.name) % 64\n",
+    ],
+)
+def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
+    assert rules_in(text) == []
+
+
+def test_a_suppression_hides_its_rule_and_an_idle_one_is_reported() -> None:
+    line = "names = list({'a', 'b'})[0]"
+    assert rules_in(line) == ["hash-order"]
+    assert rules_in(f"{line}  # determinism: ignore[hash-order]") == []
+    assert rules_in(f"{line}  # determinism: ignore") == []
+    assert rules_in(f"{line}  # determinism: ignore[clock]") == ["hash-order", "unused-ignore"]
+
+
+def test_a_file_that_cannot_be_parsed_is_one_finding_and_not_the_end(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "bytes.py").write_bytes(b"x = '\xff'\n")
+    (tmp_path / "other.py").write_text("x = list({'a', 'b'})[0]\n")
+    found = lint(LintRequest((str(tmp_path),))).findings
+    assert [one.rule for one in found] == ["unparsable", "unparsable", "hash-order"]
+
+
+def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "# Title"},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "words = {'a', 'b'}\n"]},
+        {"cell_type": "code", "source": "import os\nfirst = list(words)[0]"},
+    ]
+    (tmp_path / "note.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    (found,) = lint(LintRequest((str(tmp_path),))).findings
+    assert (found.rule, found.cell, found.line, found.fix) == ("hash-order", 3, 2, None)
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, ["lint", *words])
+    return result.exit_code, result.output
+
+
+def test_exit_statuses_are_those_of_linters(tmp_path: Path) -> None:
+    bad, good = tmp_path / "bad.py", tmp_path / "good.py"
+    bad.write_text("x = list({'a', 'b'})[0]\n")
+    good.write_text("x = 1\n")
+    assert run(str(good))[0] == 0
+    status, output = run(str(bad))
+    assert status == 1 and f"{bad}:1:10: hash-order [*] (differs)" in output
+    assert run(str(bad), "--ignore", "hash-order")[0] == 0
+    assert run(str(bad), "--per-file-ignores", "bad.py:hash-order")[0] == 0
+    assert run(str(tmp_path / "none.py"))[0] == 2
+    assert run(str(bad), "--select", "hash-orders")[0] == 2
+
+
+def test_a_fix_is_shown_first_and_then_written(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    text = "ä = list({'ä', 'b'})[0]\n"
+    file.write_text(text)
+    status, output = run("--diff", str(file))
+    assert status == 1 and "+ä = list(sorted({'ä', 'b'}))[0]" in output and file.read_text() == text
+    status, output = run("--fix", str(file))
+    assert status == 0 and file.read_text() == "ä = list(sorted({'ä', 'b'}))[0]\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("x = list({'a', 'b'})[0]\n")
+    run(str(file), "--json", str(tmp_path / "found.json"), "--sarif", str(tmp_path / "found.sarif"))
+    (found,) = json.loads((tmp_path / "found.json").read_text())["findings"]
+    (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    assert found["rule"] == result["ruleId"] == "hash-order" and result["level"] == "error"
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1
+
+
+def test_many_files_are_read_by_processes_with_the_same_result(tmp_path: Path) -> None:
+    for number in range(45):
+        (tmp_path / f"p{number}.py").write_text("x = list({'a', 'b'})[0]\n")
+    request = LintRequest((str(tmp_path),))
+    assert lint(request, processes=2) == lint(request, processes=1)
