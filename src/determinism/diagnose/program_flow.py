@@ -113,6 +113,8 @@ class Module:
     imports: dict[str, str] = field(default_factory=dict)
     bindings: dict[ast.AST, dict[str, list[ast.expr]]] = field(default_factory=dict)
     """Of the scopes that were asked for."""
+    nodes: list[ast.AST] = field(default_factory=list)
+    """All of the tree, since every rule looks at them."""
 
     @classmethod
     def read(cls, file: str) -> Module | None:
@@ -134,7 +136,8 @@ class Module:
         """
         tree = ast.parse(text)
         module = cls(file, text.split("\n"), tree)
-        for node in ast.walk(tree):
+        module.nodes = list(ast.walk(tree))
+        for node in module.nodes:
             for child in ast.iter_child_nodes(node):
                 module.parents[child] = node
             if isinstance(node, ast.Import):
@@ -205,7 +208,7 @@ class Program:
         self._put: dict[str, list[tuple[Module, ast.expr]]] = {}
         """By the name of an attribute what is put into what it stands for."""
         for module in modules:
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, Function):
                     self.functions.setdefault(node.name, []).append((module, node))
                 elif isinstance(node, ast.ClassDef):

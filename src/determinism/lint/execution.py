@@ -123,8 +123,8 @@ class Execution:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._functions = {node.name: node for node in ast.walk(module.tree) if isinstance(node, Function)}
-        self._classes = {node.name: node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
+        self._functions = {node.name: node for node in module.nodes if isinstance(node, Function)}
+        self._classes = {node.name: node for node in module.nodes if isinstance(node, ast.ClassDef)}
         self._active: set[ast.AST] = set()
         self._walked: set[ast.AST] = set()
         self._count = 0

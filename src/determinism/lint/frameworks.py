@@ -12,12 +12,14 @@ from determinism.lint.findings import Finding, Severity, Text
 _BENCHMARK = "torch.backends.cudnn.benchmark"
 _TF32 = frozenset({"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"})
 _ROOTS = ("torch.", "tensorflow.", "jax.")
+_METHODS = ("scatter", "index_", "put_", "masked_scatter", "histc", "bincount", "cumsum")
+"""Beginnings of methods that only tensors have, and that may vary."""
 _VARIES = frozenset({"nondeterministic"})
 
 
 def of_settings(text: Text) -> Iterator[Finding]:
     """Settings of PyTorch that let runs, or machines, compute differently."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant) or node.value.value is not True:
             continue
         for target in node.targets:
@@ -48,17 +50,13 @@ def of_ops(text: Text) -> Iterator[Finding]:
     """Ops that are known to vary, or to refuse deterministic mode, on the device that was named."""
     if text.device is None:
         return
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = text.module.dotted(node.func)
         if not name.startswith(_ROOTS):
             in_place = isinstance(node.func, ast.Attribute) and "torch" in text.module.imports.values()
-            if (
-                not in_place
-                or not isinstance(node.func, ast.Attribute)
-                or not node.func.attr.endswith(("_add_", "_reduce_", "_put_"))
-            ):
+            if not in_place or not isinstance(node.func, ast.Attribute) or not node.func.attr.startswith(_METHODS):
                 continue
             name = f"torch.Tensor.{node.func.attr}"
         varies, refuses = _status(name, text.device)

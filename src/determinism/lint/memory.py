@@ -15,7 +15,7 @@ _READS = frozenset({"sum", "mean", "abs", "max", "min", "matmul", "exp", "norm"}
 
 def of_fresh_memory(text: Text) -> Iterator[Finding]:
     """Memory that is allocated without values and read as it is."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _EMPTY:
             continue
         if node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0:
@@ -56,7 +56,7 @@ def _is_written_in_class(text: Text, target: ast.Attribute) -> bool:
         owner = text.module.parents.get(owner)
     if owner is None or (isinstance(owner, ast.ClassDef) and not all(_is_torch_module(base) for base in owner.bases)):
         return True
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if isinstance(node, ast.Call) and last_part(node.func) in ("parameters", "load_state_dict", "named_parameters"):
             if last_part(node.func) != "load_state_dict" and _is_filled_in_loop(text, node):
                 return True
@@ -139,7 +139,7 @@ _PROGRESS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch",
 
 def of_checkpoints(text: Text) -> Iterator[Finding]:
     """A checkpoint from which the file goes on training, and which lacks state that training changes."""
-    calls = [node for node in ast.walk(text.module.tree) if isinstance(node, ast.Call)]
+    calls = [node for node in text.module.nodes if isinstance(node, ast.Call)]
     names = {text.module.dotted(call.func) for call in calls}
     loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
     if not loads or not any(last_part(call.func) == "backward" for call in calls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, Function, given_to, last_part
+from determinism.diagnose.program_flow import CALLS, OBJECTS, Function, given_to, last_part
 from determinism.lint.findings import Finding, Fix, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
@@ -45,7 +45,7 @@ class Flow:
         self._parents = text.module.parents
         self._loads: dict[tuple[ast.AST, str], list[ast.expr]] = {}
         self._attributes: dict[str, list[ast.expr]] = {}
-        for node in ast.walk(text.module.tree):
+        for node in text.module.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault((text.module.scope_of(node), node.id), []).append(node)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -215,7 +215,9 @@ class Flow:
             return False
         names = {last_part(one.func) for one in ast.walk(value) if isinstance(one, ast.Call)}
         attributes = {one.attr for one in ast.walk(value) if isinstance(one, ast.Attribute)}
-        has_calculation = isinstance(value, ast.BinOp) and any(isinstance(one, ast.Call) for one in ast.walk(value))
+        has_calculation = isinstance(value, ast.BinOp) and (
+            isinstance(value.op, ast.Div) or any(isinstance(one, ast.Call) for one in ast.walk(value))
+        )
         tensors = {"sum", "mean", "item", "square", "norm", "pow", "dot", "result", "abs", "exp"}
         return not names & _WHOLE and not attributes & _WHOLE and (has_calculation or bool(names & tensors))
 
@@ -239,7 +241,7 @@ def _is_set(text: Text, node: ast.expr) -> bool:
 
 def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
     """What is iterated, and the node whose order it then has."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             yield node.iter, node.iter
         elif isinstance(node, ast.Call) and last_part(node.func) in _LISTS_FROM:
@@ -261,7 +263,7 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
             continue
         if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(node, ast.Name)):
             continue
-        if text.program.has_objects(text.module, node):
+        if text.program.has_objects(text.module, node) or _has_parts_of_models(text, node):
             message = "A set of objects is iterated in the order of their addresses, which differ from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
             continue
@@ -274,6 +276,17 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
         if isinstance(text.module.parents.get(node), ast.Starred):
             fix = None
         yield text.finding("hash-order", severity, message, node, fix)
+
+
+def _has_parts_of_models(text: Text, node: ast.AST) -> bool:
+    """Whether a set is filled by a loop over the parameters or modules of a model, which are hashed by their address."""
+    values = list(text.program.values_of(text.module, node)) if isinstance(node, ast.Name) else [(text.module, node)]
+    return any(
+        isinstance(value, ast.SetComp)
+        and isinstance(value.elt, ast.Name)
+        and any(isinstance(one.iter, ast.Call) and last_part(one.iter.func) in OBJECTS for one in value.generators)
+        for _, value in values
+    )
 
 
 def _has_texts(text: Text, node: ast.AST, depth: int = 0) -> bool:
@@ -310,7 +323,7 @@ def _gives_texts(node: ast.expr) -> bool:
 
 def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
     """A directory listing whose order reaches something."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = text.module.dotted(node.func)
@@ -337,7 +350,7 @@ def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
 
 def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
     """Results that are taken in the order in which they become ready."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
         name, last = text.module.dotted(node.func), last_part(node.func)

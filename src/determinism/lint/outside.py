@@ -45,7 +45,7 @@ def _used_as_number(text: Text, node: ast.AST) -> bool:
 
 def of_hashes(text: Text) -> Iterator[Finding]:
     """A salted hash, an address or a process number as data."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if isinstance(node, ast.keyword) and node.arg == "key" and _is_by_address(node.value):
             message = "Objects are ordered by their addresses, which differ from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node.value)
@@ -98,7 +98,7 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
     """Random bytes of the operating system as data; identifiers of runs and names of files are not reported."""
     if not text.uses_frameworks():
         return
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = text.module.dotted(node.func)
@@ -130,7 +130,12 @@ def of_clocks(text: Text) -> Iterator[Finding]:
     if not text.uses_frameworks():
         return
     seen: set[int] = set()
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Compare):
+            read = _clock_in(text, node.value, 0)
+            if read is not None and "timeout" not in ast.unparse(node.value).lower():
+                message = "The clock decides here, and what calls this computes accordingly."
+                yield text.finding("clock", Severity.MAY_DIFFER, message, node.value)
         if not isinstance(node, ast.If | ast.While):
             continue
         clock = _clock_in(text, node.test, 0)

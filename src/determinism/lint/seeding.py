@@ -36,13 +36,13 @@ def of_order(text: Text) -> Iterator[Finding]:
 
 
 def _seedings(text: Text, library: str) -> list[ast.Call]:
-    calls = (node for node in ast.walk(text.module.tree) if isinstance(node, ast.Call))
+    calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
     return [call for call in calls if library in seeded_libraries(text.module, call)]
 
 
 def _drawn_anywhere(text: Text, library: str) -> Event | None:
     """The first draw in a method that the walk did not reach, such as the forward of a model."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if isinstance(node, ast.Call) and drawn_library(text.module, node) == library:
             if not _is_printed(text, node):
                 return Event(library, False, node)
@@ -65,7 +65,7 @@ def _has_own_generators(text: Text, draw: Event) -> bool:
         isinstance(node, ast.Call)
         and text.module.dotted(node.func).startswith("torch.nn.init.")
         and any(one.arg == "generator" for one in node.keywords)
-        for node in ast.walk(text.module.tree)
+        for node in text.module.nodes
     )
 
 
@@ -77,14 +77,13 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
 def _seeds_elsewhere(text: Text) -> bool:
     """Whether a function that is not followed, such as one handed to a launcher, may seed."""
     return any(
-        isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1
-        for node in ast.walk(text.module.tree)
+        isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1 for node in text.module.nodes
     )
 
 
 def of_values(text: Text) -> Iterator[Finding]:
     """A seed that is taken from the clock, the process or random bytes, and a generator that is made without one."""
-    for node in ast.walk(text.module.tree):
+    for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = text.module.dotted(node.func)
