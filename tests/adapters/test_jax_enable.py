@@ -10,8 +10,10 @@ import sys
 
 import jax
 import pytest
+from jax._src.distributed import global_state
 
 import determinism
+from determinism.frameworks.jax import enable
 from determinism.frameworks.jax.enable import CONTROLS, key
 from determinism.knowledge.settings import Effect, facts_of, xla_knows
 from determinism.seeds import Streams
@@ -100,3 +102,13 @@ def test_a_program_that_splits_its_key_repeats() -> None:
     runs = {subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)}
 
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize(("processes", "rank"), [(None, None), (1, None), (2, (1, 2))])
+def test_several_processes_have_ranks(
+    processes: int | None, rank: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(global_state, "num_processes", processes)
+    monkeypatch.setattr(global_state, "process_id", 1)
+
+    assert enable.rank() == rank
