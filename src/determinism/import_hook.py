@@ -16,21 +16,30 @@ if TYPE_CHECKING:
     Failed = Callable[[str], None]
 
 
-def after_import(name: str, callback: Callback, failed: Failed) -> None:
+def after_import(name: str, callback: Callback, failed: Failed) -> Callable[[], None]:
     """Call `callback` once, right after a module was executed; now, if it is already imported.
 
     Args:
         name: Full name of a module.
         callback: Gets the module. What it raises does not reach the program.
         failed: Gets what it raised, in words.
+
+    Returns:
+        Lets go of the callback if the module has not been imported yet.
     """
     module = sys.modules.get(name)
     if module is not None:
         _call(callback, failed, name, module)
-        return
+        return _nothing
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
-    _FINDER.callbacks.setdefault(name, []).append((callback, failed))
+    waiting = (callback, failed)
+    _FINDER.callbacks.setdefault(name, []).append(waiting)
+    return lambda: _FINDER.forget(name, waiting)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _call(callback: Callback, failed: Failed, name: str, module: ModuleType) -> None:
@@ -64,6 +73,13 @@ class _Finder:
                     spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
                 return spec
         return None
+
+    def forget(self, name: str, waiting: tuple[Callback, Failed]) -> None:
+        entries = self.callbacks.get(name, [])
+        # By identity: callbacks that are equal may be of two recordings.
+        entries[:] = [entry for entry in entries if entry is not waiting]
+        if not entries:
+            self.callbacks.pop(name, None)
 
     def executed(self, name: str, module: ModuleType) -> None:
         for callback, failed in self.callbacks.pop(name, []):

@@ -254,6 +254,26 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
     assert _count_tensors() <= tensors + 1
 
 
+def test_recordings_leave_no_open_file(tmp_path: Path) -> None:
+    def training() -> Any:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.Adam(model.parameters())
+        for batch in torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2):
+            model(batch).sum().backward()
+            optimizer.step()
+
+    def num_open() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    # What a library opens once is open after the first.
+    record_rows(training, tmp_path / "first")
+    before = num_open()
+    for number in range(3):
+        record_rows(training, tmp_path / str(number))
+    assert num_open() == before
+
+
 def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None:
     ended = []
 

@@ -275,11 +275,14 @@ class Driver:
         raise AssertionError(f"{path} did not appear")
 
     def end(self) -> dict:
+        # Not `select`, which refuses descriptors from 1024 on.
+        screen = select.poll()
+        if self.master >= 0:
+            screen.register(self.master, select.POLLIN)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
-            shown = self.master >= 0 and select.select([self.master], [], [], 0.02)[0]
-            if shown:
+            if self.master >= 0 and screen.poll(20):
                 self.screen += os.read(self.master, 10_000)
             elif ended:
                 break

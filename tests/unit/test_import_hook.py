@@ -197,3 +197,14 @@ def test_threads_that_import_at_once_call_back_once(example: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(seen) == 1
+
+
+def test_a_callback_that_was_let_go_does_not_come() -> None:
+    seen = []
+    forget = after_import(NAME, lambda _: seen.append("first"), note_not_recorded)
+    after_import(NAME, lambda _: seen.append("second"), note_not_recorded)
+    forget()
+    forget()
+    importlib.import_module(NAME)
+    assert seen == ["second"]
+    forget()

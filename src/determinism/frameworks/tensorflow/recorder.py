@@ -58,10 +58,10 @@ class KerasSeeds:
                 undo.append(wrap(using, "make_default_seed", self._draw))
 
         def take_off() -> None:
-            for one in undo:
+            for one in (forget, *undo):
                 one()
 
-        after_import(_DRAWING, hook, self._recorder.failed_to_hook)
+        forget = after_import(_DRAWING, hook, self._recorder.failed_to_hook)
         return [take_off]
 
     def _draw(self, original: Callable[[], int]) -> int:

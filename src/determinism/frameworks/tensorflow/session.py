@@ -86,10 +86,10 @@ def install(recorder: Recorder) -> list[Undo]:
         undo.append(wrap(sys.modules[_KERAS_BACKEND], "convert_to_numpy", _recording(recorder, is_method=False)))
 
     # What Keras imports TensorFlow for is not ready yet when that has been imported; what comes later is.
-    after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
+    forget = after_import(_KERAS_LAYERS, hook_keras, recorder.failed_to_hook)
 
     def take_off() -> None:
-        for one in undo:
+        for one in (forget, *undo):
             one()
 
     return [take_off]
@@ -241,7 +241,7 @@ class Optimization:
         """Hook gradients and optimizers; returns what takes the hooks off."""
         self._recorder.calls.returned = self._function_returned
         self._undo = [wrap(backprop.GradientTape, "gradient", self._gradient)]
-        after_import(_KERAS_OPTIMIZERS, self._hook_keras, self._recorder.failed_to_hook)
+        self._undo.append(after_import(_KERAS_OPTIMIZERS, self._hook_keras, self._recorder.failed_to_hook))
         return [self._take_off]
 
     def _take_off(self) -> None:

@@ -79,7 +79,6 @@ _REASON = "the ops inside its kernels are not recorded one by one, only what goe
 def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Undo:
     """Record every call of a compiled graph from now on, whenever Inductor is imported; returns what ends that."""
     undo: list[Undo] = []
-    ended = False
 
     def around(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = threads.recorder()
@@ -107,8 +106,7 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Un
         return result
 
     def found(module: Any) -> None:
-        if not ended:
-            undo.append(wrap(module.CompiledFxGraph, "__call__", around))
+        undo.append(wrap(module.CompiledFxGraph, "__call__", around))
 
     def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # What the compiler tries out is not the program's, and with a warm cache it tries out nothing.
@@ -118,17 +116,13 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None]) -> Un
             return original(*args, **kwargs)
 
     def compiler_found(module: Any) -> None:
-        if not ended:
-            undo.extend(wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
+        undo.extend(wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
 
     def end() -> None:
-        nonlocal ended
-        ended = True
-        for one in undo:
+        for one in (*waiting, *undo):
             one()
 
-    after_import(MODULE, found, failed)
-    after_import(COMPILER, compiler_found, failed)
+    waiting = [after_import(MODULE, found, failed), after_import(COMPILER, compiler_found, failed)]
     return end
 
 
