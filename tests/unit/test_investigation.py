@@ -145,6 +145,31 @@ def test_of_libraries_the_one_that_a_line_of_the_program_led_to_is_tried_first()
     assert all(unled not in made.sources for made in program.made)
 
 
+@pytest.mark.parametrize("beside", [1, 20])
+def test_what_lint_names_is_tried_first_and_by_itself(beside: int) -> None:
+    others = [FixedSource("/p/train.py", line, "hash") for line in range(10, 10 + beside)]
+    program = Pretended([(divergence(), [LISTING])], [*(used(one) for one in others), used(LISTING)])
+    comparison = investigated(program, can_try_fixes=False, is_linted=lambda one: one.cause == "listing-order")
+    assert found(comparison) == [("listing-order", "confirmed")]
+    tried = [made.sources for made in program.made if made.sources]
+    assert tried[0] == {LISTING} and len(set(tried)) == 1
+
+    without = Pretended([(divergence(), [LISTING])], program.sources)
+    investigated(without, can_try_fixes=False)
+    assert next(made.sources for made in without.made if made.sources) != {LISTING}
+
+
+def test_what_lint_names_beside_the_cause_costs_one_experiment_and_is_not_blamed() -> None:
+    sources = [used(CLOCK), used(LISTING), used(SET)]
+    plain, linted = (Pretended([(divergence(), [SET])], sources) for _ in range(2))
+    investigated(plain)
+    comparison = investigated(linted, is_linted=lambda one: one.cause == "listing-order")
+    assert [cause.sites[0][:2] for cause in comparison.causes] == [("/p/train.py", 7)]
+    assert len(comparison.causes) == 1 and comparison.causes[0].status.value == "confirmed"
+    assert [one.equal for one in comparison.experiments][:1] == [False]
+    assert len(linted.made) <= len(plain.made) + 1
+
+
 def test_sources_that_were_used_only_after_the_divergence_are_left_out() -> None:
     program = Pretended([(divergence(10), ["memory"])], [used(LISTING, records=11)])
     assert found(investigated(program)) == [("uninitialized-memory", "confirmed")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from determinism.diagnose.hypotheses import (
     entropy_named,
     hypotheses,
     is_open,
+    is_same,
     told_by_kind,
     unseen_text,
     varies_alone,
@@ -86,6 +87,8 @@ class Investigation:
     """Those that the program was recorded with."""
     likely: Sequence[Hypothesis] = ()
     """What most likely made the runs differ, by what was known before any experiment."""
+    is_linted: Callable[[Hypothesis], bool] = lambda hypothesis: False
+    """Whether a rule of lint fires at the line of a candidate, which is then tried first."""
     command: str = ""
     """What goes on with the search for longer."""
 
@@ -166,10 +169,14 @@ class Investigation:
             return None
         candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
+        # What lint names may as well be the second cause; what is likely is so of the first divergence.
+        named = [one for one in candidates if self.is_linted(one)]
+        candidates = [*named, *(one for one in candidates if one not in named)]
         if not self._found:
             candidates = with_likely_lines(candidates, self.likely)
+            named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
         self._untried = candidates
-        needed = self._needed(candidates, divergence)
+        needed = self._needed(candidates, divergence, named)
         if not needed:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
@@ -257,16 +264,19 @@ class Investigation:
         self._probed = trial
         return trial
 
-    def _needed(self, candidates: Sequence[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
+    def _needed(
+        self, candidates: Sequence[Hypothesis], divergence: Divergence, named: Collection[Hypothesis]
+    ) -> list[Hypothesis]:
         """The causes that must be removed for a divergence to go: as few as will do.
 
         One by one in their order, except that a stretch of many sources is taken as a whole first, those of the program
-        apart from those of libraries; then all of them.
+        apart from those of libraries, and those that the text of the program names apart from the others; then all of them.
         """
         rest = list(candidates)
         while rest:
             stretch = [rest.pop(0)]
-            while rest and _are_of_one_stretch(stretch[0], rest[0]):
+            is_named = stretch[0] in named
+            while rest and (rest[0] in named) is is_named and _are_of_one_stretch(stretch[0], rest[0]):
                 stretch.append(rest.pop(0))
             if len(stretch) <= _FEW:
                 for hypothesis in stretch:

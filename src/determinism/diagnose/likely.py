@@ -49,10 +49,7 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     has_fixed_hashes = (
         facts.get("hash randomization") == "False" or os.environ.get("PYTHONHASHSEED", "random").isdigit()
     )
-    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
-    lines: dict[str, set[tuple[int, str]]] = {}
-    for frame in [*divergence.stack, *recorded]:
-        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
+    lines = recorded_lines(divergence, traces)
     read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
     # A trace may be older than the files, or from another machine.
     modules = [module for module in read if module is not None and module.has(lines[module.file])]
@@ -62,6 +59,21 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     if divergence.kind is Kind.RNG:
         return _of_generator(divergence, program)
     return _of_values(divergence, program) if divergence.kind in _OUTSIDE else []
+
+
+def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
+    """The lines of the program that were recorded, by file: number and code of each.
+
+    Args:
+        divergence: Where the runs differ first.
+        traces: Of the runs.
+    """
+    processes = traces[0].processes if traces else ()
+    recorded = [one.names.frame(text) for one in processes for text in one.names.texts(Table.FRAME)]
+    lines: dict[str, set[tuple[int, str]]] = {}
+    for frame in [*divergence.stack, *recorded]:
+        lines.setdefault(frame.file, set()).add((frame.line, frame.code))
+    return lines
 
 
 def _by_itself(divergence: Divergence) -> list[Hypothesis]:

@@ -62,6 +62,7 @@ from determinism.launch.runs import (
     without_traces,
 )
 from determinism.launch.unrecorded import require_recorded
+from determinism.lint.candidates import LintedCandidates
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace, snapshot_live_trace
@@ -480,6 +481,7 @@ def _search(
                 can_try_fixes=request.fix,
                 frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
                 likely=likely,
+                is_linted=LintedCandidates(comparison, traces),
                 command=longer_search(request, 2 * budget),
             )
             search.run()

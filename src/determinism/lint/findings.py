@@ -86,6 +86,8 @@ class Text:
     module: Module
     program: Program
     device: str | None = None
+    version: str | None = None
+    """Of the framework whose ops are looked up; the installed one if it is None."""
 
     def finding(
         self, rule: str, severity: Severity, message: str, node: ast.expr | ast.stmt, fix: Fix | None = None

@@ -57,12 +57,13 @@ class LintRequest:
         )
 
 
-def lint_text(source: reading.Source, device: str | None = None) -> list[Finding]:
+def lint_text(source: reading.Source, device: str | None = None, version: str | None = None) -> list[Finding]:
     """What the rules say of one text, by line.
 
     Args:
         source: The text.
         device: Where it runs, if ops are to be looked at.
+        version: Of the framework whose ops are looked at; the installed one by default.
     """
     try:
         module = Module.parsed(source.file, source.text)
@@ -71,13 +72,33 @@ def lint_text(source: reading.Source, device: str | None = None) -> list[Finding
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
         return [source.placed(reading.unparsable(source.file, reason, line, getattr(error, "offset", None) or 1))]
     try:
-        text = Text(module, Program([module], has_fixed_hashes=False), device)
-        found = [finding for family in _FAMILIES for finding in family.findings(text)]
+        found = _fired(module, device, version)
     except RecursionError:
         return [reading.unparsable(source.file, "its expressions are nested too deeply")]
     unique = {(one.rule, one.line): one for one in reversed(found)}
     kept = reading.without_suppressed(source, module.tree, list(unique.values()))
     return [source.placed(one) for one in sorted(kept, key=lambda one: (one.line, one.column, one.rule))]
+
+
+def _fired(module: Module, device: str | None = None, version: str | None = None) -> list[Finding]:
+    text = Text(module, Program([module], has_fixed_hashes=False), device, version)
+    return [finding for family in _FAMILIES for finding in family.findings(text)]
+
+
+def rules_of(module: Module) -> dict[int, set[str]]:
+    """By line, the rules that fire in a file that was parsed already and that no comment suppresses; none if they fail.
+
+    Args:
+        module: The file.
+    """
+    found: dict[int, set[str]] = {}
+    try:
+        source = reading.Source(module.file, "\n".join(module.lines))
+        for finding in reading.without_suppressed(source, module.tree, _fired(module)):
+            found.setdefault(finding.line, set()).add(finding.rule)
+    except Exception:  # Only the order of experiments rests on it: a check must not end by a fault of a rule.
+        return {}
+    return found
 
 
 def lint_file(file: str, device: str | None = None) -> tuple[int, list[Finding]]:

@@ -1,0 +1,41 @@
+"""`check` tries first what lint names: once where that is the cause, and once where it is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.commands import TINY, run
+
+PROGRAM = TINY / "registered.py"
+
+
+def checked(folder: Path, how: str) -> dict[str, Any]:
+    options = ("--budget", "120", "--no-fix", "--json", "report.json")
+    ended = run(folder, "check", *options, "--", sys.executable, PROGRAM, how)
+    assert ended.status == 1, ended.text
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+def line_of(mark: str) -> int:
+    lines = PROGRAM.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
+
+
+def test_the_line_that_lint_names_is_the_first_experiment(tmp_path: Path) -> None:
+    report = checked(tmp_path, "order")
+    (cause,) = report["causes"]
+    assert (cause["id"], cause["status"], cause["sites"][0]["line"]) == ("hash-order", "confirmed", line_of("ORDER"))
+    first = report["experiments"][0]
+    assert (first["factor"], first["equal"]) == (f"set-order at registered.py:{line_of('ORDER')}", True)
+
+
+def test_what_lint_names_beside_the_cause_is_not_blamed(tmp_path: Path) -> None:
+    report = checked(tmp_path, "noise")
+    first = report["experiments"][0]
+    assert (first["factor"], first["equal"]) == (f"set-order at registered.py:{line_of('ORDER')}", False)
+    assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("generator-unseeded", "confirmed")]
+    assert report["causes"][0]["sites"][0]["line"] == line_of("NOISE")

@@ -1,0 +1,113 @@
+"""Which experiments `check` makes first, since lint names their lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from determinism.diagnose.experiments import Hypothesis, Intervention
+from determinism.diagnose.sources import Source, SourceSite
+from determinism.lint import candidates
+from determinism.lint.candidates import LintedCandidates
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.trace.schema import Frame
+from tests.builders import make_different, make_divergence
+from tests.traces import TraceBuilder
+
+TEXT = """\
+import os
+
+tags = {"a", "b"}
+print(", ".join(tags))
+words = {word: number for number, word in enumerate(tags)}
+seen = len(os.listdir("."))
+names = [open(name) for name in os.listdir(".")]
+first = names[0]
+"""
+
+
+def used(file: Path, line: int, cause: str, *, is_in_library: bool = False) -> Hypothesis:
+    """What was used at a line, as a candidate."""
+    site = SourceSite(str(file), line, 0, line, 9, "main", "code()")
+    source = Source("set-order", site, "main", "0", "MainThread", (1, 1), True, 0, (5, 5), ("1", "2"))
+    return Hypothesis(
+        cause, Intervention(), (site.frame,), source=replace(source, is_in_library=is_in_library, records_at_first=5)
+    )
+
+
+def linted(file: Path, recorded: tuple[int, str] = (3, 'tags = {"a", "b"}')) -> LintedCandidates:
+    """What lint says of a program, one of whose lines was recorded."""
+    site = Frame(str(file), recorded[0], "<module>", recorded[1])
+    first = replace(make_divergence(site=site), stack=(site,))
+    return LintedCandidates(make_different(first_divergence=first), [trace(file.parent)])
+
+
+def trace(folder: Path) -> Trace:
+    builder = TraceBuilder(folder / f"trace-{len(list(folder.iterdir()))}")
+    builder.add("aten::add.Tensor", outputs=["a"])
+    return open_trace(builder.close())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The program."""
+    file = tmp_path / "train.py"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
+
+
+def test_a_line_counts_at_which_a_rule_of_the_same_cause_fires(file: Path) -> None:
+    says = linted(file)
+    named = {
+        (line, cause)
+        for line in range(1, 9)
+        for cause in ("hash-order", "listing-order", "clock")
+        if says(used(file, line, cause))
+    }
+    assert named == {(5, "hash-order"), (7, "listing-order")}
+    assert says(used(file, 5, "address-order")), "only an experiment tells the two apart"
+
+
+def test_lines_of_libraries_and_factors_without_a_line_are_not_looked_at(file: Path) -> None:
+    says = linted(file)
+    assert not says(used(file, 5, "hash-order", is_in_library=True))
+    assert not says(Hypothesis("hash-order", Intervention.fix("hash-seed"), (Frame(str(file), 5, "f", ""),)))
+
+
+def test_what_a_comment_suppresses_is_not_tried_first(file: Path) -> None:
+    file.write_text(TEXT.replace("enumerate(tags)}", "enumerate(tags)}  # determinism: ignore[hash-order]"))
+    assert not linted(file)(used(file, 5, "hash-order"))
+
+
+def test_a_file_that_was_changed_after_the_run_says_nothing(file: Path) -> None:
+    assert not linted(file, (3, "tags = sorted(names)"))(used(file, 5, "hash-order"))
+
+
+def test_what_cannot_be_read_or_takes_long_says_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not linted(file)(used(tmp_path / "none.py", 5, "hash-order"))
+    broken = tmp_path / "broken.py"
+    broken.write_text("def f(:\n", encoding="utf-8")
+    assert not linted(file)(used(broken, 1, "hash-order"))
+    monkeypatch.setattr(candidates, "_MOST_LINES", 5)
+    assert not linted(file)(used(file, 5, "hash-order"))
+
+
+def test_a_fault_of_a_rule_does_not_end_a_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: object) -> None:
+        raise KeyError("a rule is wrong")
+
+    monkeypatch.setattr("determinism.lint.order.findings", fail)
+    assert not linted(file)(used(file, 5, "hash-order"))
+
+
+def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(candidates, "rules_of", lambda module: read.append(module) or {})
+    says = linted(file)
+    assert not any(says(used(file, line, "hash-order")) for line in range(1, 9))
+    assert len(read) == 1
