@@ -65,6 +65,8 @@ FILLING = frozenset({"append", "extend", "add", "insert", "update", "put", "appe
 ITERATING = frozenset(
     {"list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"}
 )
+_NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
+"""Calls that give numbers, whose hashes are the same in each run."""
 OBJECTS = frozenset({"parameters", "modules", "children", "buffers"})
 """Methods of modules that give objects."""
 _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems__", "forward")
@@ -111,8 +113,8 @@ class Module:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
-    bindings: dict[ast.AST, dict[str, list[ast.expr]]] = field(default_factory=dict)
-    """Of the scopes that were asked for."""
+    bindings: dict[ast.AST, tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]] = field(default_factory=dict)
+    """Of the scopes that were asked for: all that names are given, and what they are as a whole."""
     nodes: list[ast.AST] = field(default_factory=list)
     """All of the tree, since every rule looks at them."""
 
@@ -178,9 +180,16 @@ class Module:
 
     def bound(self, scope: Scope, name: str) -> list[ast.expr]:
         """What a name is given in a scope, and what is put into what it stands for."""
+        return self._bindings_of(scope)[0].get(name, [])
+
+    def given(self, scope: Scope, name: str) -> list[ast.expr]:
+        """What a name is given as a whole in a scope: neither what is put into it, nor what a loop takes it from."""
+        return self._bindings_of(scope)[1].get(name, [])
+
+    def _bindings_of(self, scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
         if scope not in self.bindings:
             self.bindings[scope] = _bindings(scope)
-        return self.bindings[scope].get(name, [])
+        return self.bindings[scope]
 
     def frame(self, node: ast.expr | ast.stmt) -> Frame:
         """Where a node lies, as reports have it."""
@@ -354,17 +363,19 @@ class Program:
         if isinstance(node, ast.Set):
             return any(not (isinstance(one, ast.Constant) and isinstance(one.value, int | float)) for one in node.elts)
         if isinstance(node, ast.SetComp):
-            return not gives_numbers(node.elt)
+            return not (gives_numbers(node.elt) or _counts(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
             sides = (node.left, node.right)
             return any(self.is_set(module, side, depth + 1) or _is_call_of(side, "keys") for side in sides)
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
-                return not (node.args and gives_numbers(node.args[0]))
+                return not (node.args and (gives_numbers(node.args[0]) or _counts(node.args[0])))
             if isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
                 return self.is_set(module, node.func.value, depth + 1)
         if isinstance(node, ast.Name):
-            return any(self.is_set(owner, value, depth + 1) for owner, value in self.values_of(module, node))
+            return any(
+                self.is_set(owner, value, depth + 1) for owner, value in self.values_of(module, node, as_whole=True)
+            )
         if isinstance(node, ast.Attribute):
             return any(self.is_set(owner, value, depth + 1) for owner, value in self.attributes.get(node.attr, ()))
         return False
@@ -437,12 +448,18 @@ class Program:
                 if isinstance(part, Function) and part.name in _RUN_BY_OTHERS:
                     yield from ((owner, value) for value in given_back(part))
 
-    def values_of(self, module: Module, name: ast.Name) -> Iterator[_Node]:
-        """What a name may stand for: what was assigned to it, put into it or, for a parameter, passed by callers."""
+    def values_of(self, module: Module, name: ast.Name, *, as_whole: bool = False) -> Iterator[_Node]:
+        """What a name may stand for: what was assigned to it, put into it or, for a parameter, passed by callers.
+
+        Args:
+            module: Where the name is.
+            name: The name.
+            as_whole: Leave out what is put into it, and what a loop takes it from.
+        """
         scope: Scope = module.scope_of(name)
         while True:
             found = module.bound(scope, name.id)
-            yield from ((module, value) for value in found)
+            yield from ((module, value) for value in (module.given(scope, name.id) if as_whole else found))
             is_parameter = isinstance(scope, Function | ast.Lambda) and name.id in parameters(scope)
             if is_parameter and isinstance(scope, Function):
                 yield from self._passed(scope, name.id)
@@ -491,10 +508,31 @@ def gives_numbers(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
     if isinstance(node, ast.Call):
-        return last_part(node.func) in ("range", "int", "float", "len", "round")
+        return last_part(node.func) in _NUMBERS
     if isinstance(node, ast.List | ast.Tuple):
         return all(gives_numbers(one) for one in node.elts)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("ndim", "numel")
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    if isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Div | ast.Pow):
+            return True
+        return isinstance(node.op, ast.Add | ast.Sub) and (gives_numbers(node.left) or gives_numbers(node.right))
+    if isinstance(node, ast.IfExp):
+        # What is compared with a number is one.
+        test = node.test
+        is_compared = isinstance(test, ast.Compare) and any(gives_numbers(one) for one in test.comparators)
+        return is_compared or (gives_numbers(node.body) and gives_numbers(node.orelse))
     return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
+
+
+def _counts(node: ast.AST) -> bool:
+    """Whether the elements of a comprehension are taken from a range."""
+    if not isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp) or not isinstance(node.elt, ast.Name):
+        return False
+    iters = [one.iter for one in node.generators if isinstance(one.target, ast.Name) and one.target.id == node.elt.id]
+    return bool(iters) and gives_numbers(iters[0])
 
 
 def _own_expressions(statement: ast.AST) -> Iterator[ast.AST]:
@@ -537,11 +575,15 @@ def within(scope: Scope) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def _bindings(scope: Scope) -> dict[str, list[ast.expr]]:
-    """By name, what it is given in a scope, and what is put into what it stands for."""
+def _bindings(scope: Scope) -> tuple[dict[str, list[ast.expr]], dict[str, list[ast.expr]]]:
+    """By name, what it is given in a scope with what is put into what it stands for; and what it is given as a whole."""
     found: dict[str, list[ast.expr]] = {}
+    whole: dict[str, list[ast.expr]] = {}
     for node in within(scope):
+        takes_elements = isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
         for target, value in assigned(node):
+            if isinstance(target, ast.Name) and not takes_elements:
+                whole.setdefault(target.id, []).append(value)
             base = target
             while isinstance(base, ast.Subscript | ast.Starred):
                 base = base.value
@@ -558,7 +600,7 @@ def _bindings(scope: Scope) -> dict[str, list[ast.expr]]:
                 for one in node.args:
                     if isinstance(one, ast.Name):
                         found.setdefault(one.id, []).append(node)
-    return found
+    return found, whole
 
 
 def parameters(function: Function | ast.Lambda) -> list[str]:

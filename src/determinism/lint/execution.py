@@ -25,6 +25,8 @@ _TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle
 _KERAS_LAYERS = frozenset(
     {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention"}
 )
+_RUNS = frozenset({"main", "train", "print", "run", "fit", "step", "backward"})
+"""Calls of a program that is run by itself."""
 _TITLES = {"random": "Python", "numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
@@ -47,11 +49,13 @@ def is_program(module: Module) -> bool:
     for statement in module.tree.body:
         if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
             return True
-        if isinstance(statement, ast.For | ast.While):
+        if isinstance(statement, Function | ast.ClassDef):
+            continue
+        # A loop that only fills a table is one of many libraries.
+        is_loop = isinstance(statement, ast.For | ast.While)
+        calls = ast.walk(statement) if is_loop else [statement.value] if isinstance(statement, ast.Expr) else []
+        if any(isinstance(one, ast.Call) and last_part(one.func) in _RUNS for one in calls):
             return True
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            if last_part(statement.value.func) in ("main", "train", "print", "run", "fit", "step", "backward"):
-                return True
     return False
 
 

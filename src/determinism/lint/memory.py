@@ -36,6 +36,12 @@ def _is_read(text: Text, node: ast.Call) -> bool:
         return parent.attr in _READS
     holder: ast.AST | None = parent
     if isinstance(parent, ast.Call) and last_part(parent.func) == "Parameter":
+        # What is not trained is loaded.
+        if any(
+            one.arg == "requires_grad" and isinstance(one.value, ast.Constant) and not one.value.value
+            for one in parent.keywords
+        ):
+            return False
         holder = text.module.parents.get(parent)
     elif isinstance(parent, ast.Call):
         return False

@@ -5,14 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, OBJECTS, Function, given_to, last_part
+from determinism.diagnose.program_flow import CALLS, OBJECTS, Function, given_to, gives_numbers, last_part, parameters
 from determinism.lint.findings import Finding, Fix, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
 _DEEPEST = 5
 _PASSES_ON = frozenset({"list", "tuple", "iter", "map", "filter", "reversed", "tqdm", "track", "chain", "islice"})
 _NUMBERS_IN_ORDER = frozenset({"enumerate", "zip", "next"})
-_COUNTS = IGNORES_ORDER | {"Counter", "sum", "bool", "isinstance", "sorted", "natsorted", "OrderedSet", "dict"}
+_SORTS = frozenset({"sorted", "natsorted"})
+_COUNTS = IGNORES_ORDER | _SORTS | {
+    "Counter", "sum", "bool", "isinstance", "OrderedSet", "dict", "result_type", "promote_types", "broadcast_shapes", "gcd", "lcm", "fsum",
+}  # fmt: skip
+_LISTS = _SORTS | {"list", "tuple", "dict", "zip", "map", "array"}
+_BY_TIME = ("getctime", "getmtime", "st_mtime", "st_ctime", "int(")
+"""Keys that are hardly ever equal for two elements."""
+_EXTENDS = frozenset({"append", "extend", "insert", "appendleft"})
 _IGNORES_IN_LOGS = frozenset({
     "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log", "echo", "warning_once", "info_once", "write_line",
 })  # fmt: skip
@@ -45,6 +52,8 @@ class Flow:
         self._parents = text.module.parents
         self._loads: dict[tuple[ast.AST, str], list[ast.expr]] = {}
         self._attributes: dict[str, list[ast.expr]] = {}
+        self._asked: set[tuple[ast.AST, str]] | None = None
+        """Scopes, and what they count the elements of."""
         for node in text.module.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault((text.module.scope_of(node), node.id), []).append(node)
@@ -75,9 +84,10 @@ class Flow:
         if not is_list:
             return False
         if isinstance(parent, ast.Subscript) and parent.value is node:
-            return not self._is_shown(parent)
+            return not self._is_shown(parent) and not self.is_only_one(node)
         if isinstance(parent, ast.Attribute):
-            return parent.attr in ("index", "pop") and isinstance(self._parents.get(parent), ast.Call)
+            is_called = isinstance(self._parents.get(parent), ast.Call)
+            return parent.attr in ("index", "pop") and is_called and not self.is_only_one(node)
         if isinstance(parent, ast.Return):
             return self._is_returned(parent, depth)
         if isinstance(parent, ast.BinOp | ast.IfExp | ast.Starred | ast.Await | ast.BoolOp):
@@ -86,27 +96,55 @@ class Flow:
             return True
         return isinstance(parent, ast.List | ast.Tuple) and isinstance(node, ast.Starred)
 
+    def is_only_one(self, node: ast.AST) -> bool:
+        """Whether the function asks if there is more than one element, so that an element taken from there is the only one."""
+        while isinstance(node, ast.Call) and last_part(node.func) in _PASSES_ON and node.args:
+            node = node.args[0]
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return False
+        if self._asked is None:
+            self._asked = {
+                (self._text.module.scope_of(one), ast.unparse(one.left.args[0]))
+                for one in self._text.module.nodes
+                if isinstance(one, ast.Compare) and _asks_for_one(one) and isinstance(one.left, ast.Call)
+            }
+        return (self._text.module.scope_of(node), ast.unparse(node)) in self._asked
+
     def _is_call(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
         name = last_part(call.func)
         if name in _COUNTS:
             # Of several that are the smallest by a key, the first is taken.
-            return name in ("min", "max") and any(one.arg == "key" for one in call.keywords) and len(call.args) == 1
+            keys = [ast.unparse(one.value) for one in call.keywords if one.arg == "key"]
+            is_ambiguous = bool(keys) and not any(word in keys[0] for word in _BY_TIME)
+            return name in ("min", "max") and is_ambiguous and len(call.args) == 1
         if name in _IGNORES_IN_LOGS or self._is_shown(call):
+            return False
+        if name == "next" and (self.is_only_one(node) or _has_ending(node)):
             return False
         if name in _NUMBERS_IN_ORDER:
             return self._is_numbered(call)
         if name in _PASSES_ON:
             return self.is_used_in_order(call, depth + 1)
+        dotted = self._text.module.dotted(call.func)
         if name == "join":
-            return self.is_used_in_order(call, depth + 1) or isinstance(self._parents.get(call), ast.Call)
+            outer = self._parents.get(call)
+            is_pattern = isinstance(outer, ast.Call) and self._text.module.dotted(outer.func).startswith("re.")
+            if dotted == "os.path.join" or is_pattern:
+                return False
+            return self.is_used_in_order(call, depth + 1) or isinstance(outer, ast.Call)
         if not is_list:
             return False
-        dotted = self._text.module.dotted(call.func)
-        return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - {"append"}
+        if name in _EXTENDS - {"append"} and isinstance(call.func, ast.Attribute):
+            return self._is_filled_in_order(call.func.value, depth)
+        return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - _EXTENDS
 
     def _is_numbered(self, call: ast.Call) -> bool:
         """Whether the numbers that elements get are used for more than the log."""
         parent = self._parents.get(call)
+        if isinstance(parent, ast.comprehension) and last_part(call.func) == "zip":
+            # Lists that were filled side by side stay side by side.
+            if all(isinstance(one, ast.Name) and self._is_filled(one) for one in call.args):
+                return self._is_comprehension(self._parents[parent], 1)
         if isinstance(parent, ast.For) and last_part(call.func) == "enumerate":
             counter = parent.target.elts[0] if isinstance(parent.target, ast.Tuple) else None
             name = counter.id if isinstance(counter, ast.Name) else ""
@@ -114,7 +152,13 @@ class Flow:
                 one for part in parent.body for one in ast.walk(part) if isinstance(one, ast.Name) and one.id == name
             ]
             return any(not self._is_shown(one) for one in uses) or self.is_loop_ordered(parent, 0)
-        return not self._is_shown(call)
+        return not self._is_shown(call) and not self._is_sorted_in_place(call)
+
+    def _is_filled(self, name: ast.Name) -> bool:
+        """Whether elements are appended to what a name stands for."""
+        uses = self._loads.get((self._text.module.scope_of(name), name.id), [])
+        holders = [self._parents.get(use) for use in uses]
+        return any(isinstance(one, ast.Attribute) and one.attr in _EXTENDS for one in holders)
 
     def _is_comprehension(self, node: ast.AST, depth: int) -> bool:
         if isinstance(node, ast.SetComp | ast.DictComp):
@@ -123,6 +167,12 @@ class Flow:
                 for one in ast.walk(node.value)
                 if isinstance(one, ast.Call) and one.args
             )
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            targets = {one.id for part in node.generators for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+            is_made_of_them = any(isinstance(one, ast.Name) and one.id in targets for one in ast.walk(node.elt))
+            # At most one element is equal to what it is compared with.
+            if not is_made_of_them or any(_is_equality(one, targets) for part in node.generators for one in part.ifs):
+                return False
         return self.is_used_in_order(node, depth + 1)
 
     def _is_assigned(self, statement: ast.Assign | ast.AnnAssign | ast.NamedExpr, depth: int, is_list: bool) -> bool:
@@ -143,9 +193,17 @@ class Flow:
 
     def _is_sorted_in_place(self, use: ast.expr) -> bool:
         parent = self._parents.get(use)
-        return (isinstance(parent, ast.Attribute) and parent.attr in ("sort",)) or (
-            isinstance(parent, ast.Call) and last_part(parent.func) in ("sorted", "natsorted")
-        )
+        if isinstance(parent, ast.Attribute) and parent.attr == "sort":
+            return True
+        at: ast.AST | None = parent
+        while at is not None and not isinstance(at, ast.stmt | ast.comprehension):
+            if isinstance(at, ast.Call) and last_part(at.func) in _SORTS:
+                return True
+            at = self._parents.get(at)
+        # In a comprehension that is sorted as a whole.
+        around = self._parents.get(at) if isinstance(at, ast.comprehension) else None
+        outer = self._parents.get(around) if around is not None else None
+        return isinstance(outer, ast.Call) and last_part(outer.func) in _SORTS
 
     def _is_returned(self, statement: ast.Return, depth: int) -> bool:
         function = self._text.module.scope_of(statement)
@@ -178,6 +236,8 @@ class Flow:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
             return not self._is_shown(node) and self._is_filled_in_order(node.func.value, depth)
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Mult):
+            if isinstance(node.value, ast.List | ast.ListComp) and isinstance(node.target, ast.Name | ast.Attribute):
+                return self._is_filled_in_order(node.target, depth)
             return self._is_rounded(node.value)
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
@@ -222,21 +282,59 @@ class Flow:
         return not names & _WHOLE and not attributes & _WHOLE and (has_calculation or bool(names & tensors))
 
 
+def _asks_for_one(node: ast.Compare) -> bool:
+    """Whether a condition is about having one element or more."""
+    call, (operator, *_), (number, *_) = node.left, node.ops, node.comparators
+    if not (isinstance(call, ast.Call) and last_part(call.func) == "len" and call.args):
+        return False
+    if not isinstance(number, ast.Constant):
+        return False
+    return (number.value == 1 and isinstance(operator, ast.Eq | ast.NotEq | ast.Gt)) or (
+        number.value == 2 and isinstance(operator, ast.GtE | ast.Lt)
+    )
+
+
+def _has_ending(node: ast.AST) -> bool:
+    """Whether a file is looked for by its ending alone, where there is to be one such file."""
+    if not isinstance(node, ast.Call) or last_part(node.func) not in ("glob", "rglob", "iglob") or not node.args:
+        return False
+    pattern = node.args[0]
+    return isinstance(pattern, ast.Constant) and str(pattern.value).startswith("*.")
+
+
+def _is_equality(test: ast.expr, names: set[str]) -> bool:
+    return (
+        isinstance(test, ast.Compare)
+        and len(test.ops) == 1
+        and isinstance(test.ops[0], ast.Eq)
+        and any(isinstance(one, ast.Name) and one.id in names for one in (test.left, *test.comparators))
+    )
+
+
 def _is_set(text: Text, node: ast.expr) -> bool:
     """Whether an expression is a set, and no assignment in the function makes it a list."""
     if not isinstance(node, ast.Name):
         return text.program.is_set(text.module, node)
     scope = text.module.scope_of(node)
-    values = text.module.bound(scope, node.id)
-    if any(isinstance(one, ast.Call) and last_part(one.func) in ("sorted", "list", "tuple", "dict") for one in values):
+    values, everything = text.module.given(scope, node.id), text.module.bound(scope, node.id)
+    if any(isinstance(one, ast.Call) and last_part(one.func) in _LISTS for one in values):
         return False
-    if isinstance(scope, Function) and not values:
+    if isinstance(scope, Function) and not everything and node.id in parameters(scope):
         for one in [*scope.args.args, *scope.args.kwonlyargs]:
             if one.arg == node.id and one.annotation is not None:
                 base = one.annotation.value if isinstance(one.annotation, ast.Subscript) else one.annotation
-                if isinstance(base, ast.Name | ast.Attribute) and last_part(base) in _SETS:
-                    return "int" not in ast.unparse(one.annotation)
+                is_set = isinstance(base, ast.Name | ast.Attribute) and last_part(base) in _SETS
+                return is_set and "int" not in ast.unparse(one.annotation)
+        passed = list(text.program.values_of(text.module, node, as_whole=True))
+        return bool(passed) and all(text.program.is_set(owner, value) for owner, value in passed)
+    put = [one for one in everything if one not in values]
+    if put and all(_is_empty_set(one) for one in values) and all(gives_numbers(one) for one in put):
+        return False
     return text.program.is_set(text.module, node)
+
+
+def _is_empty_set(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_part(node.func) == "set" and not given_to(node)
 
 
 def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
@@ -245,6 +343,8 @@ def _iterated(text: Text) -> Iterator[tuple[ast.expr, ast.AST]]:
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             yield node.iter, node.iter
         elif isinstance(node, ast.Call) and last_part(node.func) in _LISTS_FROM:
+            if text.module.dotted(node.func) == "os.path.join":
+                continue
             yield from ((one, one) for one in node.args)
         elif isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load):
             yield node.value, node
@@ -259,7 +359,7 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
         if not isinstance(node, ast.expr) or not _is_set(text, node):
             continue
         is_pop = isinstance(ordered, ast.Call) and ordered is not node
-        if is_pop and isinstance(text.module.parents.get(ordered), ast.Expr):
+        if is_pop and (isinstance(text.module.parents.get(ordered), ast.Expr) or flow.is_only_one(node)):
             continue
         if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(node, ast.Name)):
             continue

@@ -15,6 +15,7 @@ _ENDS = (ast.Break, ast.Return, ast.Continue)
 _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}
 )
+_DISPLAYS = ("progress", "progbar", "bar", "log", "print", "display", "refresh", "render", "report")
 _CHOOSES_BYTES = frozenset({"randbelow", "choice", "randbits", "SystemRandom"})
 
 
@@ -138,8 +139,14 @@ def of_clocks(text: Text) -> Iterator[Finding]:
                 yield text.finding("clock", Severity.MAY_DIFFER, message, node.value)
         if not isinstance(node, ast.If | ast.While):
             continue
-        clock = _clock_in(text, node.test, 0)
-        if clock is None or node.lineno in seen or not _decides(node):
+        # A time that is 0, or a list of times that is empty, only guards a division or a message.
+        compared = [
+            one
+            for one in ast.walk(node.test)
+            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        ]
+        clock = next((clock for one in compared if (clock := _clock_in(text, one, 0)) is not None), None)
+        if clock is None or node.lineno in seen or not _decides(node) or _is_of_display(text, node):
             continue
         seen.add(node.lineno)
         message = f"The clock decides here what is computed (read at line {clock.lineno})."
@@ -160,6 +167,16 @@ def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:
                     if found is not None:
                         return found
     return None
+
+
+def _is_of_display(text: Text, node: ast.AST) -> bool:
+    """Whether a function, or its class, is there to show how far something has come."""
+    at: ast.AST | None = node
+    while at is not None:
+        if isinstance(at, Function | ast.ClassDef) and any(word in at.name.lower() for word in _DISPLAYS):
+            return True
+        at = text.module.parents.get(at)
+    return False
 
 
 def _is_of_time(value: ast.expr) -> bool:

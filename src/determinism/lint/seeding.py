@@ -90,7 +90,7 @@ def of_values(text: Text) -> Iterator[Finding]:
         given = given_to(node)
         is_generator = name in GENERATORS or name.endswith(".PRNGKey") or name == "jax.random.key"
         if is_generator and (not given or is_none(given[0])) and name.startswith(("numpy.", "random.")):
-            if name != "numpy.random.Generator":
+            if name != "numpy.random.Generator" and not _is_harmless(text, node):
                 fix = _seed_argument(text, node) if not given else None
                 message = f"{name} is made without a seed, so it starts from random bytes of the operating system."
                 yield text.finding("generator-unseeded", Severity.DIFFERS, message, node, fix)
@@ -117,6 +117,40 @@ def of_values(text: Text) -> Iterator[Finding]:
                 what = "this line" if origin.line == node.lineno else f"line {origin.line}"
                 message = f"The seed comes from a value that differs in each run ({origin.source}, at {what})."
                 yield text.finding("seed-varies", Severity.DIFFERS, message, node)
+
+
+def _is_harmless(text: Text, node: ast.Call) -> bool:
+    """Whether a generator without a seed is given one later, or whether what it draws is only shown."""
+    holder = text.module.parents.get(node)
+    if not isinstance(holder, ast.Assign) or len(holder.targets) != 1:
+        return False
+    target = holder.targets[0]
+    name = last_part(target)
+    uses = [
+        one
+        for one in text.module.nodes
+        if isinstance(one, ast.Name | ast.Attribute) and last_part(one) == name and isinstance(one.ctx, ast.Load)
+    ]
+    calls = [text.module.parents.get(one) for one in uses]
+    if any(isinstance(one, ast.Attribute) and one.attr in ("seed", "setstate") for one in calls):
+        return True
+    return bool(uses) and all(_is_only_shown(text, one) for one in uses)
+
+
+def _is_only_shown(text: Text, use: ast.AST) -> bool:
+    """Whether what comes of an expression is printed, directly or by the name that it gets."""
+    if _is_printed(text, use):
+        return True
+    at: ast.AST | None = use
+    while at is not None and not isinstance(at, ast.stmt):
+        at = text.module.parents.get(at)
+    if not isinstance(at, ast.Assign) or len(at.targets) != 1 or not isinstance(at.targets[0], ast.Name):
+        return False
+    scope, name = text.module.scope_of(at), at.targets[0].id
+    later = [
+        one for one in ast.walk(scope) if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load)
+    ]
+    return bool(later) and all(_is_printed(text, one) for one in later)
 
 
 def _is_seeding(text: Text, node: ast.Call) -> bool:
