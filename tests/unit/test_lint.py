@@ -85,6 +85,15 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "import time, torch\n\nclass Bar:\n    def show(self, last):\n        if time.time() - last < 1:\n            return\n        print('.')\n",
         "import torch\n\ndef rate(start, count):\n    import time\n    spent = time.time() - start\n    if spent == 0:\n        return 0\n",
         "import random\nrng = random.Random()\n\ndef begin(seed):\n    rng.seed(seed)\n",
+        "import torch\n\ndef run(xs, names):\n    kinds = set(names)\n    rows = [[n for n, x in enumerate(names) if x == k] for k in kinds]\n"
+        "    for i, kind in enumerate(kinds):\n        xs[rows[i]] += run(kind).sum()\n",
+        "axes = {1, 2, 3} - set(given)\nother = axes.pop()\n",
+        "import torch\nempty = torch.empty((0,))\ntotal = empty + 1\n",
+        "import torch\n\ndef history(used):\n    return torch.tensor(list(set(used)), dtype=torch.int64)\n",
+        "import torch\n\ndef begin(generator, rows):\n    generator.manual_seed(hash(tuple(rows.tolist())) & 255)\n",
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n\n\nif __name__ == '__main__':\n"
+        "    print(Net()(torch.randn(3)).shape)\n    kept = torch.randn(3)\n",
+        "from pathlib import Path\n\ndef is_filled(folder):\n    return next(Path(folder).iterdir(), None) is not None\n",
         "import torch\n\nclass Norm(torch.nn.Module):\n    def __init__(self):\n"
         "        self.scale = torch.nn.Parameter(torch.empty(3), requires_grad=False)\n",
         "import torch\nTABLE = {}\nfor name in ('a', 'b'):\n    TABLE[name] = len(name)\n\ndef layer():\n    return torch.nn.Linear(1, 1)\n",

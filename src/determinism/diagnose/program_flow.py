@@ -366,6 +366,10 @@ class Program:
             return not (gives_numbers(node.elt) or _counts(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr | ast.Sub | ast.BitXor):
             sides = (node.left, node.right)
+            # What is left of numbers, or has them in common, is numbers.
+            decisive = sides if isinstance(node.op, ast.BitAnd) else sides[:1] if isinstance(node.op, ast.Sub) else ()
+            if any(isinstance(side, ast.Set) and not self.is_set(module, side, depth + 1) for side in decisive):
+                return False
             return any(self.is_set(module, side, depth + 1) or _is_call_of(side, "keys") for side in sides)
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):

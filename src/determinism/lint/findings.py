@@ -6,11 +6,11 @@ import ast
 import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from determinism.diagnose.experiments import causes
-from determinism.diagnose.program_flow import Module, Program
+from determinism.diagnose.program_flow import Module, Program, last_part
 
 _FILE = Path(__file__).with_name("data") / "rules.toml"
 
@@ -96,6 +96,11 @@ class Text:
         lines = self.module.lines
         code = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
         return Finding(rule, severity, message, self.module.file, node.lineno, node.col_offset + 1, code, None, fix)
+
+    @cached_property
+    def calls(self) -> frozenset[str]:
+        """The last parts of the names of all that is called."""
+        return frozenset(last_part(node.func) for node in self.module.nodes if isinstance(node, ast.Call))
 
     def uses_frameworks(self) -> bool:
         """Whether the file imports a framework or NumPy."""

@@ -18,7 +18,8 @@ def of_fresh_memory(text: Text) -> Iterator[Finding]:
     for node in text.module.nodes:
         if not isinstance(node, ast.Call) or text.module.dotted(node.func) not in _EMPTY:
             continue
-        if node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0:
+        sizes = node.args[0].elts if node.args and isinstance(node.args[0], ast.Tuple | ast.List) else node.args[:1]
+        if any(isinstance(one, ast.Constant) and one.value == 0 for one in sizes):
             continue
         if any(one.arg == "device" and "meta" in ast.unparse(one.value) for one in node.keywords):
             continue
@@ -165,6 +166,13 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         holds_progress = any(f"'{word}" in written or f"_{word}'" in written for word in _PROGRESS)
         if not holds_progress and "optim" not in written:
             # Weights to be used, not to be trained further.
+            continue
+        if all(
+            "optim" in ast.unparse(one.func).lower()
+            for one in _calls_in(content)
+            if last_part(one.func) == "state_dict"
+        ):
+            # One part of a checkpoint, whose others are in files of their own.
             continue
         missing = [title for what, title in made.items() if what[:5] not in written]
         if not holds_progress:

@@ -39,6 +39,8 @@ _FILLS = frozenset(
 _CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.")
 _CHOOSES = frozenset({"choice", "choices", "shuffle", "sample", "permutation"})
 _LISTING_METHODS = frozenset({"iterdir", "rglob", "glob", "iglob"})
+_FILE_SYSTEMS = ("fs", "filesystem")
+"""Names that objects of fsspec have, whose listings are sorted."""
 _SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
 _LISTS_FROM = _PASSES_ON | _NUMBERS_IN_ORDER | {"join", "array", "fromiter", "fromkeys"}
 _WHOLE = frozenset({"len", "getsize", "int", "count", "numel", "size", "st_size", "stat"})
@@ -84,7 +86,7 @@ class Flow:
         if not is_list:
             return False
         if isinstance(parent, ast.Subscript) and parent.value is node:
-            return not self._is_shown(parent) and not self.is_only_one(node)
+            return not (self._is_shown(parent) or self.is_only_one(node) or self._is_counted_along(node))
         if isinstance(parent, ast.Attribute):
             is_called = isinstance(self._parents.get(parent), ast.Call)
             return parent.attr in ("index", "pop") and is_called and not self.is_only_one(node)
@@ -119,7 +121,8 @@ class Flow:
             return name in ("min", "max") and is_ambiguous and len(call.args) == 1
         if name in _IGNORES_IN_LOGS or self._is_shown(call):
             return False
-        if name == "next" and (self.is_only_one(node) or _has_ending(node)):
+        outer = self._parents.get(call)
+        if name == "next" and (self.is_only_one(node) or _has_ending(node) or isinstance(outer, ast.Compare)):
             return False
         if name in _NUMBERS_IN_ORDER:
             return self._is_numbered(call)
@@ -127,7 +130,6 @@ class Flow:
             return self.is_used_in_order(call, depth + 1)
         dotted = self._text.module.dotted(call.func)
         if name == "join":
-            outer = self._parents.get(call)
             is_pattern = isinstance(outer, ast.Call) and self._text.module.dotted(outer.func).startswith("re.")
             if dotted == "os.path.join" or is_pattern:
                 return False
@@ -136,6 +138,8 @@ class Flow:
             return False
         if name in _EXTENDS - {"append"} and isinstance(call.func, ast.Attribute):
             return self._is_filled_in_order(call.func.value, depth)
+        if any(one.arg == "dtype" and last_part(one.value).startswith(("int", "long")) for one in call.keywords):
+            return False
         return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - _EXTENDS
 
     def _is_numbered(self, call: ast.Call) -> bool:
@@ -151,8 +155,47 @@ class Flow:
             uses = [
                 one for part in parent.body for one in ast.walk(part) if isinstance(one, ast.Name) and one.id == name
             ]
+            taken = call.args[0] if call.args else None
+            uses = [one for one in uses if not (isinstance(taken, ast.Name) and self._is_beside(one, taken))]
             return any(not self._is_shown(one) for one in uses) or self.is_loop_ordered(parent, 0)
         return not self._is_shown(call) and not self._is_sorted_in_place(call)
+
+    def _is_beside(self, number: ast.Name, taken: ast.Name) -> bool:
+        """Whether a number takes from a list what was put there for the same element, in a loop over the same set."""
+        parent = self._parents.get(number)
+        if not (isinstance(parent, ast.Subscript) and parent.slice is number and isinstance(parent.ctx, ast.Load)):
+            return False
+        holder = parent.value
+        return isinstance(holder, ast.Name) and self._is_made_along(holder, taken.id)
+
+    def _is_made_along(self, holder: ast.Name, taken: str) -> bool:
+        """Whether a list has one element for each of those of a set, in the order of the set."""
+        scope = self._text.module.scope_of(holder)
+        for value in self._text.module.given(scope, holder.id):
+            if isinstance(value, ast.ListComp) and _is_name(value.generators[0].iter, taken):
+                return True
+        for use in self._loads.get((scope, holder.id), []):
+            at: ast.AST | None = self._parents.get(use)
+            if isinstance(at, ast.Attribute) and at.attr == "append":
+                while at is not None and not isinstance(at, ast.For | Function):
+                    at = self._parents.get(at)
+                if isinstance(at, ast.For) and _is_name(at.iter, taken):
+                    return True
+        return False
+
+    def _is_counted_along(self, use: ast.AST) -> bool:
+        """Whether an element is taken from a list by its number in a loop over the set that the list was made from."""
+        parent = self._parents.get(use)
+        if not (isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.slice, ast.Name)):
+            return False
+        at: ast.AST | None = parent
+        while at is not None and not isinstance(at, Function):
+            if isinstance(at, ast.For) and isinstance(at.iter, ast.Call) and last_part(at.iter.func) == "enumerate":
+                counter = at.target.elts[0] if isinstance(at.target, ast.Tuple) else None
+                if counter is not None and _is_name(counter, parent.slice.id) and isinstance(at.iter.args[0], ast.Name):
+                    return isinstance(use, ast.Name) and self._is_made_along(use, at.iter.args[0].id)
+            at = self._parents.get(at)
+        return False
 
     def _is_filled(self, name: ast.Name) -> bool:
         """Whether elements are appended to what a name stands for."""
@@ -238,7 +281,11 @@ class Flow:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Mult):
             if isinstance(node.value, ast.List | ast.ListComp) and isinstance(node.target, ast.Name | ast.Attribute):
                 return self._is_filled_in_order(node.target, depth)
-            return self._is_rounded(node.value)
+            # What each element has of its own is added to once.
+            is_its_own = isinstance(node.target, ast.Subscript) and any(
+                isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target.slice)
+            )
+            return not is_its_own and self._is_rounded(node.value)
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Subscript):
@@ -300,6 +347,10 @@ def _has_ending(node: ast.AST) -> bool:
         return False
     pattern = node.args[0]
     return isinstance(pattern, ast.Constant) and str(pattern.value).startswith("*.")
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _is_equality(test: ast.expr, names: set[str]) -> bool:
@@ -428,6 +479,8 @@ def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
             continue
         name = text.module.dotted(node.func)
         is_method = isinstance(node.func, ast.Attribute) and node.func.attr in _LISTING_METHODS and name != "glob.glob"
+        if is_method and name.partition(".")[0] in _FILE_SYSTEMS:
+            continue
         if CALLS.get(name) != "listing" and not (is_method and (node.args or node.func.attr == "iterdir")):  # type: ignore[attr-defined]
             continue
         if name == "os.walk":

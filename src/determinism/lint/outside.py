@@ -59,7 +59,7 @@ def of_hashes(text: Text) -> Iterator[Finding]:
         if isinstance(function, Function) and function.name == "__hash__":
             continue
         if source == "hash":
-            if node.args and not _is_number(text, node.args[0]):
+            if node.args and not is_number(text, node.args[0]):
                 message = "hash() of a string gives another number in each run, and the number is used."
                 yield text.finding("hash-value", Severity.DIFFERS, message, node)
         elif source == "id":
@@ -70,14 +70,16 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             yield text.finding("process-id", Severity.DIFFERS, message, node)
 
 
-def _is_number(text: Text, node: ast.expr) -> bool:
+def is_number(text: Text, node: ast.expr) -> bool:
     """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
-    if gives_numbers(node):
+    if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
         return True
+    if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:
+        return is_number(text, node.args[0])
     if isinstance(node, ast.Tuple):
-        return all(_is_number(text, one) for one in node.elts)
+        return all(is_number(text, one) for one in node.elts)
     if isinstance(node, ast.BinOp):
-        return _is_number(text, node.left) or _is_number(text, node.right)
+        return is_number(text, node.left) or is_number(text, node.right)
     scope = text.module.scope_of(node)
     if isinstance(node, ast.Name) and isinstance(scope, Function):
         annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]

@@ -6,12 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
-from determinism.diagnose.program_flow import GENERATORS, Function, given_to, is_none, last_part
+from determinism.diagnose.program_flow import GENERATORS, Found, Function, given_to, is_none, last_part
 from determinism.lint.execution import Event, Execution, drawn_library, is_program, seeded_libraries
 from determinism.lint.findings import Finding, Fix, Severity, Text
+from determinism.lint.outside import is_number
 
 _VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
-_FIXED_BITS = ("PCG64", "Philox", "MT19937", "SFC64")
+_TRAINS = frozenset(
+    {"backward", "step", "fit", "minimize", "apply_gradients", "train_on_batch", "value_and_grad", "grad", "train"}
+)
+"""Calls of programs that train."""
 
 
 def of_order(text: Text) -> Iterator[Finding]:
@@ -22,10 +26,11 @@ def of_order(text: Text) -> Iterator[Finding]:
     for library, cause in SEEDED_LIBRARIES.items():
         own = [event for event in events if event.library == library]
         draw = next((event for event in own if not event.is_seed and not _is_printed(text, event.node)), None)
-        if draw is None and not _seedings(text, library):
+        trains = text.calls & _TRAINS
+        if draw is None and trains and not _seedings(text, library):
             draw = _drawn_anywhere(text, library)
         seed = next((event for event in own if event.is_seed), None)
-        if draw is None:
+        if draw is None or (not trains and _is_demonstration(text, draw.node)):
             continue
         if seed is None:
             if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
@@ -33,6 +38,15 @@ def of_order(text: Text) -> Iterator[Finding]:
                 yield text.finding(cause, Severity.DIFFERS, message, draw.node)
         elif own.index(draw) < own.index(seed):
             yield _too_late(text, draw, seed)
+
+
+def _is_demonstration(text: Text, node: ast.AST) -> bool:
+    """Whether a module that defines classes draws in its `__main__` part itself, to try them."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(text.module.parents.get(at), ast.Module):
+        at = text.module.parents.get(at)
+    is_part = isinstance(at, ast.If) and "__main__" in ast.unparse(at.test)
+    return is_part and any(isinstance(one, ast.ClassDef) for one in text.module.tree.body)
 
 
 def _seedings(text: Text, library: str) -> list[ast.Call]:
@@ -113,7 +127,7 @@ def of_values(text: Text) -> Iterator[Finding]:
                 continue
         if given and (is_generator or _is_seeding(text, node)):
             origin = text.program.back_from([(text.module, one) for one in given])
-            if origin is not None and origin.source in _VARYING:
+            if origin is not None and origin.source in _VARYING and not _is_hash_of_numbers(text, origin):
                 what = "this line" if origin.line == node.lineno else f"line {origin.line}"
                 message = f"The seed comes from a value that differs in each run ({origin.source}, at {what})."
                 yield text.finding("seed-varies", Severity.DIFFERS, message, node)
@@ -151,6 +165,19 @@ def _is_only_shown(text: Text, use: ast.AST) -> bool:
         one for one in ast.walk(scope) if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load)
     ]
     return bool(later) and all(_is_printed(text, one) for one in later)
+
+
+def _is_hash_of_numbers(text: Text, origin: Found) -> bool:
+    """Whether a seed comes from a hash that is the same in each run."""
+    hashes = [
+        one
+        for one in text.module.nodes
+        if isinstance(one, ast.Call)
+        and one.lineno == origin.line
+        and text.module.dotted(one.func) == "hash"
+        and one.args
+    ]
+    return origin.source == "hash" and bool(hashes) and all(is_number(text, one.args[0]) for one in hashes)
 
 
 def _is_seeding(text: Text, node: ast.Call) -> bool:
