@@ -531,6 +531,23 @@ def gives_numbers(node: ast.expr) -> bool:
     return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
 
 
+def is_number(module: Module, node: ast.expr) -> bool:
+    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
+    if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
+        return True
+    if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:
+        return is_number(module, node.args[0])
+    if isinstance(node, ast.Tuple):
+        return all(is_number(module, one) for one in node.elts)
+    if isinstance(node, ast.BinOp):
+        return is_number(module, node.left) or is_number(module, node.right)
+    scope = module.scope_of(node)
+    if isinstance(node, ast.Name) and isinstance(scope, Function):
+        annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]
+        return any(last_part(one) in ("int", "float", "bool") for one in annotations)
+    return False
+
+
 def _counts(node: ast.AST) -> bool:
     """Whether the elements of a comprehension are taken from a range."""
     if not isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp) or not isinstance(node.elt, ast.Name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, Function, gives_numbers, last_part
+from determinism.diagnose.program_flow import CALLS, Function, is_number, last_part
 from determinism.lint.findings import Finding, Severity, Text
 
 _LOGS = frozenset(
@@ -59,7 +59,7 @@ def of_hashes(text: Text) -> Iterator[Finding]:
         if isinstance(function, Function) and function.name == "__hash__":
             continue
         if source == "hash":
-            if node.args and not is_number(text, node.args[0]):
+            if node.args and not is_number(text.module, node.args[0]):
                 message = "hash() of a string gives another number in each run, and the number is used."
                 yield text.finding("hash-value", Severity.DIFFERS, message, node)
         elif source == "id":
@@ -68,23 +68,6 @@ def of_hashes(text: Text) -> Iterator[Finding]:
         else:
             message = "The number of the process differs in each run, and it is used as data."
             yield text.finding("process-id", Severity.DIFFERS, message, node)
-
-
-def is_number(text: Text, node: ast.expr) -> bool:
-    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
-    if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
-        return True
-    if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:
-        return is_number(text, node.args[0])
-    if isinstance(node, ast.Tuple):
-        return all(is_number(text, one) for one in node.elts)
-    if isinstance(node, ast.BinOp):
-        return is_number(text, node.left) or is_number(text, node.right)
-    scope = text.module.scope_of(node)
-    if isinstance(node, ast.Name) and isinstance(scope, Function):
-        annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]
-        return any(last_part(one) in ("int", "float", "bool") for one in annotations)
-    return False
 
 
 def _is_by_address(node: ast.expr) -> bool:

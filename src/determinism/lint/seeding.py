@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
-from determinism.diagnose.program_flow import GENERATORS, Found, Function, given_to, is_none, last_part
+from determinism.diagnose.program_flow import GENERATORS, Found, Function, given_to, is_none, is_number, last_part
 from determinism.lint.execution import Event, Execution, drawn_library, is_program, seeded_libraries
 from determinism.lint.findings import Finding, Fix, Severity, Text
-from determinism.lint.outside import is_number
 
 _VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
 _TRAINS = frozenset(
@@ -177,7 +176,7 @@ def _is_hash_of_numbers(text: Text, origin: Found) -> bool:
         and text.module.dotted(one.func) == "hash"
         and one.args
     ]
-    return origin.source == "hash" and bool(hashes) and all(is_number(text, one.args[0]) for one in hashes)
+    return origin.source == "hash" and bool(hashes) and all(is_number(text.module, one.args[0]) for one in hashes)
 
 
 def _is_seeding(text: Text, node: ast.Call) -> bool:
