@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from email.message import Message
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from determinism.cli import command
+from determinism.diagnose.checkpoints import fix
 from determinism.diagnose.experiments import causes
+from determinism.knowledge.settings import effects_of
+from determinism.lint.explanations import explained, explanation
 from determinism.lint.findings import rules
 from determinism.lint.reading import Source
 from determinism.lint.run import LintRequest, lint, lint_text
@@ -35,8 +39,177 @@ def test_a_cause_has_the_words_of_check() -> None:
     assert all(rules()[name].title == causes()[name].title for name in shared)
 
 
-def test_the_page_of_rules_is_current() -> None:
+def test_the_pages_of_rules_and_causes_are_current() -> None:
     assert lint_rules_page.PAGE.read_text(encoding="utf-8") == lint_rules_page.written(), "make docs"
+    stored = {page.name: page.read_text(encoding="utf-8") for page in lint_rules_page.FOLDER.glob("*.md")}
+    assert stored == lint_rules_page.pages(), "make docs"
+
+
+def test_every_rule_and_cause_has_a_page_that_causes_link_to() -> None:
+    listed = (lint_rules_page.DOCS / "causes.md").read_text(encoding="utf-8")
+    assert set(explained()) == rules().keys() | causes().keys()
+    assert all(f"| [`{name}`](cause/{name}.md) |" in listed for name in causes())
+    assert all(f"```python\n{rule.bad.strip()}\n```" in explanation(name) for name, rule in rules().items())
+
+
+def test_a_rule_is_explained_by_its_page() -> None:
+    status, output = run("--explain", "hash-order")
+    assert status == 0 and output == explanation("hash-order") and causes()["hash-order"].why in output
+    assert run("--explain", "queue-order")[0] == 0, "a cause that only check sees"
+    status, output = run("--explain", "hash-orders")
+    assert status == 2 and "Did you mean hash-order?" in output
+    assert run()[0] == 2
+
+
+def test_what_settings_and_checkpoints_are_is_listed_once() -> None:
+    effects = {**effects_of("torch"), **effects_of("tensorflow")}
+    named = [name for rule in rules().values() for name in rule.settings]
+    assert len(named) > 3 and set(named) <= effects.keys()
+    (found,) = lint_text(Source("p.py", "import torch\ntorch.backends.cudnn.benchmark = True\n"))
+    assert found.message == effects["torch.backends.cudnn.benchmark"]
+    assert rules_in("import torch\ntorch.set_float32_matmul_precision('high')\n") == ["allow-tf32"]
+    assert rules_in("import torch\ntorch.set_float32_matmul_precision('highest')\n") == []
+    (lacks,) = lint_text(Source("p.py", rules()["checkpoint-incomplete"].bad))
+    assert "lacks optimizer and rng-torch" in lacks.message and fix("optimizer") in lacks.message
+
+
+SAVES_WITHIN_AN_EPOCH = """
+import torch
+
+
+def train(model, loader, path):
+    optimizer = torch.optim.Adam(model.parameters())
+    saved = torch.load(path)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    for epoch in range(3):
+        for images in loader:
+            model(images).backward()
+            optimizer.step()
+            state = {
+                "model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "rng": torch.get_rng_state(),
+                EXTRA
+            }
+            torch.save(state, path)
+"""
+
+
+def test_a_checkpoint_between_batches_needs_the_position_of_the_loader() -> None:
+    (found,) = lint_text(Source("p.py", SAVES_WITHIN_AN_EPOCH.replace("EXTRA", "")))
+    assert found.rule == "checkpoint-incomplete" and "lacks sampler-position" in found.message
+    assert rules_in(SAVES_WITHIN_AN_EPOCH.replace("EXTRA", '"loader": loader.state_dict(),')) == []
+
+
+def test_ops_are_looked_up_for_the_version_that_is_named() -> None:
+    text = Source("p.py", "import torch\ntorch.cumsum(x, 0)\n")
+    assert [one.rule for one in lint_text(text, "cuda", (("torch", "2.6"),))] == ["nondeterministic-op"]
+    early = {version: len(lint_text(text, "cuda", (("torch", version),))) for version in ("1.4", "2.6")}
+    assert early == {"1.4": 0, "2.6": 1}
+    assert rules_in("import torch\ntorch.cumsum(x, 0)\n") == []
+
+
+def test_versions_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("x = 1\n")
+    for words in (
+        ["--version", "torch=2.6"],
+        ["--device", "cuda", "--version", "torch"],
+        ["--device", "cuda", "--version", "torsh=2.6"],
+    ):
+        assert run(str(file), *words)[0] == 2
+    assert run(str(file), "--device", "cuda", "--version", "torch=2.6")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import jax\nkey = jax.random.key(0)\nfor step in range(3):\n    key, sub = jax.random.split(key)\n    jax.random.normal(sub)\n",
+        "import jax\n\ndef draw(key, how):\n    if how:\n        return jax.random.normal(key)\n    return jax.random.uniform(key)\n",
+        "import jax\n\ndef draw(key, how):\n    if how:\n        x = jax.random.normal(key)\n    else:\n        x = jax.random.uniform(key)\n    return x\n",
+        "import jax\nkey = jax.random.key(0)\nrows = [jax.random.normal(jax.random.fold_in(key, n)) for n in range(3)]\n",
+        "import jax\nkeys = jax.random.split(jax.random.key(0), 3)\nrows = [jax.random.normal(key) for key in keys]\n",
+        "import jax\nkeys = jax.random.split(jax.random.key(0), 2)\nx, y = jax.random.normal(keys[0]), jax.random.normal(keys[1])\n",
+        "import jax\nkey = jax.random.key(0)\nx = jax.random.normal(key)\nkey = jax.random.key(1)\ny = jax.random.normal(key)\n",
+    ],
+)
+def test_keys_that_are_used_once_are_no_finding(text: str) -> None:
+    assert rules_in(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import jax\nkey = jax.random.key(0)\nfor step in range(3):\n    jax.random.normal(key)\n",
+        "from jax import random\n\ndef draw(key):\n    sub, other = random.split(key)\n    return random.normal(key) + random.normal(sub)\n",
+        "import jax.random as jr\nkey = jr.key(0)\nrows = [jr.normal(key) for _ in range(3)]\n",
+        "import jax\n\ndef draw(keys):\n    return jax.random.normal(keys[0]) + jax.random.uniform(keys[0])\n",
+        "import jax\n\ndef draw(key, how):\n    if how:\n        print(jax.random.normal(key))\n    return jax.random.uniform(key)\n",
+    ],
+)
+def test_a_key_that_is_used_again_is_one(text: str) -> None:
+    assert rules_in(text) == ["key-reused"]
+
+
+DATA_SET = """
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+
+class Noisy(Dataset):
+    def __init__(self, images):
+        self.images, self.draws = images, None
+        self.draws = np.random.default_rng(0)
+
+    def __getitem__(self, index):
+        return self.images[index] + self.draws.normal()
+
+
+def loader(images):
+    return DataLoader(Noisy(images), num_workers=2)
+"""
+
+
+def test_workers_that_get_a_copy_of_a_generator_draw_alike() -> None:
+    assert rules_in(DATA_SET) == ["workers-alike"]
+    assert rules_in(DATA_SET.replace("num_workers=2", "num_workers=0")) == []
+    assert rules_in(DATA_SET.replace("num_workers=2", "num_workers=2, worker_init_fn=begin")) == []
+    assert rules_in(DATA_SET.replace("+ self.draws.normal()", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "is_alike"),
+    [
+        ("0", True),
+        ("SEED", True),
+        ("SEED + worker", False),
+        ("torch.initial_seed() % 2**32", False),
+        ("int(worker)", False),
+    ],
+)
+def test_the_seed_of_a_worker_has_to_depend_on_the_worker(seed: str, is_alike: bool) -> None:
+    text = (
+        f"import random, torch\nfrom torch.utils.data import DataLoader\nSEED = 3\n\ndef begin(worker):\n    random.seed({seed})\n\n"
+        "def loader(data):\n    return DataLoader(data, worker_init_fn=begin)\n"
+    )
+    assert rules_in(text) == ["workers-alike"] * is_alike
+
+
+@pytest.mark.parametrize(
+    ("text", "rules_found"),
+    [
+        ("import tensorflow as tf\ng = tf.random.Generator.from_non_deterministic_state()\n", ["generator-unseeded"]),
+        ("import tensorflow as tf\ng = tf.random.Generator.from_seed(1)\n", []),
+        ("import tensorflow as tf\no = tf.data.Options()\no.deterministic = False\n", ["pipeline-order"]),
+        ("import tensorflow as tf\no = tf.data.Options()\no.deterministic = True\n", []),
+        ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + tf.random.normal(()), num_parallel_calls=4)\n", ["pipeline-race"]),
+        ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + tf.random.normal(()))\n", []),
+        ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + 1, num_parallel_calls=4)\n", []),
+        ("from torch.distributed import recv\n\ndef f(x):\n    recv(x)\n", ["arrival-order"]),
+        ("from torch.distributed import recv\n\ndef f(x):\n    recv(x, 1)\n", []),
+    ],
+)  # fmt: skip
+def test_what_timing_or_a_framework_decides(text: str, rules_found: list[str]) -> None:
+    assert rules_in(text) == rules_found
 
 
 def test_programs_that_only_look_as_if_they_differed_have_no_finding() -> None:
@@ -182,7 +355,24 @@ def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
     (found,) = json.loads((tmp_path / "found.json").read_text())["findings"]
     (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
     assert found["rule"] == result["ruleId"] == "hash-order" and result["level"] == "error"
+    assert found["help"] == "determinism lint --explain hash-order" and found["help_uri"] is None
+    (rule,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["help"]["markdown"] == explanation("hash-order") and "helpUri" not in rule
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1
+
+
+def test_pages_have_an_address_where_the_package_names_its_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = Message()
+    named["Project-URL"] = "Documentation, https://example.org/docs/"
+    monkeypatch.setattr("determinism.report.code_scanning.metadata", lambda name: named)
+    file = tmp_path / "program.py"
+    file.write_text("x = list({'a', 'b'})[0]\n")
+    run(str(file), "--json", str(tmp_path / "found.json"), "--sarif", str(tmp_path / "found.sarif"))
+    (rule,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["tool"]["driver"]["rules"]
+    (found,) = json.loads((tmp_path / "found.json").read_text())["findings"]
+    assert rule["helpUri"] == found["help_uri"] == "https://example.org/docs/cause/hash-order"
 
 
 def test_many_files_are_read_by_processes_with_the_same_result(tmp_path: Path) -> None:

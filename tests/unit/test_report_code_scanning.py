@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from determinism.lint.explanations import explanation
 from determinism.report.code_scanning import code_quality_text, sarif_text
 from determinism.report.document import document, read_document
 from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied
@@ -40,6 +41,13 @@ REPLACEMENT = closed(
     deletedRegion=REGION,
     insertedContent=closed(["text"], text={"type": "string"}),
 )
+RULE = closed(
+    ["id"],
+    id={"type": "string"},
+    shortDescription=TEXT,
+    help=closed(["text"], text={"type": "string"}, markdown={"type": "string"}),
+    helpUri={"type": "string", "format": "uri"},
+)
 FIX = closed(
     ["description", "artifactChanges"],
     description=TEXT,
@@ -69,7 +77,7 @@ DRIVER = closed(
     name={"const": "determinism"},
     fullName={"type": "string"},
     version={"type": "string"},
-    rules={"type": "array", "items": closed(["id"], id={"type": "string"}, shortDescription=TEXT)},
+    rules={"type": "array", "items": RULE},
 )
 NOTE = closed(["message"], level={"const": "error"}, descriptor=closed(["id"], id={"type": "string"}), message=TEXT)
 RUN = closed(
@@ -236,3 +244,10 @@ def test_no_string_of_a_program_breaks_the_form(text: str) -> None:
     content = flooded(text or " ")
     run_of(content)
     listed(content)
+
+
+def test_a_cause_has_the_page_that_lint_has() -> None:
+    content = make_full_document()
+    (rule, *_) = json.loads(sarif_text(content))["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["id"] == content["causes"][0]["id"]
+    assert rule["help"]["markdown"] == explanation(rule["id"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from determinism.comparison.result import Missing, ResumeFindings
+from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
 from determinism.report.story import missing_entries
-from determinism.resume.trials import PARTS, fix
 from tests.builders import make_comparison, make_different, make_frame
 
 NOT_KEPT_BY_STATE = {"number", "gradients", "own-data", "training-mode", "optimizer-order"}

@@ -9,15 +9,14 @@ from typing import cast
 import pytest
 
 from determinism.comparison.result import Comparison, Diagnosis, Missing, Recorded, ResumeFindings, Trouble
+from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
 from determinism.report.story import missing_entries
 from determinism.resume.compare import when_it_departs
 from determinism.resume.observed import ResumedProcess
 from determinism.resume.trials import (
     MOMENTS,
-    PARTS,
     after_trials,
-    fix,
     fix_of_trial,
     fixes_of,
     generator_trials,

@@ -28,23 +28,38 @@ def _names(values: tuple[str, ...]) -> tuple[str, ...]:
     "--per-file-ignores", multiple=True, metavar="PATTERN:RULE,...", help="Leave out rules in files of this pattern."
 )
 @click.option("--device", type=click.Choice(_DEVICES), help="Also report ops that vary or refuse on this device.")
+@click.option(
+    "--version",
+    "versions",
+    multiple=True,
+    metavar="FRAMEWORK=V",
+    help="With --device: what is known for this version, such as torch=2.6.  [default: the installed one]",
+)
+@click.option("--explain", metavar="RULE", help="Print the page of a rule, or of a cause of check, and read nothing.")
 @click.option("--fix", "is_fixed", is_flag=True, help="Show the fixes as a diff and write them.")
 @click.option("--diff", "shows_diff", is_flag=True, help="Show the fixes as a diff and write nothing.")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the findings as JSON."
 )
 @click.option("--sarif", "sarif_file", type=click.Path(path_type=Path), metavar="FILE", help="Write them as SARIF.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def lint(paths: tuple[str, ...], is_fixed: bool, shows_diff: bool, **options: Any) -> None:
+@click.argument("paths", nargs=-1, metavar="PATH...")
+def lint(paths: tuple[str, ...], explain: str | None, is_fixed: bool, shows_diff: bool, **options: Any) -> None:
     """Read Python files, notebooks and folders, and say what will make runs differ. Nothing is run or imported.
 
     Exit status: 0 nothing found, 1 something found, 2 trouble.
     """
     from determinism.cli.ending import say
 
+    if not paths and explain is None:
+        raise click.UsageError("Give files, notebooks or folders to read, or --explain RULE.")
     if is_fixed and shows_diff:
         raise click.UsageError("--fix writes what --diff only shows, so give one of them.")
     try:
+        if explain is not None:
+            from determinism.lint.explanations import explanation
+
+            click.echo(explanation(explain), nl=False)
+            sys.exit(0)
         sys.exit(_lint(paths, is_fixed, shows_diff, **options))
     except DeterminismError as error:
         say(error.message)
@@ -60,6 +75,7 @@ def _lint(
     ignore: tuple[str, ...],
     per_file_ignores: tuple[str, ...],
     device: str | None,
+    versions: tuple[str, ...],
     json_file: Path | None,
     sarif_file: Path | None,
 ) -> int:
@@ -69,7 +85,9 @@ def _lint(
     from determinism.report.document import write_report
     from determinism.report.linting import lint_document, lint_sarif, lint_text
 
-    request = LintRequest(paths, _names(select), _names(ignore), _by_pattern(per_file_ignores), device)
+    request = LintRequest(
+        paths, _names(select), _names(ignore), _by_pattern(per_file_ignores), device, _by_framework(versions, device)
+    )
     result = read_all(request)
     if is_fixed or shows_diff:
         for path, before, after in changes(result.findings):
@@ -98,6 +116,24 @@ def _by_pattern(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
             )
         found[pattern] = (*found.get(pattern, ()), *_names((names,)))
     return found
+
+
+def _by_framework(given: tuple[str, ...], device: str | None) -> tuple[tuple[str, str], ...]:
+    """Versions by framework, as ops are looked up."""
+    from determinism.knowledge.entries import release
+    from determinism.knowledge.query import framework_named
+
+    if given and device is None:
+        raise click.UsageError("--version is about ops on a device, so give --device too.")
+    found = []
+    for one in given:
+        name, separator, version = one.partition("=")
+        if not separator or not version.strip("= "):
+            raise click.UsageError(f"--version {one} names no version. Write FRAMEWORK=V, such as torch=2.6.")
+        version = version.strip("= ")
+        release(version)
+        found.append((framework_named(name).identifier, version))
+    return tuple(found)
 
 
 def _described(finding: Finding) -> dict[str, Any]:

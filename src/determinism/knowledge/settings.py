@@ -514,6 +514,18 @@ def facts_of(group: str, folder: Path = DATA) -> tuple[Fact, ...]:
 
 
 @cache
+def effects_of(group: str, folder: Path = DATA) -> dict[str, str]:
+    """What each setting of a framework does, by its name as it is imported.
+
+    Args:
+        group: One of `GROUPS`.
+        folder: Where the data is.
+    """
+    entries = _read(group, folder).get("setting", ())
+    return {re.sub(r"^tf\.", "tensorflow.", entry["name"]): entry["effect"] for entry in entries if "effect" in entry}
+
+
+@cache
 def remaining_of(group: str, folder: Path = DATA) -> tuple[Remaining, ...]:
     """What stays nondeterministic in a framework.
 

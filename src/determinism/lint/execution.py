@@ -23,7 +23,7 @@ _LAYERS = frozenset({
 _SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.RandomSampler"})
 _TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle", "gamma", "poisson", "categorical"})
 _KERAS_LAYERS = frozenset(
-    {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention"}
+    {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention", "Dropout"}
 )
 _RUNS = frozenset({"main", "train", "print", "run", "fit", "step", "backward"})
 """Calls of a program that is run by itself."""
@@ -112,6 +112,8 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
     ):
         return "torch"
     if owner == "tensorflow.random" and last in _TENSORFLOW_DRAWS:
+        return "tensorflow"
+    if owner == "tensorflow.image" and last.startswith(("random_", "sample_distorted")):
         return "tensorflow"
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
         return "tensorflow"

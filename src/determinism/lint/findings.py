@@ -21,6 +21,8 @@ class Severity(StrEnum):
     DIFFERS = "differs"
     MAY_DIFFER = "may differ"
     ON_RESUME = "costs reproducibility on resume"
+    REPEATS = "repeats numbers"
+    """Runs are the same, and so are numbers that should be others."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Rule:
     good: str
     device: str | None = None
     """The device for which the programs are shown; None if it does not matter."""
+    settings: tuple[str, ...] = ()
+    """Settings of frameworks that it is about, by their names in the database of settings."""
 
 
 @cache
@@ -50,7 +54,8 @@ def rules() -> dict[str, Rule]:
             (cause.title, cause.why, cause.remedy) if cause else (entry["title"], entry["why"], entry["remedy"])
         )
         bad, good = entry.get("bad", ""), entry.get("good", "")
-        found[identifier] = Rule(identifier, title, why, remedy, bad, good, entry.get("device"))
+        settings = tuple(entry.get("settings", ()))
+        found[identifier] = Rule(identifier, title, why, remedy, bad, good, entry.get("device"), settings)
     return found
 
 
@@ -86,8 +91,8 @@ class Text:
     module: Module
     program: Program
     device: str | None = None
-    version: str | None = None
-    """Of the framework whose ops are looked up; the installed one if it is None."""
+    versions: tuple[tuple[str, str], ...] = ()
+    """Of frameworks whose ops are looked up; of others it is the installed one."""
 
     def finding(
         self, rule: str, severity: Severity, message: str, node: ast.expr | ast.stmt, fix: Fix | None = None

@@ -1,45 +1,67 @@
-"""Rules on frameworks: settings that allow variation, and with `--device` the ops that vary or refuse there."""
+"""Rules on frameworks: settings that allow variation, stages and calls that timing orders, and with `--device` ops that vary or refuse there."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
+from determinism.diagnose.program_flow import Scope, is_none, last_part, within
 from determinism.errors import UsageError
-from determinism.lint.findings import Finding, Severity, Text
+from determinism.lint.execution import drawn_library, seeded_libraries
+from determinism.lint.findings import Finding, Severity, Text, rules
 
-_BENCHMARK = "torch.backends.cudnn.benchmark"
-_TF32 = frozenset({"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"})
 _ROOTS = ("torch.", "tensorflow.", "jax.")
 _METHODS = ("scatter", "index_", "put_", "masked_scatter", "histc", "bincount", "cumsum")
 """Beginnings of methods that only tensors have, and that may vary."""
 _VARIES = frozenset({"nondeterministic"})
 
-
-def of_settings(text: Text) -> Iterator[Finding]:
-    """Settings of PyTorch that let runs, or machines, compute differently."""
-    for node in text.module.nodes:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant) or node.value.value is not True:
-            continue
-        for target in node.targets:
-            name = text.module.dotted(target)
-            if name == _BENCHMARK:
-                message = "cuDNN measures algorithms and takes the fastest, which may be another one in each run."
-                yield text.finding("cudnn-benchmark", Severity.MAY_DIFFER, message, target)
-            elif name in _TF32:
-                message = "TF32 rounds products to 10 bits on GPUs that have it, so results depend on the GPU."
-                yield text.finding("allow-tf32", Severity.MAY_DIFFER, message, target)
+# Settings: which let runs or machines compute differently is a fact of the settings' database, and a rule names them.
 
 
 @cache
-def _status(name: str, device: str) -> tuple[bool, bool]:
+def _settings() -> dict[str, tuple[str, str]]:
+    """By the name of a setting its rule, and what the database says of it."""
+    from determinism.knowledge.settings import effects_of
+
+    effects = {name: effect for group in ("torch", "tensorflow") for name, effect in effects_of(group).items()}
+    return {name: (rule.identifier, effects[name]) for rule in rules().values() for name in rule.settings}
+
+
+def of_settings(text: Text) -> Iterator[Finding]:
+    """Settings of frameworks that let runs, or machines, compute differently."""
+    if not text.uses_frameworks():
+        return
+    settings = _settings()
+    for node in text.module.nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                name = text.module.dotted(target)
+                if name in settings and _allows(node.value):
+                    yield text.finding(settings[name][0], Severity.MAY_DIFFER, settings[name][1], target)
+        elif isinstance(node, ast.Call) and node.args:
+            name = text.module.dotted(node.func)
+            if name in settings and _allows(node.args[0]):
+                yield text.finding(settings[name][0], Severity.MAY_DIFFER, settings[name][1], node)
+
+
+def _allows(value: ast.expr) -> bool:
+    """Whether a setting is turned on, or set to less than the highest precision."""
+    return isinstance(value, ast.Constant) and (value.value is True or value.value in ("high", "medium", "tf32"))
+
+
+# Ops, by what is known of them.
+
+
+@cache
+def _status(name: str, device: str, version: str | None) -> tuple[bool, bool]:
     """Whether an op varies on a device, and whether deterministic mode refuses it there."""
     from determinism.knowledge.query import status
 
     root = name.partition(".")[0]
     try:
-        answers = status(name, framework=root, device=device)
+        answers = status(name, framework=root, device=device, version=version)
     except UsageError:
         return False, False
     found = [verdict.value for answer in answers for one in answer.statuses for verdict in one.verdicts]
@@ -47,7 +69,7 @@ def _status(name: str, device: str) -> tuple[bool, bool]:
 
 
 def of_ops(text: Text) -> Iterator[Finding]:
-    """Ops that are known to vary, or to refuse deterministic mode, on the device that was named."""
+    """Ops that are known to vary, or to refuse deterministic mode, on the device and in the version that were named."""
     if text.device is None:
         return
     for node in text.module.nodes:
@@ -59,15 +81,90 @@ def of_ops(text: Text) -> Iterator[Finding]:
             if not in_place or not isinstance(node.func, ast.Attribute) or not node.func.attr.startswith(_METHODS):
                 continue
             name = f"torch.Tensor.{node.func.attr}"
-        varies, refuses = _status(name, text.device)
+        version = dict(text.versions).get(name.partition(".")[0])
+        varies, refuses = _status(name, text.device, version)
         if varies or refuses:
             what = "varies from run to run" if varies else "refuses deterministic mode"
             more = ", and refuses deterministic mode" if varies and refuses else ""
-            message = f"{name} {what} on {text.device}{more}; `determinism status {name}` says what to do."
+            where = f"on {text.device}" + (f" in version {version}" if version else "")
+            message = f"{name} {what} {where}{more}; `determinism status {name}` says what to do."
             yield text.finding("nondeterministic-op", Severity.MAY_DIFFER, message, node)
+
+
+# What timing, or a generator that is not put back, decides.
+
+_SAFE = ("1", "None")
+
+
+def of_calls(text: Text) -> Iterator[Finding]:
+    """Receives from whichever process sends first, recomputation with other numbers, and parallel stages that draw."""
+    for node in text.module.nodes:
+        if isinstance(node, ast.Call):
+            yield from _of_call(text, node)
+        elif isinstance(node, ast.Assign) and _is_constant(node.value, False):
+            for target in node.targets:
+                is_option = last_part(target) in ("deterministic", "experimental_deterministic")
+                if is_option and isinstance(target, ast.Attribute) and _uses(text, "tensorflow"):
+                    message = "The option lets the pipeline give elements in the order in which they complete."
+                    yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, target)
+
+
+def _of_call(text: Text, node: ast.Call) -> Iterator[Finding]:
+    name, keywords = text.module.dotted(node.func), {one.arg: one.value for one in node.keywords}
+    if name in ("torch.distributed.recv", "torch.distributed.irecv"):
+        source = node.args[1] if len(node.args) > 1 else keywords.get("src")
+        if None not in keywords and (source is None or is_none(source)):
+            message = f"{name} without a source takes what arrives first, which differs from run to run."
+            yield text.finding("arrival-order", Severity.MAY_DIFFER, message, node)
+    elif last_part(node.func) == "checkpoint" and _is_constant(keywords.get("preserve_rng_state"), False):
+        # Numbers of a seeded generator are other ones than in the forward pass, and the same in each run.
+        if _seeds_for_good(text):
+            return
+        message = "The backward pass runs this again with other random numbers, such as those of dropout."
+        yield text.finding("recomputed-randomness", Severity.MAY_DIFFER, message, node)
+    elif last_part(node.func) in ("map", "interleave") and _uses(text, "tensorflow") and node.args:
+        parallel = keywords.get("num_parallel_calls") or (node.args[1] if len(node.args) > 1 else None)
+        if parallel is not None and ast.unparse(parallel) not in _SAFE and _draws(text, node.args[0]):
+            message = (
+                "Elements are processed in parallel here and draw from one generator: which one draws first differs."
+            )
+            yield text.finding("pipeline-race", Severity.MAY_DIFFER, message, node)
+
+
+def _seeds_for_good(text: Text) -> bool:
+    """Whether PyTorch is seeded other than within a block that puts its generator back."""
+    for node in text.module.nodes:
+        if isinstance(node, ast.Call) and "torch" in seeded_libraries(text.module, node):
+            at: ast.AST | None = node
+            while at is not None and not (isinstance(at, ast.With) and "fork_rng" in ast.unparse(at.items[0])):
+                at = text.module.parents.get(at)
+            if at is None:
+                return True
+    return False
+
+
+def _draws(text: Text, function: ast.expr) -> bool:
+    """Whether a function of the file draws from a global generator."""
+    bodies: list[Scope] = [function] if isinstance(function, ast.Lambda) else []
+    if isinstance(function, ast.Name | ast.Attribute):
+        bodies += [one for _, one in text.program.functions.get(last_part(function), ())]
+    return any(
+        isinstance(one, ast.Call) and (drawn_library(text.module, one) == "tensorflow")
+        for body in bodies
+        for one in within(body)
+    )
+
+
+def _uses(text: Text, root: str) -> bool:
+    return any(name.partition(".")[0] == root for name in text.module.imports.values())
+
+
+def _is_constant(node: Any, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
 
 
 def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     yield from of_settings(text)
     yield from of_ops(text)
+    yield from of_calls(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from determinism.diagnose.checkpoints import fix
 from determinism.diagnose.program_flow import Function, last_part
 from determinism.lint.findings import Finding, Severity, Text
 
@@ -44,6 +45,14 @@ def _is_read(text: Text, node: ast.Call) -> bool:
         ):
             return False
         holder = text.module.parents.get(parent)
+        if isinstance(holder, ast.Call) and last_part(holder.func) == "register_parameter":
+            name = holder.args[0] if holder.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                attribute = ast.copy_location(
+                    ast.Attribute(ast.Name("self", ast.Load()), name.value, ast.Store()), holder
+                )
+                text.module.parents.setdefault(attribute, holder)
+                return not _is_written_in_class(text, attribute)
     elif isinstance(parent, ast.Call):
         return False
     if not isinstance(holder, ast.Assign) or len(holder.targets) != 1:
@@ -68,6 +77,10 @@ def _is_written_in_class(text: Text, target: ast.Attribute) -> bool:
             if last_part(node.func) != "load_state_dict" and _is_filled_in_loop(text, node):
                 return True
         if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
+            continue
+        within = text.module.scope_of(node)
+        if isinstance(within, Function) and within.name == "reset_parameters" and within.name not in text.calls:
+            # PyTorch does not call it by itself.
             continue
         at: ast.AST = node
         while (parent := text.module.parents.get(at)) is not None and not isinstance(parent, ast.stmt):
@@ -136,11 +149,10 @@ def _is_written_in_part(text: Text, statement: ast.Assign, target: ast.Subscript
     return has_length and len(written) == 1
 
 
-_STATES = {
-    "optimizer": ("optim.", "the optimizer"), "scheduler": ("lr_scheduler.", "the scheduler of the learning rate"),
-    "scaler": ("GradScaler", "the gradient scaler"),
-}  # fmt: skip
+_STATES = {"optimizer": "optim.", "scheduler": "lr_scheduler.", "scaler": "GradScaler"}
+"""Parts of a checkpoint that a program has if it makes one of these."""
 _GENERATORS = ("get_rng_state", "get_rng_state_all", "getstate", "get_state", "capture", "rng_state", "rng")
+_POSITION = ("loader", "sampler", "batch", "position", "step", "iter", "index", "seen")
 _PROGRESS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch", "n_iter")
 
 
@@ -151,11 +163,9 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
     loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
     if not loads or not any(last_part(call.func) == "backward" for call in calls):
         return
-    made = {
-        what: title
-        for what, (part, title) in _STATES.items()
-        if any(part in name and name.startswith("torch.") for name in names)
-    }
+    made = [
+        part for part, piece in _STATES.items() if any(piece in name and name.startswith("torch.") for name in names)
+    ]
     for call in calls:
         if text.module.dotted(call.func) != "torch.save" or not call.args:
             continue
@@ -174,14 +184,32 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         ):
             # One part of a checkpoint, whose others are in files of their own.
             continue
-        missing = [title for what, title in made.items() if what[:5] not in written]
+        missing = [part for part in made if part[:5] not in written]
         if not holds_progress:
-            missing.append("how far training has come")
+            missing.append("number")
         if not any(word in written for word in _GENERATORS):
-            missing.append("the states of the random generators")
+            missing.append("rng-torch")
+        if _is_within_epoch(text, call) and not any(word in written for word in _POSITION):
+            missing.append("sampler-position")
         if missing:
-            message = f"The checkpoint lacks {', '.join(missing)}, so a resumed run goes on differently."
+            named = " and ".join(missing) if len(missing) < 3 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+            message = f"The checkpoint lacks {named}, so a resumed run goes on differently. {fix(missing[0])}"
             yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
+
+
+def _is_within_epoch(text: Text, call: ast.Call) -> bool:
+    """Whether a checkpoint is saved between two batches of a loader, in a loop over its batches that is within one of epochs."""
+    loops = []
+    at: ast.AST | None = call
+    while (at := text.module.parents.get(at) if at is not None else None) is not None:
+        if isinstance(at, ast.For | ast.AsyncFor):
+            loops.append(at)
+        elif isinstance(at, Function):
+            break
+    return len(loops) > 1 and any(
+        isinstance(one, ast.Name | ast.Attribute) and "load" in last_part(one).lower()
+        for one in ast.walk(loops[0].iter)
+    )
 
 
 def _calls_in(node: ast.AST) -> Iterator[ast.Call]:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from determinism.diagnose.program_flow import Module, Program
 from determinism.errors import UsageError
-from determinism.lint import frameworks, memory, order, outside, reading, seeding
+from determinism.lint import frameworks, memory, order, outside, reading, repeats, seeding
 from determinism.lint.findings import Finding, Text, rules
 
-_FAMILIES = (seeding, order, outside, memory, frameworks)
+_FAMILIES = (seeding, order, outside, memory, repeats, frameworks)
+Versions = tuple[tuple[str, str], ...]
 _FILES_FOR_PROCESSES = 40
 """Fewer are read sooner than processes are started."""
 
@@ -33,6 +34,8 @@ class LintRequest:
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Rules by patterns of files."""
     device: str | None = None
+    versions: Versions = ()
+    """Of frameworks, for what is known of ops."""
 
     def check_rules(self) -> None:
         """See that every rule that is named exists.
@@ -57,13 +60,13 @@ class LintRequest:
         )
 
 
-def lint_text(source: reading.Source, device: str | None = None, version: str | None = None) -> list[Finding]:
+def lint_text(source: reading.Source, device: str | None = None, versions: Versions = ()) -> list[Finding]:
     """What the rules say of one text, by line.
 
     Args:
         source: The text.
         device: Where it runs, if ops are to be looked at.
-        version: Of the framework whose ops are looked at; the installed one by default.
+        versions: Of frameworks whose ops are looked at; of others it is the installed one.
     """
     try:
         module = Module.parsed(source.file, source.text)
@@ -72,7 +75,7 @@ def lint_text(source: reading.Source, device: str | None = None, version: str | 
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
         return [source.placed(reading.unparsable(source.file, reason, line, getattr(error, "offset", None) or 1))]
     try:
-        found = _fired(module, device, version)
+        found = _fired(module, device, versions)
     except RecursionError:
         return [reading.unparsable(source.file, "its expressions are nested too deeply")]
     unique = {(one.rule, one.line): one for one in reversed(found)}
@@ -80,8 +83,8 @@ def lint_text(source: reading.Source, device: str | None = None, version: str | 
     return [source.placed(one) for one in sorted(kept, key=lambda one: (one.line, one.column, one.rule))]
 
 
-def _fired(module: Module, device: str | None = None, version: str | None = None) -> list[Finding]:
-    text = Text(module, Program([module], has_fixed_hashes=False), device, version)
+def _fired(module: Module, device: str | None = None, versions: Versions = ()) -> list[Finding]:
+    text = Text(module, Program([module], has_fixed_hashes=False), device, versions)
     return [finding for family in _FAMILIES for finding in family.findings(text)]
 
 
@@ -101,13 +104,13 @@ def rules_of(module: Module) -> dict[int, set[str]]:
     return found
 
 
-def lint_file(file: str, device: str | None = None) -> tuple[int, list[Finding]]:
+def lint_file(file: str, device: str | None = None, versions: Versions = ()) -> tuple[int, list[Finding]]:
     """The number of lines of a file, and what the rules say of it; one that cannot be read is one finding."""
     try:
         source = reading.read(file)
     except ValueError as error:
         return 0, [reading.unparsable(file, str(error))]
-    return source.text.count("\n") + 1, lint_text(source, device)
+    return source.text.count("\n") + 1, lint_text(source, device, versions)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def lint(request: LintRequest, processes: int | None = None) -> LintResult:
     """
     request.check_rules()
     files = reading.python_files(request.paths)
-    look = partial(lint_file, device=request.device)
+    look = partial(lint_file, device=request.device, versions=request.versions)
     number = (
         processes if processes is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     )

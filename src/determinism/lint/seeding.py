@@ -115,6 +115,10 @@ def of_values(text: Text) -> Iterator[Finding]:
             message = f"{name}() without a value seeds from the operating system, another value in each run."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
             continue
+        if name == "tensorflow.random.Generator.from_non_deterministic_state":
+            message = "The generator takes its seed from the operating system. Use from_seed."
+            yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
+            continue
         if last_part(node.func) == "seed" and not given and _is_torch_generator(text, node):
             message = "Generator.seed() takes a seed from the operating system. Use manual_seed."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)

@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
 from determinism.errors import legible
+from determinism.lint.explanations import explained, explanation
 from determinism.report.answer import WHAT_DIFFERS
 from determinism.report.formats import checkout, plain_text, relative_to_checkout, summary
 from determinism.types import Kind, __version__
@@ -113,7 +115,7 @@ def sarif_text(document: dict[str, Any]) -> str:
                 "name": "determinism",
                 "fullName": "Framework Determinism",
                 "version": __version__,
-                "rules": [{"id": legible(rule), "shortDescription": {"text": _shown(titles[rule])}} for rule in rules],
+                "rules": [_rule(rule, titles[rule]) for rule in rules],
             }
         },
         "originalUriBaseIds": {_ROOT: {"uri": f"{checkout().as_uri()}/"}},
@@ -125,6 +127,29 @@ def sarif_text(document: dict[str, Any]) -> str:
     return _json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
+def _rule(identifier: str, title: str) -> dict[str, Any]:
+    """A rule with its page, which lint and `check` have in common; a kind of divergence has none."""
+    described: dict[str, Any] = {"id": legible(identifier), "shortDescription": {"text": _shown(title)}}
+    if identifier in explained():
+        page = explanation(identifier)
+        described["help"] = {"text": page, "markdown": page}
+        address = documentation()
+        if address is not None:
+            described["helpUri"] = f"{address}/cause/{identifier}"
+    return described
+
+
+def documentation() -> str | None:
+    """Where the documentation is on the web, by what the installed package says of itself; None if it does not say."""
+    try:
+        addresses = metadata("determinism").get_all("Project-URL") or ()
+    except PackageNotFoundError:
+        return None
+    named = dict(address.split(", ", 1) for address in addresses if ", " in address)
+    found = named.get("Documentation")
+    return None if found is None else found.rstrip("/")
+
+
 def sarif_document(titles: dict[str, str], results: list[dict[str, Any]]) -> str:
     """Write one SARIF run whose results come from reading code and not from running it.
 
@@ -132,7 +157,7 @@ def sarif_document(titles: dict[str, str], results: list[dict[str, Any]]) -> str
         titles: Of the rules, in the order of their indices.
         results: What `located_result` gives.
     """
-    rules = [{"id": legible(rule), "shortDescription": {"text": _shown(title)}} for rule, title in titles.items()]
+    rules = [_rule(rule, title) for rule, title in titles.items()]
     driver = {"name": "determinism", "fullName": "Framework Determinism", "version": __version__, "rules": rules}
     run = {
         "tool": {"driver": driver},

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from determinism.errors import legible
-from determinism.report.code_scanning import located_result, sarif_document
+from determinism.report.code_scanning import documentation, located_result, sarif_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PAGE = "docs/lint-rules.md"
 _LEVELS = {"differs": "error"}
 
 
@@ -38,12 +37,27 @@ def lint_text(findings: Sequence[Mapping[str, Any]], files: int) -> str:
         return f"Nothing found {of_files}."
     count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'} {of_files}."
     more = f" {fixable} can be fixed: --diff shows how, --fix does it." if fixable else ""
-    return "\n".join([*lines, count + more])
+    page = f" {explaining(str(findings[0]['rule']))} shows the page of a rule."
+    return "\n".join([*lines, count + more + page])
+
+
+def explaining(rule: str) -> str:
+    """The command that shows the page of a rule."""
+    return f"determinism lint --explain {rule}"
 
 
 def lint_document(findings: Sequence[Mapping[str, Any]], files: int, lines: int) -> str:
     """All findings as JSON."""
-    content = {"version": 1, "files": files, "lines": lines, "findings": [dict(finding) for finding in findings]}
+    address = documentation()
+    described = [
+        {
+            **finding,
+            "help": explaining(str(finding["rule"])),
+            "help_uri": None if address is None else f"{address}/cause/{finding['rule']}",
+        }
+        for finding in findings
+    ]
+    content = {"version": 1, "files": files, "lines": lines, "findings": described}
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -60,7 +74,7 @@ def lint_sarif(findings: Sequence[Mapping[str, Any]], titles: Mapping[str, str])
             finding["rule"],
             rules.index(finding["rule"]),
             _LEVELS.get(finding["severity"], "warning"),
-            f"{finding['message']} ({finding['severity']}; {_PAGE}#{finding['rule']})",
+            f"{finding['message']} ({finding['severity']})",
             {"file": finding["file"], "line": finding["line"], "code": finding["code"]},
         )
         for finding in findings

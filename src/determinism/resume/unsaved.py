@@ -11,6 +11,7 @@ import numpy as np
 
 from determinism.comparison.records import Entry, Input, entry_of
 from determinism.comparison.result import Divergence, Missing
+from determinism.diagnose.checkpoints import CARRIED_ARRAYS, DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.op_semantics import Op, OpSemantics
 from determinism.resume.observed import (
     HeldAt,
@@ -28,7 +29,6 @@ from determinism.resume.observed import (
     seeds_of_epoch,
     states_at_end,
 )
-from determinism.resume.trials import CARRIED_ARRAYS, DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
 from determinism.trace.files import read_document
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import PUT_BACK_FILE, Frame

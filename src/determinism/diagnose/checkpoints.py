@@ -1,0 +1,132 @@
+"""What a checkpoint can lack, and what to write so that it is saved: for `check-resume`, which tries it, and for lint, which reads it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PUT_BACK_TOO_EARLY = (
+    "It was saved and restored, but was drawn from before the first step: creating the iterator of a DataLoader draws, for instance. "
+    "Restore it last, or use loader = determinism.state.resumable(loader) and determinism.state.restore(state, loader=loader)."
+)
+
+DRAWN_OTHERWISE = (
+    "It was saved and restored, but drawn from a different number of times: between the last step and saving, or before the first step, "
+    "where the full run does not draw; or something else differs that decides how often, such as the content of a replay buffer. Save it "
+    "right after a step, and restore it last."
+)
+
+NOT_TAKEN_UP = {
+    "model": (
+        "It was saved, and loaded from the file, but the run did not continue with it: {}. Check that load_state_dict is called and drops "
+        "nothing: with strict=False it skips keys that do not match, such as those with `_orig_mod.` or `module.` before them."
+    ),
+    "optimizer": (
+        "It was saved, and loaded from the file, but the run did not continue with it: {}. Call optimizer.load_state_dict(...), on the "
+        "optimizer that steps, after it was made."
+    ),
+}
+
+
+class Part(NamedTuple):
+    """Something that a checkpoint can lack."""
+
+    lines: str
+    """To add where the program saves, and where it loads."""
+    advice: str = "Save {save} and load it with {load}, or use {whole}."
+    save: str = ""
+    """What is to be saved."""
+    load: str = ""
+    """What takes it back."""
+    state: str = ""
+    """What `determinism.state` is given."""
+
+
+def _with_state_dict(name: str, advice: str = Part._field_defaults["advice"]) -> Part:
+    lines = f'saved["{name}"] = {name}.state_dict()\n{name}.load_state_dict(saved["{name}"])'
+    return Part(lines, advice, f"{name}.state_dict()", f"{name}.load_state_dict(...)", f"{name}={name}")
+
+
+def _global_generator(name: str, get: str, put: str) -> Part:
+    return Part(f'saved["{name}"] = {get}()\n{put}(saved["{name}"])', save=f"{get}()", load=f"{put}(...)")
+
+
+PARTS = {
+    "model": _with_state_dict("model"),
+    "optimizer": _with_state_dict("optimizer"),
+    "scheduler": _with_state_dict(
+        "scheduler",
+        "Save {save} and load it with {load}, or use {whole}. If you do that already, check that nothing sets or steps the learning "
+        "rate again after loading.",
+    ),
+    "scaler": _with_state_dict("scaler"),
+    "rng-torch": _global_generator("rng-torch", "torch.get_rng_state", "torch.set_rng_state"),
+    "rng-python": _global_generator("rng-python", "random.getstate", "random.setstate"),
+    "rng-numpy": _global_generator("rng-numpy", "numpy.random.get_state", "numpy.random.set_state"),
+    "rng-generator": Part(
+        'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
+        save="generator.get_state()",
+        load="generator.set_state(...)",
+        state="generator=generator",
+    ),
+    "sampler-position": Part(
+        "loader = determinism.state.resumable(loader)\n"
+        'determinism.state.capture(loader=loader, ...).save("last.state")\n'
+        'determinism.state.restore(determinism.state.load("last.state"), loader=loader, ...)',
+        "Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that the sampler is given its "
+        "epoch, that the data set lists its samples in the same order, and that a generator is saved with which the program draws them itself.",
+        state="loader=loader",
+    ),
+    "number": Part(
+        'saved["step"] = step\nstep = saved["step"]',
+        "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a loss, "
+        "without rounding them. The op that diverges got a different one.",
+    ),
+    "own-data": Part(
+        'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
+        "Save what the program keeps besides tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. The op "
+        "that diverges got something different from outside the framework, and no missing global generator explains it.",
+    ),
+    "training-mode": Part(
+        'model.load_state_dict(saved["model"])\nmodel.train()',
+        "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode.",
+    ),
+    "optimizer-order": Part(
+        "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
+        "A parameter got the state or the learning rate of another one: {{}}. An optimizer saves them by number, not by name: give it the "
+        "parameters and groups in the order of the run that saved, such as that of model.named_parameters().",
+    ),
+    "carried-tensor": Part(
+        'saved["hidden"] = hidden\nhidden = saved["hidden"]',
+        "Save the tensors carried from step to step besides the model, such as the hidden state of a recurrent network, a memory or a "
+        "running average, and continue with them; or use {whole}.",
+        state="hidden=hidden",
+    ),
+    "rng-key": Part(
+        'saved["key"] = jax.random.key_data(key)\nkey = jax.random.wrap_key_data(saved["key"])',
+        save="jax.random.key_data(key)",
+        load="key = jax.random.wrap_key_data(...)",
+        state="key=key",
+    ),
+    "gradients": Part(
+        'saved["gradients"] = [p.grad for p in model.parameters()]\n'
+        'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
+        "The full run continued with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "
+        "them in between. Save right after gradients are cleared, or save {save} too and restore each: {load}.",
+        save="[p.grad for p in model.parameters()]",
+        load="p.grad = ...",
+    ),
+}
+
+
+CARRIED_ARRAYS = (
+    "Save every array carried from step to step (parameters, the state of the optimizer, keys, running averages), and continue with them; or "
+    "use determinism.state.capture(values=values) and determinism.state.restore(state, values=values)."
+)
+"""What to write for a tensor that is carried on, where the framework tells none from the others."""
+
+
+def fix(identifier: str) -> str:
+    """What to write so that it is saved."""
+    part = PARTS[identifier]
+    whole = f"determinism.state.capture({part.state}) and determinism.state.restore(state{', ' if part.state else ''}{part.state})"
+    return part.advice.format(save=part.save, load=part.load, whole=whole)
