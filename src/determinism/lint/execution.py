@@ -155,6 +155,12 @@ class Execution:
         if isinstance(node, ast.Call):
             yield from self._call(node)
             return
+        if isinstance(node, ast.With) and any("fork_rng" in ast.unparse(one.context_expr) for one in node.items):
+            within = list(self._block(node.body))
+            # A seed holds to the end of the block alone.
+            if not any(event.is_seed for event in within):
+                yield from within
+            return
         for child in ast.iter_child_nodes(node):
             yield from self._node(child)
 

@@ -151,7 +151,7 @@ def _is_written_in_part(text: Text, statement: ast.Assign, target: ast.Subscript
 
 _STATES = {"optimizer": "optim.", "scheduler": "lr_scheduler.", "scaler": "GradScaler"}
 """Parts of a checkpoint that a program has if it makes one of these."""
-_GENERATORS = ("get_rng_state", "get_rng_state_all", "getstate", "get_state", "capture", "rng_state", "rng")
+_GENERATORS = ("get_rng_state", "get_rng_state_all", "getstate", "get_state", "capture", "rng", "generator", "seeds")
 _POSITION = ("loader", "sampler", "batch", "position", "step", "iter", "index", "seen")
 _PROGRESS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch", "n_iter")
 
@@ -163,8 +163,15 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
     loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
     if not loads or not any(last_part(call.func) == "backward" for call in calls):
         return
+    named = [(call, text.module.dotted(call.func)) for call in calls]
+    changes_rates = any("lr_scheduler." in name for _, name in named)
     made = [
-        part for part, piece in _STATES.items() if any(piece in name and name.startswith("torch.") for name in names)
+        part
+        for part, piece in _STATES.items()
+        if any(
+            piece in name and name.startswith("torch.") and (changes_rates or _has_state(call, name))
+            for call, name in named
+        )
     ]
     for call in calls:
         if text.module.dotted(call.func) != "torch.save" or not call.args:
@@ -173,7 +180,11 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         if content is None or not any(last_part(one.func) == "state_dict" for one in _calls_in(content)):
             continue
         written = ast.unparse(content).lower()
-        holds_progress = any(f"'{word}" in written or f"_{word}'" in written for word in _PROGRESS)
+        if _is_kept_in_memory(text, call):
+            continue
+        # The seeds of this project hold the epoch too.
+        has_seeds = "seeds.state_dict" in written and any(name.startswith("determinism.") for _, name in named)
+        holds_progress = has_seeds or any(f"'{word}" in written or f"_{word}'" in written for word in _PROGRESS)
         if not holds_progress and "optim" not in written:
             # Weights to be used, not to be trained further.
             continue
@@ -192,9 +203,23 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         if _is_within_epoch(text, call) and not any(word in written for word in _POSITION):
             missing.append("sampler-position")
         if missing:
-            named = " and ".join(missing) if len(missing) < 3 else f"{', '.join(missing[:-1])} and {missing[-1]}"
-            message = f"The checkpoint lacks {named}, so a resumed run goes on differently. {fix(missing[0])}"
+            lacking = " and ".join(missing) if len(missing) < 3 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+            message = f"The checkpoint lacks {lacking}, so a resumed run goes on differently. {fix(missing[0])}"
             yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
+
+
+def _is_kept_in_memory(text: Text, call: ast.Call) -> bool:
+    """Whether what is saved is a copy within the run."""
+    target = call.args[1] if len(call.args) > 1 else None
+    if not isinstance(target, ast.Name):
+        return False
+    given = text.module.given(text.module.scope_of(target), target.id)
+    return any(isinstance(one, ast.Call) and last_part(one.func) == "BytesIO" for one in given)
+
+
+def _has_state(call: ast.Call, name: str) -> bool:
+    """Whether an optimizer keeps anything: plain gradient descent has no state, and rates that nothing changes."""
+    return not name.endswith("optim.SGD") or any(one.arg in ("momentum", None) for one in call.keywords)
 
 
 def _is_within_epoch(text: Text, call: ast.Call) -> bool:

@@ -47,9 +47,12 @@ def _used_as_number(text: Text, node: ast.AST) -> bool:
 def of_hashes(text: Text) -> Iterator[Finding]:
     """A salted hash, an address or a process number as data."""
     for node in text.module.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "key" and _is_by_address(node.value):
+        if isinstance(node, ast.keyword) and node.arg == "key" and _is_key_by(node.value, "id"):
             message = "Objects are ordered by their addresses, which differ from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node.value)
+        if isinstance(node, ast.keyword) and node.arg == "key" and _is_key_by(node.value, "hash"):
+            message = "The elements are ordered by hash(), which gives strings another number in each run."
+            yield text.finding("hash-value", Severity.MAY_DIFFER, message, node.value)
         if not isinstance(node, ast.Call):
             continue
         source = CALLS.get(text.module.dotted(node.func))
@@ -70,14 +73,15 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             yield text.finding("process-id", Severity.DIFFERS, message, node)
 
 
-def _is_by_address(node: ast.expr) -> bool:
+def _is_key_by(node: ast.expr, function: str) -> bool:
+    """Whether what elements are ordered by is one function of Python."""
     if isinstance(node, ast.Lambda):
         return (
             isinstance(node.body, ast.Call)
-            and last_part(node.body.func) == "id"
+            and last_part(node.body.func) == function
             and isinstance(node.body.func, ast.Name)
         )
-    return isinstance(node, ast.Name) and node.id == "id"
+    return isinstance(node, ast.Name) and node.id == function
 
 
 def of_random_bytes(text: Text) -> Iterator[Finding]:

@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
-from determinism.diagnose.program_flow import GENERATORS, Found, Function, given_to, is_none, is_number, last_part
+from determinism.diagnose.program_flow import (
+    GENERATORS,
+    SEEDS,
+    Found,
+    Function,
+    given_to,
+    is_none,
+    is_number,
+    last_part,
+)
 from determinism.lint.execution import Event, Execution, drawn_library, is_program, seeded_libraries
 from determinism.lint.findings import Finding, Fix, Severity, Text
 
@@ -35,7 +44,7 @@ def of_order(text: Text) -> Iterator[Finding]:
             if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
                 message = f"{draw.title} draws here, and the program never seeds it."
                 yield text.finding(cause, Severity.DIFFERS, message, draw.node)
-        elif own.index(draw) < own.index(seed):
+        elif own.index(draw) < own.index(seed) and not _has_own_generators(text, draw):
             yield _too_late(text, draw, seed)
 
 
@@ -90,8 +99,17 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
 def _seeds_elsewhere(text: Text) -> bool:
     """Whether a function that is not followed, such as one handed to a launcher, may seed."""
     return any(
-        isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1 for node in text.module.nodes
+        (isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1)
+        or (isinstance(node, ast.Attribute) and _is_handed_on(text, node))
+        for node in text.module.nodes
     )
+
+
+def _is_handed_on(text: Text, node: ast.Attribute) -> bool:
+    """Whether a function that seeds is put somewhere, to be called there."""
+    parent = text.module.parents.get(node)
+    is_called = isinstance(parent, ast.Call) and parent.func is node
+    return not is_called and any(text.module.dotted(node) in calls for calls in SEEDS.values())
 
 
 def of_values(text: Text) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import struct
 
 __version__ = "1.0"
 
-_generator = random.Random()  # determinism: ignore[generator-unseeded]
+_generator = random.Random()
 on_op = None
 """Called with the name, the inputs, the outputs, the digests of generator states that an op drew from, and its arguments as text."""
 on_step = None
