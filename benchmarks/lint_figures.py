@@ -4,7 +4,8 @@
     python -m benchmarks.lint_figures catalogue
     python -m benchmarks.lint_figures code FOLDER...
 
-What is found in code of others has to be judged by hand: a sample of it is printed, the same one each time.
+A folder of `code` has the name of a distribution with its version, such as `timm-1.0.20`, and holds the files of its wheel. What is found in
+code of others has to be judged by hand: `lint_judged.tsv` has what was judged, by the text of the line; what is not in there is counted as unjudged.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from determinism.lint.findings import Finding
 from determinism.lint.reading import Source
 from determinism.lint.run import LintRequest, lint, lint_file, lint_text
 from tests.e2e import cause_programs
@@ -57,6 +59,16 @@ def named_causes() -> dict[str, object]:
     return {"named": named.total(), "known": known.total(), "families": families, "missed": missed}
 
 
+_BEYOND = (
+    "runs are the same",
+    "runs on one machine",
+    "what a library does",
+    "another",
+    "nothing",
+    "the machine",
+    "what else is served",
+)
+"""Reasons why two runs of the program on one machine do not differ by its own code."""
 _RESUMES = """import torch
 
 
@@ -99,10 +111,10 @@ def catalogue() -> dict[str, object]:
             else:
                 missed[f"{family}.{name}"] = cause.get("missed", "NOT NAMED")
         families[family] = {"named": named, "known": len(causes)}
-    named_all = len(rules)
     return {
-        "named": named_all,
-        "known": named_all + len(missed),
+        "named": len(rules),
+        "known": len(rules) + len(missed),
+        "beyond": sum(reason.startswith(_BEYOND) for reason in missed.values()),
         "families": families,
         "rules": rules,
         "missed": missed,
@@ -126,20 +138,40 @@ def _text(cause: dict[str, Any]) -> str:
 def found_in(folders: list[str]) -> dict[str, object]:
     """How many lines and findings folders have, by rule, and a sample of the findings."""
     began = time.monotonic()
-    bases: dict[str, object] = {}
+    bases: dict[str, dict[str, Any]] = {}
     everything = []
+    judged = _judged()
+    verdicts: Counter[str] = Counter()
     for folder in folders:
         result = lint(LintRequest((folder,)))
+        base = Path(folder).name
+        own = Counter(judged.get(_key(base, folder, one), "unjudged") for one in result.findings)
+        verdicts += own
         rules = Counter(one.rule for one in result.findings)
         bases[Path(folder).name] = {
             "files": result.files,
             "lines": result.lines,
             "findings": len(result.findings),
             "rules": dict(rules.most_common()),
+            "verdicts": dict(own),
         }
         everything += [f"{one.file}:{one.line}: {one.rule}: {one.code}" for one in result.findings]
     sample = random.Random(0).sample(everything, min(_SAMPLE, len(everything)))
-    return {"bases": bases, "seconds": round(time.monotonic() - began, 1), "sample": sorted(sample)}
+    lines = sum(one["lines"] for one in bases.values())
+    false = 1000 * verdicts["false"] / max(lines, 1)
+    totals = {"lines": lines, "verdicts": dict(verdicts), "false per 1,000 lines": round(false, 4)}
+    return {"bases": bases, **totals, "seconds": round(time.monotonic() - began, 1), "sample": sorted(sample)}
+
+
+def _judged() -> dict[tuple[str, ...], str]:
+    """By code base, file, rule and line, what came of reading the code around a finding."""
+    rows = (Path(__file__).parent / "lint_judged.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return {tuple(row.split("\t")[:4]): row.split("\t")[4] for row in rows}
+
+
+def _key(base: str, folder: str, finding: Finding) -> tuple[str, ...]:
+    path = Path(finding.file).relative_to(folder).as_posix()
+    return base, path, finding.rule, finding.code.strip().replace("\t", " ")[:100]
 
 
 def main() -> None:

@@ -218,6 +218,20 @@ def test_programs_that_only_look_as_if_they_differed_have_no_finding() -> None:
     assert found.findings == ()
 
 
+def test_in_the_examples_just_what_makes_them_differ_is_found() -> None:
+    examples = PROGRAMS.parents[3] / "examples"
+    found = {
+        (Path(one.file).relative_to(examples).as_posix(), one.rule)
+        for one in lint(LintRequest((str(examples),))).findings
+    }
+    assert found == {
+        ("first_steps/augmentation.py", "seed-missing-numpy"),
+        ("first_steps/cnn.py", "generator-unseeded"),
+        ("first_steps/transformer.py", "seed-missing-torch"),
+        ("first_steps/vocabulary.py", "hash-order"),
+    }
+
+
 @pytest.mark.parametrize(
     ("program", "rule"),
     [
@@ -258,6 +272,13 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "import time, torch\n\nclass Bar:\n    def show(self, last):\n        if time.time() - last < 1:\n            return\n        print('.')\n",
         "import torch\n\ndef rate(start, count):\n    import time\n    spent = time.time() - start\n    if spent == 0:\n        return 0\n",
         "import random\nrng = random.Random()\n\ndef begin(seed):\n    rng.seed(seed)\n",
+        "import torch\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        self.layer = torch.nn.Linear(1, 1)\n\n\n"
+        "if __name__ == '__main__':\n    net = Net()\n    net(torch.ones(1))\n",
+        "class A:\n    def __init__(self, data):\n        self.names = data.others\n\n    def first(self):\n        return list(self.names)[0]\n\n\n"
+        "class B:\n    def __init__(self):\n        self.others = {'a', 'b'}\n",
+        "kinds, counts = {'a', 'b'}, {}\nfor kind in kinds:\n    counts[kind] = len(rows[kind])\n",
+        "def alpha(values):\n    if len(set(values)) > 1:\n        raise ValueError\n    return set(values).pop()\n",
+        "import torch, random\nfor seed in (torch.manual_seed, random.seed):\n    seed(3)\nmodel = torch.nn.Linear(1, 1)\nmodel.fit(random.random())\n",
         "import torch\n\ndef run(xs, names):\n    kinds = set(names)\n    rows = [[n for n, x in enumerate(names) if x == k] for k in kinds]\n"
         "    for i, kind in enumerate(kinds):\n        xs[rows[i]] += run(kind).sum()\n",
         "axes = {1, 2, 3} - set(given)\nother = axes.pop()\n",

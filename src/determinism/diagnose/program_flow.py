@@ -381,7 +381,11 @@ class Program:
                 self.is_set(owner, value, depth + 1) for owner, value in self.values_of(module, node, as_whole=True)
             )
         if isinstance(node, ast.Attribute):
-            return any(self.is_set(owner, value, depth + 1) for owner, value in self.attributes.get(node.attr, ()))
+            # An attribute of another object may be one of another class that has the same name.
+            is_own = not isinstance(node.value, ast.Name) or node.value.id in ("self", "cls") or depth == 0
+            return is_own and any(
+                self.is_set(owner, value, depth + 1) for owner, value in self.attributes.get(node.attr, ())
+            )
         return False
 
     def has_objects(self, module: Module, node: ast.AST, depth: int = 0) -> bool:

@@ -102,7 +102,7 @@ class Flow:
         """Whether the function asks if there is more than one element, so that an element taken from there is the only one."""
         while isinstance(node, ast.Call) and last_part(node.func) in _PASSES_ON and node.args:
             node = node.args[0]
-        if not isinstance(node, ast.Name | ast.Attribute):
+        if not isinstance(node, ast.expr):
             return False
         if self._asked is None:
             self._asked = {
@@ -289,7 +289,10 @@ class Flow:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Subscript):
-                return isinstance(value, ast.Call) and last_part(value.func) == "len"
+                is_count = isinstance(value, ast.Call) and last_part(value.func) == "len" and bool(value.args)
+                return (
+                    is_count and isinstance(value, ast.Call) and ast.unparse(value.args[0]) == ast.unparse(target.value)
+                )
             is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(target, ast.Name)
             if (
                 is_sum

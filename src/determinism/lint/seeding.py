@@ -38,7 +38,7 @@ def of_order(text: Text) -> Iterator[Finding]:
         if draw is None and trains and not _seedings(text, library):
             draw = _drawn_anywhere(text, library)
         seed = next((event for event in own if event.is_seed), None)
-        if draw is None or (not trains and _is_demonstration(text, draw.node)):
+        if draw is None or (not trains and _is_demonstration(text)):
             continue
         if seed is None:
             if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
@@ -48,13 +48,19 @@ def of_order(text: Text) -> Iterator[Finding]:
             yield _too_late(text, draw, seed)
 
 
-def _is_demonstration(text: Text, node: ast.AST) -> bool:
-    """Whether a module that defines classes draws in its `__main__` part itself, to try them."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(text.module.parents.get(at), ast.Module):
-        at = text.module.parents.get(at)
-    is_part = isinstance(at, ast.If) and "__main__" in ast.unparse(at.test)
-    return is_part and any(isinstance(one, ast.ClassDef) for one in text.module.tree.body)
+def _is_demonstration(text: Text) -> bool:
+    """Whether all that a module runs by itself is a `__main__` part that tries its classes and functions."""
+    body = text.module.tree.body
+    parts = [one for one in body if isinstance(one, ast.If) and "__main__" in ast.unparse(one.test)]
+    has_definitions = any(isinstance(one, ast.ClassDef | Function) for one in body)
+    calls_functions = all(
+        isinstance(one, ast.Expr)
+        and isinstance(one.value, ast.Call)
+        and last_part(one.value.func) in text.program.functions
+        for part in parts
+        for one in part.body
+    )
+    return bool(parts) and has_definitions and not calls_functions
 
 
 def _seedings(text: Text, library: str) -> list[ast.Call]:
