@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
 from transformers import Trainer, TrainingArguments, set_seed
 
+import determinism
 from determinism.errors import StateError, UsageError
 from determinism.integrations import accelerate
 from determinism.integrations.hugging_face import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
 from tests.integrations.training_runs import (
+    PLANTED,
+    check_ledger,
     checked,
     documented_outputs,
     pattern,
@@ -202,6 +207,102 @@ def test_a_loader_that_changed_is_refused(tmp_path: Path) -> None:
             train_with_accelerate(tmp_path / "again", tmp_path / "4")
     finally:
         training.Images.__len__ = usual
+
+
+def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> None:
+    def training(path: Path, is_planted: bool) -> Any:
+        made: list[Any] = []
+
+        class Changed(DeterminismCallback):
+            def __init__(self, seed: int) -> None:
+                super().__init__(seed, ledger=path)
+                made.append(self)
+
+            def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                if is_planted and state.global_step == PLANTED:
+                    with torch.no_grad():
+                        given["model"].layers[0].bias += 1
+
+        module = program("hugging_face_training")
+        usual, module.DeterminismCallback = module.DeterminismCallback, Changed
+        try:
+            train(tmp_path / "checkpoints", save_strategy="no", num_train_epochs=1)
+        finally:
+            module.DeterminismCallback = usual
+        return made[0].ledger
+
+    check_ledger(training, tmp_path, "gradients")
+
+
+def test_the_ledger_of_a_loop_with_accelerate_names_a_changed_step(tmp_path: Path) -> None:
+    def training(path: Path, is_planted: bool) -> Any:
+        determinism.enable(seed=1)
+        accelerator = Accelerator(cpu=True)
+        model: Any = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+        loader: Any = DataLoader(TensorDataset(torch.arange(64.0).reshape(-1, 4)), batch_size=2, shuffle=True)
+        model, optimizer, loader = accelerator.prepare(model, torch.optim.Adam(model.parameters()), loader)
+        with accelerate.ledger(path) as steps:
+            for number, (images,) in enumerate(loader):
+                accelerator.backward(model(images * (2 if is_planted and number == PLANTED else 1)).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+        return steps
+
+    check_ledger(training, tmp_path, "optimizer")
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from ({"image": torch.rand(8)} for _ in range(8))
+
+
+class Images(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.layer(image).mean()}
+
+
+def saved_warnings(folder: Path, data: Any, *, ranks: int = 1) -> list[str]:
+    """What is said while two checkpoints are saved."""
+    callback = DeterminismCallback(seed=1)
+    arguments = TrainingArguments(
+        str(folder), max_steps=2, save_steps=1, per_device_train_batch_size=2, use_cpu=True, report_to=[], disable_tqdm=True,
+        remove_unused_columns=False,
+    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        Trainer(Images(), arguments, train_dataset=data, callbacks=[callback]).train()
+        if ranks > 1:
+            several: Any = SimpleNamespace(world_size=ranks)
+            state: Any = SimpleNamespace(global_step=0, stateful_callbacks={})
+            callback._has_warned = False
+            callback.on_train_begin(several, state, None)
+            callback.on_save(several, state, None)
+            callback.on_save(several, state, None)
+            callback.on_train_end(several, state, None)
+    return [str(one.message) for one in found if issubclass(one.category, TrainingWarning)]
+
+
+def test_what_a_resumed_run_lacks_is_told_once_when_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    plain = [{"image": torch.rand(8)} for _ in range(8)]
+    assert saved_warnings(tmp_path / "plain", plain) == []
+    (said,) = saved_warnings(tmp_path / "stream", Stream())
+    assert said.startswith("A checkpoint is saved, and the data set is an IterableDataset")
+    (said,) = saved_warnings(tmp_path / "ranks", plain, ranks=2)
+    assert said.startswith("2 processes train together, and trainer_state.json is one file")
+
+
+@pytest.mark.parametrize("seed", [1, 2**32, 2**40 + 7])
+def test_a_large_seed_is_a_seed(seed: int, tmp_path: Path) -> None:
+    scramble()
+    torch.manual_seed(seed)
+    callback = DeterminismCallback()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        callback._training.check("the trainer", Images().modules())
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from determinism.errors import StateError
 from determinism.integrations.ignite import DeterminismHandler
 from determinism.integrations.training import TrainingWarning
 from tests.integrations.training_runs import (
+    PLANTED,
+    check_ledger,
     checked,
     documented_outputs,
     pattern,
@@ -107,6 +109,25 @@ def test_a_state_of_other_parts_is_refused_and_changes_nothing() -> None:
     with pytest.raises(StateError, match="it holds noise, which was not given"):
         handler.load_state_dict(saved)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> None:
+    def training(path: Path, is_planted: bool) -> Any:
+        handler = DeterminismHandler(seed=1, ledger=path)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def update(engine: Engine, batch: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(batch * (2 if is_planted and engine.state.iteration == PLANTED + 1 else 1)).mean().backward()
+            optimizer.step()
+
+        engine = Engine(update)
+        handler.attach(engine, model)
+        engine.run(list(torch.arange(64.0).reshape(8, 2, 4)), max_epochs=1)
+        return handler.ledger
+
+    check_ledger(training, tmp_path, "gradients")
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

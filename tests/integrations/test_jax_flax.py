@@ -18,6 +18,8 @@ import determinism
 from determinism.errors import StateError, UsageError
 from determinism.integrations import flax
 from tests.integrations.training_runs import (
+    PLANTED,
+    check_ledger,
     checked,
     documented_outputs,
     pattern,
@@ -130,6 +132,24 @@ def test_a_train_state_is_read_where_it_was_put() -> None:
     assert training.value.params["weight"].tolist() == [1, 1, 1]
     with pytest.raises(StateError, match="saved from an object of flax, and this is one of nnx"):
         determinism.state.restore(saved, training=flax.Saved(Small(3)))
+
+
+def test_the_ledger_of_a_loop_names_a_changed_step(tmp_path: Path) -> None:
+    module = program("jax_training")
+    step = flax.counted(module.linen_step)
+
+    def training(path: Path, is_planted: bool) -> Any:
+        determinism.enable(seed=1)
+        model, keys = module.Linen(), flax.keys("params", "dropout")
+        variables = model.init(keys, module.INPUTS)
+        state = TrainState.create(apply_fn=model.apply, params=variables["params"], tx=module.OPTIMIZER)
+        with flax.ledger(path) as steps:
+            for number, inputs in module.batches(module.Loader(), 1):
+                number = int(state.step)
+                state = step(state, inputs * (2 if is_planted and number == PLANTED else 1), keys["dropout"])
+        return steps
+
+    check_ledger(training, tmp_path, "results")
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,11 @@ import determinism
 from determinism.errors import UsageError
 from determinism.integrations.lightning import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
+from determinism.session.record import is_recording
 from determinism.state import from_dict
 from tests.integrations.training_runs import (
+    PLANTED,
+    check_ledger,
     checked,
     documented_outputs,
     pattern,
@@ -306,6 +309,48 @@ def test_the_other_package_has_the_same_callback() -> None:
     trainer = pytorch_lightning.Trainer(max_epochs=1, callbacks=[callback], **TRAINER)
     trainer.fit(Other(), loader_of(3))
     assert trainer.global_step == callback._training._num_counted == 3
+
+
+def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> None:
+    def training(path: Path, is_planted: bool) -> Any:
+        callback = DeterminismCallback(seed=1, ledger=path)
+
+        class Changed(lightning.Callback):
+            def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+                if is_planted and trainer.global_step == PLANTED:
+                    batch[0].mul_(2)
+
+        trainer = lightning.Trainer(max_epochs=2, callbacks=[callback, Changed()], **TRAINER)
+        trainer.fit(Whole(), loader_of(8))
+        return callback.ledger
+
+    check_ledger(training, tmp_path, "gradients")
+
+
+class Whole(lightning.LightningModule):
+    """One optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        return self.layers(batch[0]).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters())
+
+
+def test_a_training_that_fails_leaves_no_recording(tmp_path: Path) -> None:
+    class Failing(Whole):
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            raise ValueError("mine")
+
+    callback = DeterminismCallback(seed=1, ledger=tmp_path / "train.golden")
+    with pytest.raises(ValueError, match="mine"):
+        lightning.Trainer(max_epochs=2, callbacks=[callback], **TRAINER).fit(Failing(), loader_of(8))
+    assert not is_recording()
+    assert not (tmp_path / "train.golden").exists()
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

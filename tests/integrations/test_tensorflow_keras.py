@@ -17,6 +17,8 @@ from determinism.errors import StateError, UsageError
 from determinism.integrations.keras import DeterminismCallback
 from determinism.integrations.training import TrainingWarning
 from tests.integrations.training_runs import (
+    PLANTED,
+    check_ledger,
     checked,
     documented_outputs,
     pattern,
@@ -120,6 +122,24 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     with pytest.raises(UsageError, match=r"has no variables yet.*keras\.layers\.Input"):
         fitted(DeterminismCallback(seed=1, path=tmp_path / "run.state", resume=True), unbuilt)
+
+
+def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> None:
+    def training(path: Path, is_planted: bool) -> Any:
+        callback = DeterminismCallback(seed=1, ledger=path)
+
+        class Changed(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                if is_planted and batch == PLANTED:
+                    self.model.layers[0].bias.assign_add(tf.ones(4))
+
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        images = np.arange(64, dtype="float32").reshape(16, 4)
+        model.fit(images, images.sum(1), batch_size=2, epochs=1, verbose=0, callbacks=[callback, Changed()])
+        return callback.ledger
+
+    check_ledger(training, tmp_path, "optimizer")
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

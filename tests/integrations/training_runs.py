@@ -8,16 +8,19 @@ import io
 import json
 import random
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import determinism
 from determinism.comparison.result import Comparison
+from determinism.integrations.training_ledger import TrainingWarning
 from determinism.session import seeding
 from tests.e2e.commands import run
 
@@ -107,3 +110,31 @@ def documented_outputs(section: str) -> list[str]:
 def pattern(lines: list[str]) -> list[int]:
     """Which of some lines are the same: their bits depend on the machine."""
     return [lines.index(line) for line in lines]
+
+
+PLANTED = 3
+"""The step at which a training is changed."""
+
+
+def check_ledger(training: Callable[[Path, bool], Any], folder: Path, group: str) -> None:
+    """See that a training writes its ledger, that an equal one is the same, and that one that is changed at step `PLANTED` differs there.
+
+    Args:
+        training: Trains with this ledger, changed or not, and gives its `TrainingLedger`.
+        folder: An empty one.
+        group: What the change reaches first.
+    """
+    path = folder / "train.golden"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        for comparison in (None, "same"):
+            scramble()
+            found = training(path, False).comparison
+            assert (found and found.verdict) == comparison
+            before = path.read_bytes()
+            assert len(before) < 5000
+    scramble()
+    with pytest.warns(TrainingWarning, match=rf"at step {PLANTED}(.|\n)*\(trainer-ledger-differs\)"):
+        found = training(path, True).comparison
+    assert (found.difference.step, found.difference.group) == (PLANTED, group)
+    assert path.read_bytes() == before

@@ -8,8 +8,11 @@ from typing import Any
 from accelerate.data_loader import SeedableRandomSampler
 
 from determinism.errors import UsageError
+from determinism.integrations.training_ledger import ledger
 from determinism.state import Checkpointed, ResumableLoader
 from determinism.state.loader import portable
+
+__all__ = ["LoaderAhead", "PreparedPosition", "ledger", "register"]
 
 
 def register(accelerator: Any, *, allow: Collection[str] = (), **parts: Any) -> Checkpointed:

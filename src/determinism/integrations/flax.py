@@ -10,8 +10,11 @@ import jax
 from flax import nnx, serialization
 
 from determinism.errors import UsageError
+from determinism.integrations.training_ledger import ledger
 from determinism.session.record import is_recording, step
 from determinism.session.seeding import active_seeds
+
+__all__ = ["Saved", "counted", "keys", "ledger", "rngs"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from torch.utils.data import IterableDataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from determinism.errors import StateError
-from determinism.integrations.training import Training
+from determinism.integrations.training import Training, warn
+from determinism.integrations.training_ledger import TrainingLedger
 from determinism.session.enable import Settings
 from determinism.state import from_bytes
 from determinism.state.capturing import global_states, restore_global_states
@@ -41,6 +44,8 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         threads: int | None = None,
         precision: PrecisionName | None = None,
         allow: Collection[str] = (),
+        ledger: str | os.PathLike[str] | None = None,
+        update_ledger: bool = False,
         **parts: Any,
     ) -> None:
         """Make the settings, and give the seeds.
@@ -51,10 +56,13 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
             allow: What may be different in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
+            update_ledger: Replace a golden that is there.
             **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            UsageError: A part cannot take its state back; nothing was set.
+            TraceError: The golden is damaged, or no golden.
+            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
         """
         self._options = {"warn_only": warn_only, "threads": threads, "precision": precision, "allow": list(allow)}
         self._batches = BatchesAhead()
@@ -65,15 +73,24 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             threads=threads,
             precision=precision,
             allow=allow,
+            ledger=ledger,
+            update_ledger=update_ledger,
             parts={**parts, _BATCHES: self._batches},
         )
         self._has_checked = False
         self._is_alone = True
+        self._is_stream = False
+        self._has_warned = False
 
     @property
     def settings(self) -> Settings:
         """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
         return self._training.settings
+
+    @property
+    def ledger(self) -> TrainingLedger | None:
+        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        return self._training.ledger
 
     def on_init_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Tell what came too late, or was undone."""
@@ -88,6 +105,7 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         """Put the state of the run that is resumed back."""
         self._check(given.get("model"))
         self._is_alone = args.world_size == 1
+        self._is_stream = _is_stream(given.get("train_dataloader"))
         self._batches.watch(given.get("train_dataloader"))
         saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
         saved = saved[0] if isinstance(saved, list) else saved
@@ -104,14 +122,31 @@ class DeterminismCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         """A step ends."""
         self._training.count_to(state.global_step)
 
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Tell once what a resumed run will lack."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        if not self._is_alone:
+            warn("trainer-ranks-unsaved", ranks=args.world_size)
+        elif self._is_stream:
+            warn("trainer-stream")
+
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Leave the loader as it was."""
+        """Leave the loader as it was; end counting."""
         self._batches.leave()
+        self._training.end_steps()
 
     def state(self) -> dict[str, Any]:
         """What the Trainer writes into `trainer_state.json`; each rank would need its own, so with several there is nothing."""
         text = base64.b64encode(self._training.capture().to_bytes()).decode() if self._is_alone else None
         return {"args": self._options, "attributes": {"saved": text}}
+
+
+def _is_stream(loader: Any) -> bool:
+    """Whether a loader that the Trainer has prepared gives what an `IterableDataset` yields."""
+    loader = getattr(loader, "base_dataloader", loader)
+    return isinstance(getattr(loader, "dataset", None), IterableDataset)
 
 
 def _bytes(text: str) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import Any
 
 from ignite.engine import Engine, Events
 
 from determinism.integrations.training import Training
+from determinism.integrations.training_ledger import TrainingLedger
 from determinism.session.enable import Settings
 from determinism.state import State, from_dict
 from determinism.types import PrecisionName
@@ -40,6 +42,8 @@ class DeterminismHandler:
         threads: int | None = None,
         precision: PrecisionName | None = None,
         allow: Collection[str] = (),
+        ledger: str | os.PathLike[str] | None = None,
+        update_ledger: bool = False,
         **parts: Any,
     ) -> None:
         """Make the settings, and give the seeds.
@@ -50,10 +54,13 @@ class DeterminismHandler:
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
             allow: What may be different in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
+            update_ledger: Replace a golden that is there.
             **parts: What belongs to the state: the loader, generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            UsageError: A part cannot take its state back; nothing was set.
+            TraceError: The golden is damaged, or no golden.
+            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
         """
         self._training = Training(
             type(self).__name__,
@@ -62,6 +69,8 @@ class DeterminismHandler:
             threads=threads,
             precision=precision,
             allow=allow,
+            ledger=ledger,
+            update_ledger=update_ledger,
             parts=parts,
         )
         self._resumed: State | None = None
@@ -71,6 +80,11 @@ class DeterminismHandler:
     def settings(self) -> Settings:
         """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
         return self._training.settings
+
+    @property
+    def ledger(self) -> TrainingLedger | None:
+        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        return self._training.ledger
 
     def attach(self, engine: Engine, model: Any = None) -> None:
         """Follow an engine.
@@ -82,6 +96,7 @@ class DeterminismHandler:
         self._model = model
         engine.add_event_handler(Events.STARTED, self._started)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+        engine.add_event_handler(Events.COMPLETED, self._completed)
 
     def _started(self, engine: Engine) -> None:
         self._training.check("the engine", () if self._model is None else self._model.modules())
@@ -93,6 +108,9 @@ class DeterminismHandler:
 
     def _iteration_completed(self, engine: Engine) -> None:
         self._training.count_to(engine.state.iteration)
+
+    def _completed(self, engine: Engine) -> None:
+        self._training.end_steps()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run, in a form that `torch.load` loads with `weights_only=True`."""

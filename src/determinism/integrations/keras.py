@@ -11,6 +11,7 @@ import keras
 
 from determinism.errors import UsageError
 from determinism.integrations.training import Training
+from determinism.integrations.training_ledger import TrainingLedger
 from determinism.session.enable import Settings
 from determinism.state import load
 from determinism.types import PrecisionName
@@ -40,6 +41,8 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         threads: int | None = None,
         precision: PrecisionName | None = None,
         allow: Collection[str] = (),
+        ledger: str | os.PathLike[str] | None = None,
+        update_ledger: bool = False,
         **parts: Any,
     ) -> None:
         """Make the settings, and give the seeds.
@@ -52,10 +55,13 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
             allow: What may be different in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
+            update_ledger: Replace a golden that is there.
             **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            UsageError: A part cannot take its state back, there is no file to resume from, or Keras does not run on TensorFlow; nothing
+            TraceError: The golden is damaged, or no golden.
+            UsageError: A part cannot take its state back, there is no file to resume from, there is no folder for the golden, or Keras does not run on TensorFlow; nothing
                 was set.
         """
         super().__init__()
@@ -78,6 +84,8 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
             threads=threads,
             precision=precision,
             allow=allow,
+            ledger=ledger,
+            update_ledger=update_ledger,
             parts=parts,
             framework="tensorflow",
         )
@@ -89,6 +97,11 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
     def settings(self) -> Settings:
         """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
         return self._training.settings
+
+    @property
+    def ledger(self) -> TrainingLedger | None:
+        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        return self._training.ledger
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Tell what came too late, and put the state back."""
@@ -115,6 +128,10 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
         """A batch ends, or as many as `steps_per_execution` says: a step."""
         self._num_batches += 1
         self._training.count_to(self._num_batches)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End counting."""
+        self._training.end_steps()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save the state."""

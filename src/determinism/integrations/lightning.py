@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator
 from importlib import import_module
@@ -12,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from determinism.integrations.training import Training, warn
+from determinism.integrations.training_ledger import TrainingLedger
 from determinism.session.enable import Settings
 from determinism.session.seeding import active_seeds
 from determinism.state import ResumableLoader, State, from_dict
@@ -51,6 +53,8 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
         threads: int | None = None,
         precision: PrecisionName | None = None,
         allow: Collection[str] = (),
+        ledger: str | os.PathLike[str] | None = None,
+        update_ledger: bool = False,
         **parts: Any,
     ) -> None:
         """Make the settings, and give the seeds.
@@ -61,10 +65,13 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
             threads: As for `determinism.enable`.
             precision: As for `determinism.enable`.
             allow: What may be different in a resumed run, as for `determinism.state.restore`.
+            ledger: A [golden](goldens.md): it is written when a training ends, or compared with if it is there.
+            update_ledger: Replace a golden that is there.
             **parts: What else belongs to the state: generators of the program's own, objects with `state_dict()` and `load_state_dict()`.
 
         Raises:
-            UsageError: A part cannot take its state back; nothing was set.
+            TraceError: The golden is damaged, or no golden.
+            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
         """
         super().__init__()
         self._training = Training(
@@ -74,6 +81,8 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
             threads=threads,
             precision=precision,
             allow=allow,
+            ledger=ledger,
+            update_ledger=update_ledger,
             parts=parts,
         )
         self._resumed: State | None = None
@@ -85,6 +94,11 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
     def settings(self) -> Settings:
         """Each setting that was made, and what became of it, as `determinism.enable` gives it: `callback.settings.open` is what is left to do."""
         return self._training.settings
+
+    @property
+    def ledger(self) -> TrainingLedger | None:
+        """What `ledger` asked for: its `comparison`, and `raise_if_different` for scripts that shall fail; None if nothing was asked for."""
+        return self._training.ledger
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Tell what came too late, or was undone; let each of several ranks draw numbers of its own."""
@@ -174,10 +188,12 @@ class DeterminismCallback(*_bases()):  # type: ignore[misc]  # which package it 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End counting."""
         self._end_counting()
+        self._training.end_steps()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End counting."""
         self._end_counting()
+        self._training.end_steps(is_complete=False)
 
     def _end_counting(self) -> None:
         if self._hook is not None:

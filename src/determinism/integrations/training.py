@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import warnings
 import weakref
@@ -11,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from determinism.errors import UsageError
+from determinism.integrations.training_ledger import TrainingLedger, TrainingWarning
 from determinism.knowledge.settings import Effect
 from determinism.session import seeding
 from determinism.session.enable import Settings, enable
@@ -18,11 +20,6 @@ from determinism.session.record import is_recording, step
 from determinism.state import State, capture, restore
 from determinism.state.capturing import is_stateful, state_of
 from determinism.types import PrecisionName
-
-
-class TrainingWarning(UserWarning):
-    """A training goes on, and its results may not be the same each time."""
-
 
 WARNING_MESSAGES = {
     "trainer-loader-ahead": "A checkpoint is saved in the middle of an epoch, and the loader has no length, so Lightning has fetched a batch that "
@@ -34,6 +31,10 @@ WARNING_MESSAGES = {
     "trainer-ranks": "{ranks} processes train together. Lightning saves what callbacks know in rank 0 alone, so no state is saved, and a resumed run "
     "draws other numbers; and it divides only a plain DataLoader among the ranks. Give a resumable loader a sampler that does: "
     "determinism.seed(1).sampler(data, ranks={ranks}).",
+    "trainer-ranks-unsaved": "{ranks} processes train together, and trainer_state.json is one file for all, so no state is saved in it, and a resumed run "
+    "may draw other numbers. Save it beside the checkpoint in each process: determinism.state.capture(...).",
+    "trainer-stream": "A checkpoint is saved, and the data set is an IterableDataset, whose batches the Trainer loads again when it resumes, so if it or "
+    "the collator draws random numbers, a resumed run draws others. Use a data set with indices, or draw in the model.",
     "trainer-seeded-late": "The model was built before {name} was made, from random numbers that nobody had seeded, so its weights "
     "differ in each run. Make {name} first, or call determinism.enable(seed=1) before the model is built.",
     "trainer-unseeded": "Nobody has seeded the generators, so each run draws different numbers. Give {name} a seed, seed=1, and make it "
@@ -55,8 +56,9 @@ def warn(identifier: str, **values: object) -> None:
 
 # Whether somebody had seeded the framework before a model drew its weights.
 
-_MOST_SEEDED = 2**32
-"""Seeds that people choose are below; the one that PyTorch draws from the system's entropy has 64 bits, so it is not."""
+
+_MOST_SEEDED = 2**53
+"""Seeds that people choose are below; of those that PyTorch draws itself, from 64 bits of the system's entropy, one in 2,000 is."""
 
 
 def is_seeded(framework: str) -> bool:
@@ -121,6 +123,8 @@ class Training:
         allow: Collection[str] = (),
         parts: dict[str, Any] | None = None,
         framework: str = "torch",
+        ledger: str | os.PathLike[str] | None = None,
+        update_ledger: bool = False,
     ) -> None:
         """Make the settings and give the seeds at once: what is made after the callback is covered, the model above all.
 
@@ -133,9 +137,12 @@ class Training:
             allow: As for `determinism.state.restore`.
             parts: What else belongs to the state, by name: what has `state_dict` and `load_state_dict`, and generators.
             framework: `torch` or `tensorflow`: what the model draws its weights from.
+            ledger: The golden that the steps are written to or compared with.
+            update_ledger: Replace one that is there.
 
         Raises:
-            UsageError: A part cannot take its state back; nothing was set.
+            TraceError: The golden is damaged.
+            UsageError: A part cannot take its state back, or there is no folder for the golden; nothing was set.
         """
         self.parts = dict(parts or {})
         for part, thing in self.parts.items():
@@ -148,6 +155,9 @@ class Training:
                 )
         self.name = name
         self.allow = allow
+        self.ledger: TrainingLedger | None = None
+        if ledger is not None:
+            self.ledger = TrainingLedger(ledger, update=update_ledger, update_hint=f"{name}(update_ledger=True)")
         self._framework = framework
         self._unseeded = UnseededModels(framework)
         self.settings: Settings = enable(seed, warn_only=warn_only, threads=threads, precision=precision)
@@ -169,12 +179,25 @@ class Training:
             warn("trainer-overrides", name=self.name, trainer=trainer, changes="; ".join(changes))
 
     def begin_steps(self, num_done: int) -> None:
-        """Take what the trainer's count of steps begins with, in a resumed run too.
+        """The training begins: take what the trainer's count of steps begins with, in a resumed run too.
 
         Args:
             num_done: Its count.
         """
         self._num_counted = num_done
+        if self.ledger is not None:
+            self.ledger.begin(num_done)
+
+    def end_steps(self, *, is_complete: bool = True) -> None:
+        """The training ended.
+
+        Args:
+            is_complete: Whether it came to its own end.
+        """
+        if self.ledger is not None and is_complete:
+            self.ledger.end()
+        elif self.ledger is not None:
+            self.ledger.abandon()
 
     def count_step(self) -> None:
         """A step of the trainer ended."""
