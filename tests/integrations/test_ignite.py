@@ -127,7 +127,7 @@ def test_its_ledger_is_written_and_a_changed_step_is_named(tmp_path: Path) -> No
         engine.run(list(torch.arange(64.0).reshape(8, 2, 4)), max_epochs=1)
         return handler.ledger
 
-    check_ledger(training, tmp_path, "gradients")
+    check_ledger(training, tmp_path, "loss")
 
 
 def test_the_program_of_the_page_resumes_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
