@@ -17,6 +17,21 @@ from determinism.state import load
 from determinism.types import PrecisionName
 
 
+def _check_path(path: str | os.PathLike[str] | None, *, resume: bool) -> None:
+    if resume and path is None:
+        raise UsageError(
+            "trainer-path-missing",
+            "resume=True was given to DeterminismCallback without path=, so there is no state to go on from. Give the file that the "
+            'state of the earlier run was saved to: path="run.state".',
+        )
+    if path is not None and keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            "keras-backend",
+            f"Keras runs on {keras.backend.backend()} here, and DeterminismCallback saves the state of models on TensorFlow only, so "
+            "nothing was set. Leave path= out: settings, seeds and steps work with every backend.",
+        )
+
+
 class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no annotations
     """Makes `model.fit` deterministic, counts its batches as steps, and lets a run resume bit-exactly after an epoch.
 
@@ -65,18 +80,7 @@ class DeterminismCallback(keras.callbacks.Callback):  # type: ignore[misc]  # ke
                 was set.
         """
         super().__init__()
-        if resume and path is None:
-            raise UsageError(
-                "trainer-path-missing",
-                "resume=True was given to DeterminismCallback without path=, so there is no state to go on from. Give the file that the "
-                'state of the earlier run was saved to: path="run.state".',
-            )
-        if path is not None and keras.backend.backend() != "tensorflow":
-            raise UsageError(
-                "keras-backend",
-                f"Keras runs on {keras.backend.backend()} here, and DeterminismCallback saves the state of models on TensorFlow only, so "
-                "nothing was set. Leave path= out: settings, seeds and steps work with every backend.",
-            )
+        _check_path(path, resume=resume)
         self._training = Training(
             type(self).__name__,
             seed,
