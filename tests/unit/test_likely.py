@@ -12,6 +12,8 @@ import pytest
 from determinism.comparison.result import Divergence
 from determinism.diagnose.experiments import Hypothesis
 from determinism.diagnose.likely import likely_hypotheses
+from determinism.diagnose.program_flow import CALLS
+from determinism.probes.sources import FUNCTIONS
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -232,3 +234,21 @@ def test_files_that_changed_since_the_run_are_not_read(tmp_path: Path) -> None:
     for changed in (f"import os\n{text}", text.replace(USED, "# changed"), "", "import numpy as np\n"):
         file.write_text(changed, encoding="utf-8")
         assert likely_hypotheses(different, [open_trace(trace)]) == []
+
+
+IN_TEXT = {"listing", "clock", "entropy", "process-id", "hash", "id", "completion-order", "uninitialized-array"}
+"""Sources that a call in the text shows by itself; of generators it has to be known whether they are seeded."""
+SHOWN_AS = {"builtins.": "", "concurrent.futures._base.": "concurrent.futures.", "asyncio.tasks.": "asyncio."}
+BY_ARGUMENTS = {"concurrent.futures.wait", "asyncio.wait"}
+
+
+def test_what_the_text_shows_is_what_is_noted_while_a_program_runs() -> None:
+    noted = {}
+    for one in FUNCTIONS:
+        name = f"{one.module}.{one.name}"
+        for module, shown in SHOWN_AS.items():
+            name = shown + name.removeprefix(module) if name.startswith(module) else name
+        is_method = "." in one.name and one.name.partition(".")[0] not in ("datetime", "date")
+        if one.source in IN_TEXT and not is_method and one.module != "torch":
+            noted[name] = one.source
+    assert {name: source for name, source in noted.items() if name not in BY_ARGUMENTS} == CALLS

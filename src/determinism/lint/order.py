@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, OBJECTS, Function, given_to, gives_numbers, last_part, parameters
+from determinism.diagnose.program_flow import (
+    CALLS,
+    METHODS,
+    OBJECTS,
+    Function,
+    given_to,
+    gives_numbers,
+    last_part,
+    parameters,
+)
 from determinism.lint.findings import Finding, Fix, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
@@ -38,7 +47,7 @@ _FILLS = frozenset(
 )
 _CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.")
 _CHOOSES = frozenset({"choice", "choices", "shuffle", "sample", "permutation"})
-_LISTING_METHODS = frozenset({"iterdir", "rglob", "glob", "iglob"})
+_LISTING_METHODS = frozenset(name for name, source in METHODS.items() if source == "listing") | {"glob", "iglob"}
 _FILE_SYSTEMS = ("fs", "filesystem")
 """Names that objects of fsspec have, whose listings are sorted."""
 _SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
