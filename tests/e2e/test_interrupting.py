@@ -23,6 +23,7 @@ class Ended(NamedTuple):
 
     status: int
     stderr: str
+    stdout: str
 
 
 def interrupt(
@@ -30,7 +31,7 @@ def interrupt(
 ) -> Ended:
     """Start a command, and send a signal as soon as there is a file or folder, such as the one that the program makes."""
     process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*COMMAND, *arguments], cwd=folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 120
     while not (folder / at).exists() and process.poll() is None and time.monotonic() < deadline:
@@ -40,9 +41,9 @@ def interrupt(
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=60)
     assert b"src/determinism" not in stderr, stderr.decode()
-    return Ended(process.returncode, stderr.decode())
+    return Ended(process.returncode, stderr.decode(), stdout.decode())
 
 
 def script(folder: Path, text: str) -> list[str]:
@@ -120,9 +121,12 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "determinism: Interrupted during the search for causes; what is known follows.\n" in ended.stderr
+    assert "determinism: Interrupted during the search for causes; what is known is kept.\n" in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
+    # The report was there before the search: nothing was found since, so it is not printed again.
+    assert ended.stdout.count("Different: ") == 1
+    assert ended.stdout.rstrip().splitlines()[-1].split()[0] == "report"
 
 
 def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/evidence-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "determinism: Interrupted before values were compared; what is known follows.\n" in ended.stderr
+    assert "determinism: Interrupted before values were compared; what is known is kept.\n" in ended.stderr
     assert "was stopped by SIGINT" not in ended.stderr
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
 

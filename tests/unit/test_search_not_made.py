@@ -53,7 +53,7 @@ def test_an_interrupt_between_runs_for_evidence_keeps_the_verdict(
 
     assert runs.gather(found, ()) is found
     assert runs.interrupt_status == 130
-    assert said == ["Interrupted before values were compared; what is known follows."]
+    assert said == ["Interrupted before values were compared; what is known is kept."]
 
 
 def test_a_late_step_needs_whole_runs() -> None:

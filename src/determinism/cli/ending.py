@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import click
 
@@ -78,6 +78,7 @@ def conclude(
     interrupt_status: int = 0,
     *,
     kept: str | None = None,
+    shown: dict[str, Any] | None = None,
 ) -> NoReturn:
     """Show a comparison, write it down, and exit as its verdict says.
 
@@ -86,30 +87,44 @@ def conclude(
         reports: Where the report goes.
         interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
         kept: Where the page of the report was written without being asked for, if it was.
+        shown: The document that was printed before the search for causes began, if one was. If the search was interrupted before it
+            found anything, the same report is not printed again.
     """
     from determinism.report.document import document
-    from determinism.report.terminal import ReportConsole, render
+    from determinism.report.terminal import ReportConsole, render, render_rest
 
     content = document(comparison)
     # Written first: a terminal that is gone must not cost the report.
     written = 0 if reports.write(content, say) else 2
     page = reports.html_file
+    file = path_text(str(page)) if page else kept
     with reports.commands_stopped():
-        render(content, ReportConsole(), verbose=reports.is_verbose, file=path_text(str(page)) if page else kept)
+        if interrupt_status and shown is not None and not reports.is_verbose and not _has_news(content, shown):
+            render_rest(content, ReportConsole(), file=file)
+        else:
+            render(content, ReportConsole(), verbose=reports.is_verbose, file=file)
     reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
+
+
+def _has_news(content: dict[str, Any], shown: dict[str, Any]) -> bool:
+    """Whether a report says more than an earlier one of the same runs, other than how the search ended."""
+    return any(content[name] != shown[name] for name in ("headline", "causes", "fixes", "first_divergence"))
 
 
 _SEARCHING = "The search for the cause has not ended."
 
 
-def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> None:
+def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> dict[str, Any]:
     """Print and write what two runs show, before any further run: what ends the command from now on does not cost it.
 
     Args:
         comparison: What the runs show.
         reports: Where the report goes; it is written again when the search has ended.
         line: What must not be printed into.
+
+    Returns:
+        The document that was printed.
     """
     from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, render
@@ -120,6 +135,7 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
         click.echo()
     if reports.is_wanted:
         reports.write({**content, "diagnosis": _SEARCHING}, say)
+    return content
 
 
 class RunningCheck(Protocol):
@@ -144,11 +160,12 @@ def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
         reports: Where the report goes.
     """
     line = ProgressLine()
-    running = make(line.announce, line.say, lambda comparison: show_first(comparison, reports, line))
+    shown: list[dict[str, Any]] = []
+    running = make(line.announce, line.say, lambda comparison: shown.append(show_first(comparison, reports, line)))
     with reporting(reports, lambda: running.runs), line:
         comparison = running.run()
     kept = keep_report(comparison, running.folder) if comparison.verdict is Verdict.DIFFERENT else None
-    conclude(comparison, reports, running.interrupt_status, kept=kept)
+    conclude(comparison, reports, running.interrupt_status, kept=kept, shown=shown[-1] if shown else None)
 
 
 def keep_report(comparison: Comparison, folder: Path) -> str | None:

@@ -272,7 +272,7 @@ class EvidenceRuns:
         if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
         self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
-        self._warn(f"Interrupted before {what}; what is known follows.")
+        self._warn(f"Interrupted before {what}; what is known is kept.")
         return True
 
     def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:

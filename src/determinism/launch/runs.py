@@ -259,7 +259,7 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     limit = "The search for causes was interrupted; what was known by then is shown."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        warn("Interrupted during the search for causes; what is known follows.")
+        warn("Interrupted during the search for causes; what is known is kept.")
     else:
         warn(f"The search for causes was stopped. {getattr(error, 'message', str(error))}")
     return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED

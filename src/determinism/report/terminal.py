@@ -179,6 +179,19 @@ def render(
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
 
 
+def render_rest(content: dict[str, Any], console: Console, *, file: str | None = None) -> None:
+    """Print only where the rest of a report is that was printed without it.
+
+    Args:
+        content: The JSON document.
+        console: Where to print.
+        file: Where the report was written in full, if it was.
+    """
+    rest = _rest(content, verbose=False, file=file)
+    if rest is not None:
+        console.print(Text("\n").join(laid_out([rest], console)), soft_wrap=True, highlight=False)
+
+
 def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put the file's name of a diff into the heads of its hunks, and leave out empty lines at its end."""
     entries: list[dict[str, Any]] = []
