@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
-from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial
+from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial, causes
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
-from determinism.factors.catalog import Action
+from determinism.factors.catalog import FACTORS, Action
 from determinism.run_spec import FixedSource
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
@@ -314,6 +314,30 @@ def test_a_seeded_generator_that_loader_workers_inherit_comes_with_advice(
     [fix] = comparison.fixes
     assert (fix.code, fix.verified) == ("draws = default_rng(0)", True)
     assert ("worker_init_fn=seeds.worker_init_fn" in fix.title) is advised
+
+
+@pytest.mark.parametrize(
+    ("line", "advised"),
+    [
+        ("from read import draws", True),
+        ("import parts.read as parts", True),
+        ("from . import read", True),
+        ("import reader", False),
+    ],
+)
+def test_a_loader_in_a_file_that_imports_the_generator_counts_too(tmp_path: Path, line: str, advised: bool) -> None:
+    generator = in_a_file(tmp_path, "draws = default_rng()", "unseeded-generator", 8, 13)
+    loading = Path(generator.site.file).with_name("train.py")
+    loading.write_text(f"{line}\nloader = DataLoader(images, num_workers=2)\n")
+    comparison = investigated(Changeable([(divergence(), [held(generator)])], [generator]))
+    [fix] = comparison.fixes
+    assert ("worker_init_fn=seeds.worker_init_fn" in fix.title) is advised
+
+
+def test_every_cause_says_what_else_its_remedy_changes() -> None:
+    assert [name for name, cause in causes().items() if not cause.side_effect] == []
+    remedies = {name: factor.remedy for name, factor in FACTORS.items() if factor.remedy is not None}
+    assert [name for name, remedy in remedies.items() if not remedy.side_effect] == []
 
 
 def test_a_fix_says_what_else_it_changes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
@@ -612,10 +613,10 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         change = code_change(hypothesis)
         if change is None or (trial is None and not all(one.is_declared for one in led_by)):
             # The runs had a fixed value there, and no line is known that gives just that one.
-            return Fix(hypothesis.cause, f"{entry.remedy}, {place}")
+            return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
         if held.source in _MADE_SEEDS:
             entry = causes()["seed-varies"]
-        warning = None if led_by else _repeated(hypothesis) or _apart(hypothesis, change)
+        warning = None if led_by else _repeated(hypothesis) or _apart(hypothesis, change, started)
         title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
         return Fix(
@@ -623,12 +624,19 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         )
     if hypothesis.intervention.fresh_copy:
         title = "Start each run from the same files, for example in a fresh copy of the folder"
-        return Fix(hypothesis.cause, title, "determinism check --fresh-copy -- COMMAND", None, *proof)
+        return Fix(
+            hypothesis.cause,
+            title,
+            "determinism check --fresh-copy -- COMMAND",
+            None,
+            *proof,
+            side_effect=entry.side_effect,
+        )
     factors = [name for name, _ in hypothesis.intervention.factors]
     remedy = FACTORS[factors[0]].remedy if len(factors) == 1 else None
     if remedy is None:
         # It takes a change that nobody but the author can make, and what the experiment did is not that.
-        return Fix(hypothesis.cause, entry.remedy, None, None)
+        return Fix(hypothesis.cause, entry.remedy, None, None, side_effect=entry.side_effect)
     added = None
     if remedy.code is not None and started is not None:
         added = lines_at_start(started, remedy.code, before=hypothesis.sites)
@@ -652,12 +660,12 @@ def _repeated(hypothesis: Hypothesis) -> str | None:
     return f"The line ran {max(source.counts):,} times, and each generator then draws the same numbers: create it once, or seed it with the step"
 
 
-def _apart(hypothesis: Hypothesis, change: CodeChange) -> str | None:
+def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> str | None:
     """That equal runs are not all that is wanted of processes that were to draw other numbers than each other."""
     source = hypothesis.source
     if source is None or keeps_other_parts(change):
         return None
-    if source.source in _SEEDED and source.apart < 2 and _has_loader_workers(change):
+    if source.source in _SEEDED and source.apart < 2 and _has_loader_workers(change, started):
         # A forked worker does not run the line again: it inherits a copy of the generator.
         return f"Workers of the DataLoader that draw from it then all draw the same numbers. If so, {_PER_WORKER}"
     if source.apart < 2:
@@ -676,15 +684,59 @@ _PER_WORKER = (
 )
 
 
-def _has_loader_workers(change: CodeChange) -> bool:
-    """Whether the changed file makes a data loader that may have workers."""
+_MOST_FILES = 200
+"""How many Python files of a folder are looked at for loaders."""
+
+
+def _has_loader_workers(change: CodeChange, started: Path | None) -> bool:
+    """Whether the program makes a data loader that may have workers: in the changed file, or in one that imports it.
+
+    Args:
+        change: What changes the file that makes the generator.
+        started: The file that the program was started with.
+    """
+    changed = Path(change.file)
+    if _makes_loader_workers(changed):
+        return True
+    name = changed.parent.name if changed.stem == "__init__" else changed.stem
+    folders = dict.fromkeys(file.parent for file in (changed, started) if file is not None)
+    files = [file for folder in folders for file in islice(sorted(folder.glob("*.py")), _MOST_FILES)]
+    return any(_makes_loader_workers(file, importing=name) for file in files)
+
+
+def _makes_loader_workers(file: Path, *, importing: str | None = None) -> bool:
+    """Whether a file makes a data loader that may have workers.
+
+    Args:
+        file: The file.
+        importing: The module that it must import.
+    """
     try:
-        tree = ast.parse(Path(change.file).read_bytes())
+        text = file.read_bytes()
+        if b"DataLoader" not in text:
+            return False
+        tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    if importing is not None and not _imports(tree, importing):
         return False
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"]
     workers = [keyword.value for call in calls if (keyword := keyword_of(call, "num_workers")) is not None]
     return any(not isinstance(one, ast.Constant) or one.value != 0 for one in workers)
+
+
+def _imports(tree: ast.Module, name: str) -> bool:
+    """Whether a program imports a module of this name, or something from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or "", *(one.name for one in node.names)]
+        else:
+            continue
+        if any(module.rpartition(".")[2] == name for module in modules):
+            return True
+    return False
 
 
 def _ratio(trial: Trial, step_seconds: float | None) -> float | None:
