@@ -412,7 +412,7 @@ def _is_plain(case: Case, plain: Outcome, shielded: _Shielded) -> bool:
 # Writes what an audit found into the data that the recorder uses.
 
 _HEAD = """\
-# What PyTorch computes otherwise while a dispatch mode is active, by version.
+# What PyTorch computes differently while a dispatch mode is active, by version.
 # Written by `python -m tools.formula_audit --write`.
 # node: autograd nodes that take another formula; the recorder leaves the stack of modes while they run.
 # conjugation_inside, autocast_inside: ops whose own ops miss these; the recorder restores them.

@@ -120,8 +120,8 @@ def check_batch_invariance(
 
     Args:
         function: What to check: a model, or a function of one argument.
-        batch: An array or tensor whose first dimension are the rows, or a nested list, tuple or dictionary of such; all of it in one batch is
-            what the largest size may be.
+        batch: An array or tensor with one row for each index of its first dimension, or a nested list, tuple or dictionary of them.
+            The largest batch has all of its rows.
         sizes: How many rows a batch has; those beyond the rows that there are count as all of them.
 
     Returns:

@@ -39,7 +39,7 @@ class Loss(NamedTuple):
 
     step: int
     first: float | None
-    """None where it is not known, or is no number."""
+    """None where it is not known or not a number."""
     second: float | None
 
 
@@ -363,7 +363,7 @@ class Diagnosis:
 
 
 class BatchKind(StrEnum):
-    """Why a row came out otherwise in another batch."""
+    """Why a row's result differed in a batch of another size."""
 
     OP = "op"
     """An op that treats each row by itself computed it in another way."""
@@ -392,7 +392,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class TrainingModule:
-    """A module that was in training mode, and computes otherwise because of it."""
+    """A module that was in training mode, which makes its results depend on the rest of the batch or on random numbers."""
 
     module: str
     name: str

@@ -169,7 +169,7 @@ def losses(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> list[Loss] | N
 
 
 def _by_step(process: ProcessTrace) -> dict[int, float | None]:
-    """What the first backward of each step was started from; None where that is not known, or is no number."""
+    """What the first backward of each step was started from; None where that is not known or not a number."""
     numbers = process.numbers
     read = {
         (int(row["producer"]), int(row["output"])): float(row["value"])

@@ -82,7 +82,7 @@ class PreparedPosition:
         return {"iteration": self._prepared.iteration, **self._loader.position()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there when the loader is iterated over next.
+        """Continue from a saved position the next time the loader is iterated over.
 
         Args:
             state: What `state_dict` gave.

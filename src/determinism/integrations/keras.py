@@ -21,7 +21,7 @@ def _check_path(path: str | os.PathLike[str] | None, *, resume: bool) -> None:
     if resume and path is None:
         raise UsageError(
             "trainer-path-missing",
-            "resume=True was given to DeterminismCallback without path=, so there is no state to go on from. Give the file that the "
+            "resume=True was given to DeterminismCallback without path=, so there is no state to continue from. Give the file that the "
             'state of the earlier run was saved to: path="run.state".',
         )
     if path is not None and keras.backend.backend() != "tensorflow":

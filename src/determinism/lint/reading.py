@@ -94,7 +94,7 @@ def _notebook(file: str, content: bytes) -> Source:
         cells = json.loads(content)["cells"]
         codes = [_code(cell["source"]) if cell.get("cell_type") == "code" else "" for cell in cells]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"it is no notebook of version 4 ({type(error).__name__}: {error})") from None
+        raise ValueError(f"it is not a notebook of version 4 ({type(error).__name__}: {error})") from None
     lines: list[str] = []
     places: list[tuple[int, int]] = []
     for number, code in enumerate(codes, 1):

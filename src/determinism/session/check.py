@@ -46,7 +46,7 @@ def check(
 
     Raises:
         StateError: Something that the function can reach cannot be copied.
-        UsageError: No supported framework is imported, fewer than two runs are asked for, or it is no function.
+        UsageError: No supported framework is imported, fewer than two runs are asked for, or `function` cannot be called.
 
     Example:
         >>> import torch

@@ -187,7 +187,7 @@ def rank_of_environment() -> int | None:
     """The rank that a launcher gave this process; None without one.
 
     Raises:
-        UsageError: What the launcher set is no number.
+        UsageError: What the launcher set is not a number.
     """
     for name in RANK_VARIABLES:
         text = os.environ.get(name)
@@ -245,7 +245,7 @@ def seed(
     result.
 
     Args:
-        master: The seed; None draws one, which the result tells as `master`.
+        master: The seed. With None a random one is drawn; the attribute `master` of the result has it.
         rank: Number of this process among those that train together; None reads it from the environment (`RANK`, or what MPI
             and Slurm set), and is 0 if there is nothing.
         worker: Number of this process among those that load data, if it is one.

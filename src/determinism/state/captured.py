@@ -345,7 +345,7 @@ def load(path: str | os.PathLike[str]) -> State:
         path: The file.
 
     Raises:
-        StateError: It does not exist, is no state, is damaged, or was written by a newer version.
+        StateError: The file does not exist, is not a saved state, is damaged, or was written by a newer version.
 
     Returns:
         The state.
@@ -399,7 +399,7 @@ def from_dict(saved: Mapping[str, Any]) -> State:
         saved: The dictionary.
 
     Raises:
-        StateError: It is no state, damaged, or of a newer version.
+        StateError: It is not a saved state, is damaged, or was written by a newer version.
 
     Returns:
         The state.
@@ -427,7 +427,7 @@ def from_tree(tree: Mapping[str, Any]) -> State:
         tree: The tree.
 
     Raises:
-        StateError: It is no state, damaged, or of a newer version.
+        StateError: It is not a saved state, is damaged, or was written by a newer version.
 
     Returns:
         The state.

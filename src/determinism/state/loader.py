@@ -143,7 +143,7 @@ class ResumableLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there when it is iterated over next.
+        """Continue from a saved position the next time the loader is iterated over.
 
         Args:
             state: What `state_dict` gave.

@@ -74,7 +74,7 @@ class SeenCall:
     """`phase`; `training`: whether the module was in training mode; `draws`: whether the op draws random numbers;
     `trains`: whether the op was told to train; `dim`: the dimension that it was given. Of a module also
     `state`: digest of its parameters and buffers; `changed`: names of those that the call changed; `sensitive`: path and class of
-    each module below it that is in training mode and then computes otherwise; `drawn`: whether random numbers were drawn."""
+    each module below it that is in training mode and computes differently in it; `drawn`: whether random numbers were drawn."""
     inputs: tuple[SeenTensor, ...]
     outputs: tuple[SeenTensor, ...]
 

@@ -244,8 +244,8 @@ def difference(first: torch.Tensor, second: torch.Tensor) -> dict[str, Any]:
 
     Returns:
         `elements_different`; for real floats `max_ulp` (how many representable numbers lie between the two, counted
-        through zero; None where an element is no number), `max_abs` (None where it is not finite) and `max_relative` (the
-        same as a part of the largest element; None where one that differs is no number); `examples`, the first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
+        through zero; None where an element is not a number), `max_abs` (None where it is not finite) and `max_relative` (the
+        same as a part of the largest element; None where one that differs is not a number); `examples`, the first elements that differ, each with `index`, `first` and `second` (texts that tell all values apart); and `extent`, per
         dimension the lowest and the highest index at which there are differences.
     """
     found: dict[str, Any] = dict.fromkeys(

@@ -99,7 +99,7 @@ def unwrap_handler(mode: type[Any]) -> None:
         mode.__torch_dispatch__ = plain
 
 
-# What PyTorch computes otherwise while a dispatch mode is active; data that the audit found, by version.
+# What PyTorch computes differently while a dispatch mode is active; data that the audit found, by version.
 #
 # A mode is seen by more than its handler. Some formulas of the autograd engine ask whether one is active, and then
 # leave out what a tensor subclass could not do: other ops, other bits, checks that are not made. And an op that runs
