@@ -46,6 +46,29 @@ def test_a_step_of_a_keras_model_is_the_same() -> None:
     assert comparison.recorded.steps == 1
 
 
+def _fit(sizes: list[int]) -> list[np.ndarray]:
+    model = keras.Sequential([keras.layers.Dense(size) for size in sizes])
+    model.compile("adam", "mse")
+    model.fit(np.ones((8, 3), np.float32), np.ones((8, 1), np.float32), batch_size=4, verbose=0)
+    return model.get_weights()
+
+
+def test_models_that_are_built_anew_have_the_same_names() -> None:
+    counter = keras.backend.get_uid("dense")
+    assert determinism.check(lambda: _fit([4, 1])).verdict is Verdict.SAME
+    assert keras.backend.get_uid("dense") == counter + 1
+
+
+def test_a_model_with_another_layer_each_time_is_different() -> None:
+    sizes = [1]
+
+    def fit() -> list[np.ndarray]:
+        return _fit([random.SystemRandom().randrange(2, 1000), *sizes])
+
+    first = determinism.check(fit).first_divergence
+    assert first is not None
+
+
 def test_what_the_system_decides_is_different() -> None:
     first = determinism.check(lambda: tf.cumsum(tf.fill([2], random.SystemRandom().random()))).first_divergence
     assert first is not None

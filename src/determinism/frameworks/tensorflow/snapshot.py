@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,9 +26,28 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
+_KERAS_STATE = "keras.src.backend.common.global_state"
+_NAME_COUNTERS = "object_name_uids"
+"""Keras numbers layers and optimizers of one class: the second `Dense` is named `dense_1`, and so are its variables."""
+
+
 def capture_generators() -> Callable[[], None]:
-    """Copy the states of the global generators; gives what puts them back."""
-    return enable.capture()
+    """Copy the states of the global generators, and how many objects Keras has named; gives what puts them back."""
+    put_back, counters = enable.capture(), dict(_name_counters() or {})
+
+    def restore() -> None:
+        put_back()
+        if _name_counters() is not None:
+            sys.modules[_KERAS_STATE].set_global_attribute(_NAME_COUNTERS, defaultdict(int, counters))
+
+    return restore
+
+
+def _name_counters() -> dict[str, int] | None:
+    """By the beginning of a name, how many there are; None before Keras has named anything."""
+    state: Any = sys.modules.get(_KERAS_STATE)
+    counters: dict[str, int] | None = None if state is None else state.get_global_attribute(_NAME_COUNTERS)
+    return counters
 
 
 def restore_generators(states: Callable[[], None] | None) -> None:
