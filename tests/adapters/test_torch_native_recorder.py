@@ -240,7 +240,8 @@ def test_no_tensor_is_kept_alive(tmp_path: Path) -> None:
     record_with("native", program, tmp_path / "first")
     before = count()
     record_with("native", program, tmp_path / "second")
-    assert count() == before
+    # Fewer where what earlier tests held is let go of meanwhile.
+    assert count() <= before
 
 
 def test_digests_are_those_of_python(built: Any) -> None:

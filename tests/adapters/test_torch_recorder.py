@@ -271,7 +271,8 @@ def test_recordings_leave_no_open_file(tmp_path: Path) -> None:
     before = num_open()
     for number in range(3):
         record_rows(training, tmp_path / str(number))
-    assert num_open() == before
+    # Fewer where what earlier tests held is let go of meanwhile.
+    assert num_open() <= before
 
 
 def test_recording_does_not_lengthen_the_life_of_tensors(tmp_path: Path) -> None:
