@@ -15,7 +15,7 @@ MODULES = {
     if "bootstrap" not in path.parts
 }
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
-SLICES = ("audit", "batch", "golden", "narrow", "resume")
+SLICES = ("audit", "batch", "golden", "invariants", "narrow", "resume")
 MAY_IMPORT_A_FRAMEWORK = (
     *(f"determinism.frameworks.{name}" for name in FRAMEWORKS),
     *(f"determinism.{part}.{name}" for part in SLICES for name in FRAMEWORKS),

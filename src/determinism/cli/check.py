@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -76,9 +76,17 @@ if TYPE_CHECKING:
     is_flag=True,
     help="For long runs: find the step by digests, and record only the ops around it, as `determinism narrow`.",
 )
+@click.option(
+    "--invariants",
+    "checks_invariants",
+    is_flag=True,
+    help="Make one run, and check what must agree within it: replicas of parameters on all ranks.",
+)
 @verdict_options
 @program_argument
-def check(program: tuple[str, ...], reports: Reports, is_narrowed: bool, **options: Any) -> None:
+def check(
+    program: tuple[str, ...], reports: Reports, is_narrowed: bool, checks_invariants: bool, **options: Any
+) -> None:
     """Run a program twice, unchanged, and say whether every tensor was bit-identical.
 
     If not, the report names the cause and its line, a fix, and the first record that differs.
@@ -92,11 +100,40 @@ def check(program: tuple[str, ...], reports: Reports, is_narrowed: bool, **optio
     from determinism.launch.runs import CheckRequest
 
     request = CheckRequest(program, **options)
+    if checks_invariants:
+        _check_invariants(request, reports, is_narrowed)
     if not is_narrowed:
         run_check(partial(Check, request), reports)
     from determinism.narrow.launch import NarrowCheck, NarrowRequest
 
     run_check(partial(NarrowCheck, NarrowRequest(_narrowable(request))), reports)
+
+
+def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool) -> NoReturn:
+    """Make one run, and check it by itself."""
+    from determinism.cli.ending import ProgressLine, conclude_invariants, reporting
+    from determinism.invariants.launch import InvariantCheck
+
+    refused = {
+        "-n": request.num_runs is not None,
+        "--runs-from": request.runs_from is not None,
+        "--vary": bool(request.vary),
+        "--before": request.before is not None,
+        "--fresh-copy": request.fresh_copy,
+        "--fail-fast": request.fail_fast,
+        "--from-step": request.spec.window is not None,
+        "--narrow": is_narrowed,
+        "--strict": request.strict,
+    }
+    given = [option for option, is_given in refused.items() if is_given]
+    if given:
+        raise click.UsageError(
+            f"--invariants makes one run and compares nothing with another, so it cannot be combined with {', '.join(given)}. Leave that out."
+        )
+    line = ProgressLine()
+    with reporting(reports), line:
+        findings, trace = InvariantCheck(request, line.announce, line.say).run()
+    conclude_invariants(findings, reports, trace)
 
 
 def _narrowable(request: CheckRequest) -> CheckRequest:

@@ -18,16 +18,35 @@ from determinism.cli.options import Reports, verdict_options
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Compare on the Dask cluster with this scheduler, which sees the same files."
 )
+@click.option(
+    "--invariants", "checks_invariants", is_flag=True, help="Check what must agree within one recorded run, DIR."
+)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
 def compare(
-    traces: tuple[Path, ...], strict: bool, allow_failure: bool, reports: Reports, jobs: int, scheduler: str | None
+    traces: tuple[Path, ...],
+    strict: bool,
+    allow_failure: bool,
+    reports: Reports,
+    jobs: int,
+    scheduler: str | None,
+    checks_invariants: bool,
 ) -> None:
     """Compare two or more recorded runs, as `check` does.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
-    from determinism.cli.ending import ProgressLine, conclude, reporting
+    from determinism.cli.ending import ProgressLine, conclude, conclude_invariants, reporting
 
+    if checks_invariants:
+        from determinism.invariants.launch import check_stored
+
+        if len(traces) != 1 or strict or jobs != 1 or scheduler is not None:
+            raise click.UsageError(
+                "--invariants checks one run by itself, so give one DIR, and no --strict, --jobs or --scheduler."
+            )
+        with reporting(reports):
+            findings = check_stored(traces[0])
+        conclude_invariants(findings, reports, traces[0])
     with reporting(reports), ProgressLine() as line:
         from determinism.comparison.executors import pairs_over
         from determinism.session.check import compare_over

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import click
 
@@ -22,6 +22,9 @@ from determinism.errors import DeterminismError, LaunchError, legible
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
 from determinism.report.entries import path_text
 from determinism.types import Verdict
+
+if TYPE_CHECKING:
+    from determinism.invariants.replicas import InvariantFindings
 
 NOTHING = Reports()
 """Only what is printed."""
@@ -110,6 +113,37 @@ def conclude(
 def _has_news(content: dict[str, Any], shown: dict[str, Any]) -> bool:
     """Whether a report says more than an earlier one of the same runs, other than how the search ended."""
     return any(content[name] != shown[name] for name in ("headline", "causes", "fixes", "first_divergence"))
+
+
+def conclude_invariants(findings: InvariantFindings, reports: Reports, trace: Path | None) -> NoReturn:
+    """Show what a check of one run by itself found, write it down, and exit as its verdict says.
+
+    Args:
+        findings: What is shown.
+        reports: Where the report goes; `--json` alone can hold it.
+        trace: Where the run is kept, if it is.
+    """
+    import json
+
+    from determinism.invariants.result import answer, invariants_document, verdict_of
+    from determinism.report.document import write_report
+
+    written = 0
+    if reports.json_file is not None:
+        try:
+            write_report(reports.json_file, f"{json.dumps(invariants_document(findings), indent=1)}\n", "--json")
+        except DeterminismError as error:
+            say(error.message)
+            written = 2
+    others = [option for option in reports.files if option != "--json"]
+    if others:
+        say(f"{', '.join(others)} wrote nothing: findings of --invariants are written as JSON only. Give --json FILE.")
+        written = 2
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    kept = [] if trace is None else [f"  {'trace'.ljust(13)}{path_text(str(trace))}"]
+    for line in [*answer(findings), *kept]:
+        click.echo(legible(line, encoding))
+    sys.exit(max(verdict_of(findings).exit_status, written))
 
 
 _SEARCHING = "The search for the cause has not ended."

@@ -1,0 +1,83 @@
+"""Runs a program once and checks what must agree within the run; the trace is kept where something does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from determinism.errors import LaunchError, TraceError
+from determinism.exit_status import exit_phrase
+from determinism.invariants.replicas import InvariantFindings, check_replicas
+from determinism.invariants.result import verdict_of
+from determinism.launch.interpreter import check_interpreter
+from determinism.launch.io import OutputFolder, StandardInput
+from determinism.launch.program import Announce, unannounced
+from determinism.launch.record import record_program
+from determinism.launch.runs import CheckRequest
+from determinism.launch.unrecorded import require_recorded
+from determinism.trace.opening import open_trace
+from determinism.types import Verdict
+
+_RUN = "run-1"
+
+
+@dataclass
+class InvariantCheck:
+    """One run, and what is found in it."""
+
+    request: CheckRequest
+    announce: Announce = unannounced
+    warn: Callable[[str], None] = lambda message: None
+
+    def run(self) -> tuple[InvariantFindings, Path | None]:
+        """Run the program and compare what must agree.
+
+        Returns:
+            What was found, and the trace if it was kept.
+
+        Raises:
+            DeterminismError: It could not be run or recorded, or failed without anything found.
+        """
+        warning = check_interpreter(self.request.command, os.environ)
+        if warning is not None:
+            self.warn(warning)
+        output = OutputFolder(self.request.output)
+        folder = output.trace(_RUN)
+        with StandardInput() as standard_input:
+            self.announce("run 1 of 1", None)
+            result = record_program(
+                self.request.command, replace(self.request.spec, trace_folder=folder), stdin=standard_input
+            )
+        require_recorded(folder, result.exit_status)
+        findings = check_stored(folder)
+        if result.exit_status and not findings.violations and not self.request.allow_failure:
+            raise LaunchError(
+                "invariants-run-failed",
+                f"The program ended with {exit_phrase(result.exit_status)}, and what its ranks held until then agrees. So nothing is known "
+                f"of the rest. The trace is kept in {folder}. Mend the program, or give --allow-failure.",
+            )
+        if verdict_of(findings) is Verdict.SAME and not self.request.keep:
+            output.discard(_RUN)
+            output.remove_if_empty()
+            return findings, None
+        return findings, folder
+
+
+def check_stored(folder: Path) -> InvariantFindings:
+    """Compare what must agree within a stored run.
+
+    Args:
+        folder: Its trace.
+
+    Raises:
+        TraceError: It is damaged, or processes of it are missing.
+    """
+    trace = open_trace(folder)
+    if trace.missing_processes:
+        raise TraceError(
+            "process-missing",
+            f"{folder} lacks the records of {', '.join(trace.missing_processes[:4])}, so ranks cannot be compared. Record the run again.",
+        )
+    return check_replicas(trace)

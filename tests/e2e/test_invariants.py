@@ -1,0 +1,85 @@
+"""`check --invariants`: replicas that part, and batches that ranks should not share, are found in one run of real ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.checking import PROGRAMS, line
+from tests.e2e.clean_programs import ranks
+from tests.e2e.commands import Finished, run
+
+PROGRAM = "ranks/data_parallel"
+
+
+def checked(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[Finished, Any]:
+    """Check a program of ranks by itself, and give how the command ended and the report."""
+    words = ("check", "--invariants", "--output", "kept", "--json", "report.json", *options, "--")
+    environment = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
+    finished = run(folder, *words, *ranks(program, *arguments).words, environment=environment)
+    return finished, json.loads((folder / "report.json").read_text())
+
+
+@pytest.mark.parametrize("how", ["clean", "evaluated", "sharded optimizer"])
+def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, PROGRAM, how)
+
+    assert (finished.status, report["verdict"], report["violations"]) == (0, "same", []), finished.stderr
+    assert (report["ranks"], report["steps"], report["replicas"]) == (2, 4, 6)
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("program", ["shards", "collectives", "pipeline"])
+def test_ranks_without_replicas_are_not_accused(program: str, tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, f"ranks/{program}")
+
+    assert (finished.status, report["violations"]) == (2 if report["replicas"] == 0 else 0, []), finished.text
+
+
+def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, PROGRAM, "apart")
+
+    assert (finished.status, report["verdict"], report["replicas"]) == (2, "inconclusive", 0), finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "step", "culprits", "what"),
+    [
+        ("gradient", 2, [1], "gradient module.0.weight"),
+        ("clipped", 3, [0], "gradient "),
+        ("weight", 3, [1], "parameter module.0.weight"),
+        ("row", 3, [1], "parameter module.0.weight"),
+        ("rate", 2, [0, 1], "parameter module.0.weight"),
+        ("batches", 2, [1], "batch"),
+    ],
+)
+def test_a_planted_violation_is_named_with_rank_step_and_line(
+    how: str, step: int, culprits: list[int], what: str, tmp_path: Path
+) -> None:
+    finished, report = checked(tmp_path, PROGRAM, how)
+
+    assert (finished.status, report["verdict"]) == (1, "different"), finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["step"], violation["ranks"]) == (step, culprits)
+    assert violation["what"].startswith(what)
+    assert violation["site"]["line"] == line(PROGRAM, f"SITE {how}")
+    stored = run(tmp_path, "compare", "--invariants", "kept/run-1")
+    assert stored.status == 1
+    assert f"data_parallel.py:{violation['site']['line']}" in stored.text
+
+
+def test_level_step_finds_the_rank_group_and_step_without_a_line(tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, PROGRAM, "weight", options=("--level", "step"))
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["step"], violation["what"], violation["site"]) == (3, "parameter module.0.weight", None)
+
+
+def test_options_of_several_runs_are_refused(tmp_path: Path) -> None:
+    finished = run(tmp_path, "check", "--invariants", "-n", "3", "--", "python", "x.py")
+
+    assert (finished.status, "cannot be combined with -n" in finished.text) == (2, True)

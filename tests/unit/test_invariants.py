@@ -1,0 +1,121 @@
+"""What must agree within one run, on traces that are written record by record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from determinism.invariants.launch import check_stored
+from determinism.invariants.replicas import InvariantFindings
+from determinism.invariants.result import answer, invariants_document, verdict_of
+from determinism.trace.schema import STEP_OP
+from determinism.types import Phase, Role, Verdict
+from tests.traces import TraceBuilder
+
+LINE = ("/work/train.py", 7)
+
+
+def end_step(process: TraceBuilder, weight: str, gradient: str, *, batch: str | None = None) -> None:
+    """One step that leaves this weight and gradient."""
+    if batch is not None:
+        process.add("determinism::batch", (), (batch,), role=Role.BATCH)
+        process.add("determinism::loss", (), (weight + batch,), role=Role.LOSS)
+    made = process.add("aten::mm", (), (gradient,), phase=Phase.BACKWARD)
+    new = process.add("aten::mul", (), (weight,), phase=Phase.OPTIMIZER, site=LINE)
+    held = json.dumps([["parameter", "w"], ["gradient", "w"]])
+    process.add(STEP_OP, (new, made), (), role=Role.STATE, phase=Phase.OTHER, site=None, arguments=held)
+    process._step += 1
+
+
+def findings_of(
+    folder: Path, *ranks: list[tuple[str, str]], batches: list[list[str]] | None = None
+) -> InvariantFindings:
+    """Check a run whose ranks hold these weights and gradients after each step."""
+    first = TraceBuilder(folder / "run", key="main.rank-0")
+    processes = [first, *(first.beside(f"main.rank-{rank}") for rank in range(1, len(ranks)))]
+    for rank, (process, steps) in enumerate(zip(processes, ranks, strict=True)):
+        for step, (weight, gradient) in enumerate(steps):
+            end_step(process, weight, gradient, batch=None if batches is None else batches[rank][step])
+    return check_stored(first.close())
+
+
+EQUAL = [("w0", "g0"), ("w1", "g1"), ("w2", "g2"), ("w3", "g3")]
+
+
+def parted(at: int, weight: str = "x") -> list[tuple[str, str]]:
+    """The steps of a rank whose weight differs in one of them."""
+    return [(weight if step == at else value, gradient) for step, (value, gradient) in enumerate(EQUAL)]
+
+
+def test_equal_replicas_are_consistent(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, EQUAL, EQUAL)
+
+    assert (findings.violations, findings.replicas, findings.steps) == ([], 1, 4)
+    assert verdict_of(findings) is Verdict.SAME
+    assert answer(findings) == ["Consistent: 1 parameter equal on their ranks, 4 steps of 2 ranks"]
+
+
+def test_the_rank_that_differs_from_most_is_named(tmp_path: Path) -> None:
+    (violation,) = findings_of(tmp_path, EQUAL, parted(2), EQUAL).violations
+
+    assert (violation.ranks, violation.others, violation.step, violation.what) == ((1,), (0, 2), 2, "parameter w")
+    assert violation.site is not None
+    assert violation.site.line == 7
+
+
+def test_of_two_ranks_with_the_same_writes_neither_is_accused(tmp_path: Path) -> None:
+    (violation,) = findings_of(tmp_path, EQUAL, parted(3)).violations
+
+    assert (violation.ranks, violation.others, violation.step) == ((0, 1), (0, 1), 3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param([("v0", "h0"), ("v1", "h1"), ("v2", "h2")], id="parts of a model"),
+        pytest.param([("w0", "g0"), ("w1", "h1"), ("w2", "h2")], id="gradients of their own"),
+    ],
+)
+def test_ranks_that_train_apart_are_no_replicas(other: list[tuple[str, str]], tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, EQUAL[:3], other)
+
+    assert (findings.violations, findings.replicas, verdict_of(findings)) == ([], 0, Verdict.INCONCLUSIVE)
+
+
+def test_a_gradient_that_stays_zero_makes_no_replicas(tmp_path: Path) -> None:
+    still = [("w0", "zero"), ("w0", "zero")]
+
+    findings = findings_of(tmp_path, [*still, ("a", "g")], [*still, ("b", "h")])
+
+    assert (findings.violations, findings.replicas) == ([], 0)
+
+
+def test_batches_that_two_replicas_share_are_found(tmp_path: Path) -> None:
+    same = [["b0", "b1", "b2", "b3"]] * 2
+
+    (violation,) = findings_of(tmp_path, EQUAL, EQUAL, batches=same).violations
+
+    assert (violation.invariant, violation.ranks, violation.others) == ("split-batches", (1,), (0,))
+
+
+def test_one_batch_that_fills_up_an_epoch_may_be_shared(tmp_path: Path) -> None:
+    batches = [["b0", "b1", "b2", "b3"], ["c0", "c1", "c2", "b3"]]
+
+    assert findings_of(tmp_path, EQUAL, EQUAL, batches=batches).violations == []
+
+
+def test_the_document_holds_what_was_found(tmp_path: Path) -> None:
+    document = invariants_document(findings_of(tmp_path, EQUAL, parted(2), EQUAL))
+
+    assert (document["format"], document["verdict"]) == ("determinism.invariants/1", "different")
+    assert document["violations"][0]["names"] == ["parameter w"]
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_one_process_gives_no_verdict(tmp_path: Path) -> None:
+    builder = TraceBuilder(tmp_path / "run")
+    end_step(builder, "w", "g")
+
+    assert verdict_of(check_stored(builder.close())) is Verdict.INCONCLUSIVE
