@@ -27,8 +27,7 @@ MEDIAN_LINES = range(120, 261)
 
 SHORT: dict[str, str] = {
     "determinism.__main__": "what `python -m determinism` runs",
-    "determinism.cli.compare": "a subcommand is a file, so that `--help` loads no other",
-    "determinism.cli.run": "a subcommand is a file",
+    "determinism.cli.run": "a subcommand is a file, so that `--help` loads no other",
     "determinism.cli.show": "a subcommand is a file",
     "determinism.digest": "the one place that names the algorithm, loaded in every recorded program, without NumPy",
     "determinism.frameworks.tensorflow.keras_callback": "imports Keras, so it is loaded only where a program asks for the callback",
