@@ -13,6 +13,7 @@ from tests.e2e.clean_programs import ranks
 from tests.e2e.commands import Finished, run
 
 PROGRAM = "ranks/data_parallel"
+MORE = pytest.mark.thorough("invariants")
 
 
 def checked(folder: Path, program: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[Finished, Any]:
@@ -23,7 +24,9 @@ def checked(folder: Path, program: str, *arguments: str, options: tuple[str, ...
     return finished, json.loads((folder / "report.json").read_text())
 
 
-@pytest.mark.parametrize("how", ["clean", "evaluated", "sharded optimizer"])
+@pytest.mark.parametrize(
+    "how", ["clean", pytest.param("evaluated", marks=MORE), pytest.param("sharded optimizer", marks=MORE)]
+)
 def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, how)
 
@@ -32,6 +35,7 @@ def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+@MORE
 @pytest.mark.parametrize("program", ["shards", "collectives", "pipeline"])
 def test_ranks_without_replicas_are_not_accused(program: str, tmp_path: Path) -> None:
     finished, report = checked(tmp_path, f"ranks/{program}")
@@ -39,6 +43,7 @@ def test_ranks_without_replicas_are_not_accused(program: str, tmp_path: Path) ->
     assert (finished.status, report["violations"]) == (2 if report["replicas"] == 0 else 0, []), finished.text
 
 
+@MORE
 def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, "apart")
 
@@ -49,10 +54,10 @@ def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
     ("how", "step", "culprits", "what"),
     [
         ("gradient", 2, [1], "gradient module.0.weight"),
-        ("clipped", 3, [0], "gradient "),
-        ("weight", 3, [1], "parameter module.0.weight"),
-        ("row", 3, [1], "parameter module.0.weight"),
-        ("rate", 2, [0, 1], "parameter module.0.weight"),
+        pytest.param("clipped", 3, [0], "gradient ", marks=MORE),
+        pytest.param("weight", 3, [1], "parameter module.0.weight", marks=MORE),
+        pytest.param("row", 3, [1], "parameter module.0.weight", marks=MORE),
+        pytest.param("rate", 2, [0, 1], "parameter module.0.weight", marks=MORE),
         ("batches", 2, [1], "batch"),
     ],
 )
@@ -71,6 +76,7 @@ def test_a_planted_violation_is_named_with_rank_step_and_line(
     assert f"data_parallel.py:{violation['site']['line']}" in stored.text
 
 
+@MORE
 def test_level_step_finds_the_rank_group_and_step_without_a_line(tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, "weight", options=("--level", "step"))
 
