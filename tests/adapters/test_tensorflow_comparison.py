@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import stateful_random_ops
 
+import determinism
 from determinism.comparison.runs import compare_runs
 from determinism.types import Kind, Phase, Verdict
 from tests.tensorflow_runs import compared, compared_until_different, printed, program, recorded
@@ -128,3 +130,15 @@ def test_a_difference_that_nothing_reads_is_dead(tmp_path: Path) -> None:
     comparison = compared(tmp_path, run)
     assert comparison.verdict is Verdict.SAME
     assert comparison.dead_differences > 0
+
+
+def test_the_state_that_a_generator_had_before_it_was_seeded_is_not_read_by_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> tf.Tensor:
+        monkeypatch.setattr(stateful_random_ops, "global_generator", tf.random.Generator.from_non_deterministic_state())
+        with determinism.enable(seed=1):
+            return tf.cumsum(tf.random.get_global_generator().uniform([3]))
+
+    comparison = compared(tmp_path, run)
+    assert comparison.verdict is Verdict.SAME, comparison.first_divergence

@@ -22,6 +22,7 @@ from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession
+from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.records import as_array
@@ -92,7 +93,19 @@ def install(recorder: Recorder) -> list[Undo]:
         for one in (forget, *undo):
             one()
 
-    return [take_off]
+    return [take_off, *(wrap(enable, name, _unrecorded(recorder)) for name in ("capture", "seed_keras"))]
+
+
+def _unrecorded(recorder: Recorder) -> Callable[..., Any]:
+    """What `determinism.enable` reads of generators, so that it can put them back, is not read by the program."""
+
+    def around(original: Callable[..., Any], *args: Any) -> Any:
+        if not recorder.is_own():
+            return original(*args)
+        with recorder.suspended():
+            return original(*args)
+
+    return around
 
 
 def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
