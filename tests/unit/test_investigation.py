@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Comparison, Divergence, OutputDifference, Recorded
+from determinism.comparison.result import Comparison, Diagnosis, Divergence, Evidence, OutputDifference, Recorded
 from determinism.diagnose.experiments import BudgetSpent, Hypothesis, Intervention, Rate, Trial, causes
 from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
@@ -75,9 +75,11 @@ class Pretended:
                 return Trial(intervention, 2, Verdict.DIFFERENT, found, steps=steps)
         return Trial(intervention, runs, Verdict.SAME, None, step_seconds=2.0, steps=steps)
 
+    probes_are_short: bool = False
+
     def probe(self, intervention: Intervention) -> Trial:
-        trial = self.compare(intervention, runs=2)
-        return Trial(intervention, 2, trial.verdict, trial.divergence, step_seconds=1.0, sources=self.sources)
+        trial = self.compare(intervention, runs=2, may_be_short=self.probes_are_short)
+        return replace(trial, runs=2, step_seconds=1.0, sources=self.sources)
 
 
 def investigated(program: Pretended, *, environment: Sequence[tuple[str, str, str]] = (), **options: Any) -> Comparison:
@@ -631,6 +633,57 @@ def test_where_threads_race_all_runs_are_whole() -> None:
     program = Pretended([(racing, ["thread-schedule"])], early_steps=3)
     investigated(program)
     assert program.made and program.whole == program.made
+
+
+def test_where_threads_race_runs_are_short_if_such_were_seen_to_differ_and_two_whole_ones_follow() -> None:
+    racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
+    program = Pretended([(racing, ["thread-schedule"])], early_steps=3, probes_are_short=True)
+    comparison = investigated(program)
+    assert found(comparison) == [("thread-race", "confirmed")]
+    # The pair of runs by which the end was chosen shows nothing of how often runs that end there differ: (1 + 1) / (1 + 2).
+    assert [(one.runs, "in their first 3 steps" in one.outcome) for one in comparison.experiments] == [
+        (5, True),
+        (2, False),
+    ]
+
+
+@pytest.mark.parametrize(("elements", "is_short"), [(4, True), (None, False)])
+def test_of_a_race_whose_values_were_once_equal_all_runs_are_whole(elements: int | None, *, is_short: bool) -> None:
+    racing = replace(divergence(kind=Kind.MUTATION), thread="worker")
+    racing = replace(racing, outputs=(replace(racing.outputs[0], elements_different=elements),))
+    program = Pretended([(racing, ["thread-schedule"])], early_steps=3, probes_are_short=True)
+    seen = Diagnosis(evidence=Evidence("runs", "/evidence", ""))
+    comparison = Comparison(Verdict.DIFFERENT, [], Recorded(), first_divergence=racing, diagnosis=seen)
+    investigation = Investigation(comparison, program)
+    investigation.run()
+    assert ("in their first 3 steps" in investigation.diagnosis.experiments[0].outcome) is is_short
+
+
+def test_what_the_text_of_the_program_names_is_tried_before_anything_else_and_two_whole_runs_verify_its_line(
+    tmp_path: Path,
+) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), [held(listing)])], [listing], early_steps=3)
+    likely = Hypothesis(
+        "listing-order", Intervention(sources=frozenset({held(listing)})), (listing.site.frame,), ("By the text.",)
+    )
+    comparison = investigated(program, likely=[likely])
+    assert found(comparison) == [("listing-order", "confirmed")]
+    assert Intervention() not in program.made, "no probing"
+    assert [(one.factor, one.runs) for one in comparison.experiments] == [
+        ("listing at read.py:2", 4),
+        ("line read.py:2", 2),
+    ]
+    assert [(fix.verified, fix.runs, fix.steps) for fix in comparison.fixes] == [(True, 2, None)]
+
+
+def test_what_the_text_names_wrongly_is_tried_once_and_then_the_program_is_probed(tmp_path: Path) -> None:
+    listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
+    program = Changeable([(divergence(), ["torch-seed"])], [listing], early_steps=3)
+    likely = Hypothesis("listing-order", Intervention(sources=frozenset({held(listing)})), (listing.site.frame,))
+    comparison = investigated(program, likely=[likely])
+    assert found(comparison) == [("seed-missing-torch", "confirmed")]
+    assert [one.factor for one in comparison.experiments].count("listing at read.py:2") == 1
 
 
 def test_a_seed_that_is_likely_missing_is_tried_before_anything_else() -> None:

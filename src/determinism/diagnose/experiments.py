@@ -333,6 +333,11 @@ class Rate:
         self._pairs += pairs
         self._different += different
 
+    @property
+    def is_always(self) -> bool:
+        """Whether pairs were seen, and all of them differed."""
+        return 0 < self._pairs == self._different
+
     def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
         """How many equal runs are made to show that a cure is none by chance; see `runs_wanted`."""
         return min(self.runs_wanted(is_race=is_race, tried=tried), MOST_RUNS)

@@ -47,6 +47,8 @@ _SHIFTED_RUNS = 3
 _MOST_UNTRIED = 4
 _FEW = 2
 """So many hypotheses are tried one by one; of more, all together first."""
+_LEAST_RUNS = 2
+"""So many whole runs show that a program is bit-identical, where other runs have ruled out that its divergence went by chance."""
 
 
 _SCHEDULES = frozenset(
@@ -96,14 +98,16 @@ class Investigation:
         self._held = self.plain
         self._rate = Rate()
         self._rate.add(pairs=1, different=1)
+        self._rate_when_short = Rate()
+        """The same of runs that end soon after the first difference, without those by which their end was chosen."""
         first = self.comparison.first_divergence
         self._is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
                 self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
-            elif output.elements_different is not None:
-                # Two further runs kept their values.
-                self._rate.add(pairs=1, different=int(output.elements_different > 0))
+            elif output.elements_different is not None or self._has_values:
+                # Two further runs kept their values, which are counted only where they differ.
+                self._note_pair(differs=bool(output.elements_different), is_short=True)
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
         self._untried: list[Hypothesis] = []
@@ -203,16 +207,23 @@ class Investigation:
             ]
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
-        """The trial without a seed that is likely missing, if the divergence goes with it: no other experiment costs so little."""
+        """The trial without what is likely the cause, if the divergence goes with it: no other experiment costs so little."""
         for hypothesis in self.likely:
-            if hypothesis.cause not in SEEDED_LIBRARIES.values():
+            if hypothesis.cause not in SEEDED_LIBRARIES.values() and not self._can_change_line(hypothesis):
                 continue
-            # It rarely fails, so runs that end soon would be made in vain.
-            self._trial([hypothesis], may_be_short=False)
+            # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
+            self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
-                self._take([hypothesis], [hypothesis], divergence)
+                named = self._told_apart(hypothesis, [hypothesis], divergence)
+                self._take([hypothesis], [named], divergence)
                 return self._trials[self._held]
         return None
+
+    def _can_change_line(self, hypothesis: Hypothesis) -> bool:
+        """Whether the program's text shows a use of what is likely, whose line can be changed; not so where timing decides or a time is compared."""
+        sources = {held.source for held in hypothesis.intervention.sources}
+        is_alone = bool(sources) and sources.isdisjoint({*TIMED, CLOCK})
+        return is_alone and self.can_try_fixes and not self._is_race and code_change(hypothesis) is not None
 
     def _left_text(self, divergence: Divergence | None) -> str:
         """What was not tried, and the command that tries it; begins with a space."""
@@ -258,11 +269,17 @@ class Investigation:
         trial = self.runner.probe(self._held)
         if trial.failure is not None:
             return trial
-        self._rate.add(pairs=1, different=int(not trial.is_equal))
+        self._note_pair(differs=not trial.is_equal, is_short=trial.steps is not None)
         if trial.divergence is not None and not is_alike(trial.divergence, divergence):
             self._is_steady = False
         self._probed = trial
         return trial
+
+    def _note_pair(self, *, differs: bool, is_short: bool) -> None:
+        """Take note of two runs with nothing removed that makes them differ."""
+        self._rate.add(pairs=1, different=int(differs))
+        if is_short:
+            self._rate_when_short.add(pairs=1, different=int(differs))
 
     def _needed(
         self, candidates: Sequence[Hypothesis], divergence: Divergence, named: Collection[Hypothesis]
@@ -354,29 +371,43 @@ class Investigation:
             self._made(intervention, intervention.without(self._held), may_be_short=may_be_short)
         return self._trials[intervention]
 
-    def _made(self, intervention: Intervention, added: Intervention, *, may_be_short: bool) -> Trial:
-        """Make the runs of a trial."""
-        tried = len(self._trials)
-        runs = self._rate.runs_needed(is_race=self._is_race, tried=tried)
-        if runs < self._rate.runs_wanted(is_race=self._is_race, tried=tried):
-            self._too_few.add(intervention)
-        if self._is_certain(intervention):
-            runs = 2
-        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short and self._may_end_early)
+    def _made(
+        self, intervention: Intervention, added: Intervention, *, may_be_short: bool, runs: int | None = None
+    ) -> Trial:
+        """Make the runs of a trial; as many as rule chance out, unless it is said how many."""
+        may_be_short = may_be_short and self._may_end_early
+        if runs is None:
+            runs = self._runs_needed(intervention, may_be_short=may_be_short)
+        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short)
         self._trials[intervention] = trial
         if self.comparison.first_divergence is not None:
             self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
         if trial.failure is None and not trial.is_equal:
-            self._rate.add(pairs=1, different=1)
+            self._note_pair(differs=True, is_short=trial.steps is not None)
         return trial
+
+    def _runs_needed(self, intervention: Intervention, *, may_be_short: bool) -> int:
+        """How many equal runs show that what goes with an intervention goes by it and not by chance."""
+        tried = len(self._trials)
+        rate = self._rate_when_short if may_be_short and self._is_race else self._rate
+        runs = rate.runs_needed(is_race=self._is_race, tried=tried)
+        if runs < rate.runs_wanted(is_race=self._is_race, tried=tried):
+            self._too_few.add(intervention)
+        return 2 if self._is_certain(intervention) else runs
+
+    @property
+    def _has_values(self) -> bool:
+        evidence = self.comparison.evidence
+        return evidence is not None and evidence.source == "runs" and evidence.folder is not None
 
     @property
     def _may_end_early(self) -> bool:
         """Whether runs that end soon after the first divergence show as much as whole ones.
 
-        The shorter they are, the more often runs of a race come out alike by chance; and a later divergence is beyond their end.
+        A later divergence is beyond their end. And the shorter they are, the more often runs of a race come out alike by chance:
+        they will do only where such runs, with nothing removed, were seen to differ.
         """
-        return not self._is_race and not self._found
+        return not self._found and (not self._is_race or self._rate_when_short.is_always)
 
     def _is_certain(self, intervention: Intervention) -> bool:
         """Whether two runs without it never agree: a generator that nobody seeded starts from random bytes of the operating system."""
@@ -392,7 +423,10 @@ class Investigation:
         fixed = with_fixes(found, self.plain)
         if self.can_try_fixes and fixed.changes and self._with_lines_changed(fixed).is_equal:
             return trial
-        return self._made(trial.intervention, trial.intervention.without(self.plain), may_be_short=False)
+        added = trial.intervention.without(self.plain)
+        is_proof = any(fix.verified for fix in fixes_for(found, trial, None, None))
+        runs = None if self._is_race and is_proof else _LEAST_RUNS
+        return self._made(trial.intervention, added, may_be_short=False, runs=runs)
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.
@@ -412,7 +446,9 @@ class Investigation:
         seeded_later = self._seeded_later(hypothesis, divergence)
         if seeded_later:
             return replace(hypothesis, cause="seed-too-late", sites=(*seeded_later, *hypothesis.sites))
-        if hypothesis.cause not in ("hash-order", "hash-value") or hypothesis.source is None or not self.can_try_fixes:
+        if hypothesis.cause not in ("hash-order", "hash-value") or not (
+            hypothesis.intervention.sources and self.can_try_fixes
+        ):
             return hypothesis
         salted = replace(hypothesis, intervention=Intervention.fix("hash-seed"))
         instead = [salted if other is hypothesis else other for other in removed]
@@ -456,7 +492,9 @@ class Investigation:
                 one.experiments.append(self._experiments_with_changes[-1])
 
     def _with_lines_changed(self, fixed: Intervention) -> Trial:
-        self._changed = self.runner.compare(fixed, runs=self._rate.runs_needed(is_race=self._is_race))
+        # That the divergence goes with its causes, and not by chance, was shown by the trial without them.
+        runs = self._rate.runs_needed(is_race=True) if self._is_race else _LEAST_RUNS
+        self._changed = self.runner.compare(fixed, runs=runs)
         if self.comparison.first_divergence is not None:
             made = self._changed.experiment(self.comparison.first_divergence, fixed.without(self.plain))
             self._experiments.append(made)

@@ -119,7 +119,7 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
         return []
     cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
     sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
-    evidence = "According to the program's source, what differs comes from there; no experiment has confirmed it."
+    evidence = "According to the program's source, what differs comes from there."
     if cause == "hash-order":
         intervention = Intervention.fix("hash-seed")
     else:

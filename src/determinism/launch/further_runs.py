@@ -50,7 +50,6 @@ _LEAST_BUDGET = 60.0
 _MOST_BUDGET = 900.0
 _WORTHWHILE = 0.8
 """Runs are shortened only if they then take at most this part of the time."""
-_HALF = 0.5
 
 
 def default_budget(run_seconds: float) -> float:
@@ -101,11 +100,11 @@ def short_runs(comparison: Comparison, step_seconds: float | None, traces: Seque
     is_long = max(run.idle_seconds for run in comparison.runs) >= runs.LONGEST_UNASKED
     if not is_long or any(_removes_files(trace.folder) for trace in traces):
         return None
-    return _runs_up_to_the_difference(comparison, step_seconds, _WORTHWHILE)
+    return _runs_up_to_the_difference(comparison, step_seconds)
 
 
 def early_runs(comparison: Comparison, step_seconds: float | None, traces: Sequence[Trace]) -> ShortRuns | None:
-    """Give how far runs must go to show a difference, if they take less than half of the time of whole ones, else None.
+    """Give how far runs must go to show a difference, if they take clearly less time than whole ones, else None.
 
     Args:
         comparison: Of plain runs that differ.
@@ -114,7 +113,7 @@ def early_runs(comparison: Comparison, step_seconds: float | None, traces: Seque
     """
     if step_seconds is None or any(_removes_files(trace.folder) for trace in traces):
         return None
-    return _runs_up_to_the_difference(comparison, step_seconds, _HALF)
+    return _runs_up_to_the_difference(comparison, step_seconds)
 
 
 def _removes_files(trace: Path) -> bool:
@@ -124,7 +123,7 @@ def _removes_files(trace: Path) -> bool:
     return any(path.is_relative_to(own) or not path.is_relative_to(temporary) for path in removed)
 
 
-def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | None, most: float) -> ShortRuns | None:
+def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | None) -> ShortRuns | None:
     seconds = max(run.idle_seconds for run in comparison.runs)
     first, visible, whole = comparison.first_divergence, comparison.first_visible, comparison.recorded.steps
     if first is None or visible is None:
@@ -132,7 +131,7 @@ def _runs_up_to_the_difference(comparison: Comparison, step_seconds: float | Non
     # What a loss or a parameter shows at the end of a step differs in a run that ends there, too.
     steps = max(first.step, visible.step) + 2
     needed = seconds * steps / max(whole, 1) if step_seconds is None else seconds - step_seconds * (whole - steps)
-    if steps >= whole or needed > seconds * most:
+    if steps >= whole or needed > seconds * _WORTHWHILE:
         return None
     return ShortRuns(steps, max(needed, 0.0), whole)
 
