@@ -117,7 +117,7 @@ golden-traces: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ##
 # Only what the demo needs, and nothing if it is there. Of PyTorch's builds the one for the CPU is taken: it has no libraries for GPUs.
 $(DEMO_INSTALLED): $(VENV)/bin/python pyproject.toml
 	@if [ ! -e $(INSTALLED) ]; then \
-		echo "Installing determinism, PyTorch (CPU) and scikit-learn into $(VENV)"; \
+		echo "Installing determinism, PyTorch (CPU) and NumPy into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 \
 			--extra-index-url https://download.pytorch.org/whl/cpu --editable . --group demo; fi

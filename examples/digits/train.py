@@ -4,9 +4,10 @@ Every random generator is seeded, and the data is always the same, so one would 
 """
 
 import argparse
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,12 +27,13 @@ class Reader(nn.Module):
 
 
 def load(batch_size: int) -> tuple[DataLoader, torch.Tensor, torch.Tensor]:
-    """The digits that come with scikit-learn: 1,797 pictures of 8 x 8 pixels; the last 261 are for testing.
+    """1,797 pictures of 8 x 8 pixels, the last 261 of which are for testing.
 
+    They are of E. Alpaydin and C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998, CC BY 4.0.
     Each picture for training is there five times: as it is, and moved by one pixel in each direction.
     """
-    digits = load_digits()
-    levels, labels = torch.from_numpy(digits.images).long(), torch.from_numpy(digits.target)
+    table = torch.from_numpy(np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")).long()
+    levels, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
     moved = [levels[:1536], *(levels[:1536].roll(by, axis) for axis in (1, 2) for by in (-1, 1))]
     training = TensorDataset(torch.cat(moved).flatten(1), labels[:1536].repeat(len(moved)))
     return DataLoader(training, batch_size, shuffle=True), levels[1536:].flatten(1), labels[1536:]

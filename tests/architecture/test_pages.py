@@ -177,7 +177,7 @@ def test_what_nvidias_pages_link_and_whom_they_credit_is_kept(wanted: str) -> No
 
 
 def test_the_readme_names_what_its_example_needs() -> None:
-    distributions = {"torch": "PyTorch", "sklearn": "scikit-learn"}
+    distributions = {"torch": "PyTorch", "numpy": "NumPy"}
     tree = ast.parse((ROOT / "examples" / "digits" / "train.py").read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

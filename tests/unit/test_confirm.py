@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from determinism.comparison.result import Divergence, ValueExample
-from determinism.diagnose.confirm import confirmed, needs_confirmation
+from determinism.diagnose.confirm import confirmed, executions, needs_confirmation
+from determinism.trace.opening import open_trace
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_output
+from tests.traces import TraceBuilder
 
 VARIED = {
     "position": 0,
@@ -108,3 +111,17 @@ def test_a_run_that_did_not_come_to_the_record() -> None:
 def test_which_divergences_are_confirmed(changes: dict[str, Any], expected: bool) -> None:
     assert needs_confirmation(make_divergence(**changes)) is expected
     assert needs_confirmation(None) is False
+
+
+def test_how_often_an_op_ran_at_its_line(tmp_path: Path) -> None:
+    builder = TraceBuilder(tmp_path / "run")
+    for step in range(3):
+        here = builder.add("aten::index_put", outputs=[f"{step}"], site=("/work/train.py", 7))
+        builder.add("aten::index_put", outputs=["elsewhere"], site=("/work/train.py", 8))
+        builder.add("aten::add", outputs=["another op"], site=("/work/train.py", 7))
+        builder.step()
+    trace = open_trace(builder.close())
+    assert executions(make_divergence(op="aten::index_put", record=here), [trace]) == 3
+    assert executions(make_divergence(op="aten::index_put", record=here, kind=Kind.DATA), [trace]) == 1
+    assert executions(make_divergence(op="aten::index_put", record=here, process="elsewhere"), [trace]) == 1
+    assert executions(make_divergence(op="aten::index_put", record=here, records_of=1), [trace]) == 1

@@ -749,3 +749,26 @@ def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_
     assert comparison.causes[0].sites[0] == site
     assert any("the line is known from the text" in text for text in comparison.causes[0].evidence)
     assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]
+
+
+def varying(distinct: int) -> Divergence:
+    return divergence(kind=Kind.OP, distinct=distinct)
+
+
+def test_an_op_that_was_seen_to_vary_by_itself_is_made_deterministic_before_anything_else() -> None:
+    program = Pretended([(varying(50), ["deterministic-algorithms"])], [used(CLOCK)])
+    comparison = investigated(program)
+    assert found(comparison) == [("nondeterministic-op", "confirmed")]
+    assert program.made == [Intervention.fix("deterministic-algorithms")]
+    never = investigated(Pretended([(varying(50), [LISTING])], [used(LISTING)]))
+    assert found(never) == [("listing-order", "confirmed")]
+
+
+@pytest.mark.parametrize(
+    ("distinct", "executions", "runs"), [(50, 1, 6), (50, 10, 3), (2, 1, 6), (2, 10_000, 3), (1, 10_000, 6)]
+)
+def test_the_more_often_an_op_runs_the_rarer_runs_are_equal_by_chance(
+    distinct: int, executions: int, runs: int
+) -> None:
+    comparison = investigated(Pretended([(varying(distinct), ["deterministic-algorithms"])]), executions=executions)
+    assert comparison.experiments[0].runs == runs

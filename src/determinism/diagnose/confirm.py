@@ -29,7 +29,7 @@ from determinism.comparison.tensors import difference
 from determinism.errors import TraceError
 from determinism.op_semantics import OpSemantics
 from determinism.trace.files import read_document
-from determinism.trace.reader import ProcessTrace
+from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import (
     CAPTURE_FILE,
     CAPTURED_INPUTS_FILE,
@@ -47,6 +47,28 @@ SECONDS = 5.0
 """For the repeats; an op that does not vary takes them all, one that does is done after REPEATS."""
 MOST_BYTES = 256 << 20
 """That are kept of the tensors of one record."""
+
+
+def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
+    """How often the op of a divergence ran at its line, in its process of the run that holds the record; 1 if that is not known.
+
+    Args:
+        divergence: The first one.
+        traces: Of the runs.
+    """
+    if divergence.kind is not Kind.OP or divergence.records_of >= len(traces):
+        return 1
+    keys = (divergence.stream or divergence.process,)
+    process = next((one for one in traces[divergence.records_of].processes if one.key in keys), None)
+    if process is None:
+        return 1
+    chunk, row = process.record(divergence.record)
+    alike = {name: chunk.columns[name][row] for name in ("op", "stack", "forward_stack")}
+    counts = (
+        int(np.logical_and.reduce([one.columns[name] == value for name, value in alike.items()]).sum())
+        for one in process.chunks()
+    )
+    return max(sum(counts), 1)
 
 
 def needs_confirmation(divergence: Divergence | None) -> bool:

@@ -93,6 +93,8 @@ class Investigation:
     """Whether a rule of lint fires at the line of a candidate, which is then tried first."""
     command: str = ""
     """What goes on with the search for longer."""
+    executions: int = 1
+    """How often the op of the first divergence ran at its line in a plain run."""
 
     def __post_init__(self) -> None:
         self._held = self.plain
@@ -104,7 +106,7 @@ class Investigation:
         self._is_race = bool(self.comparison.racy) or (first is not None and _may_depend_on_timing(first))
         for output in first.outputs[:1] if first is not None else ():
             if output.repeats and output.distinct:
-                self._rate.add(pairs=output.repeats - 1, different=output.distinct - 1)
+                self._note_repeats(output.repeats, output.distinct)
             elif output.elements_different is not None or self._has_values:
                 # Two further runs kept their values, which are counted only where they differ.
                 self._note_pair(differs=bool(output.elements_different), is_short=True)
@@ -208,9 +210,7 @@ class Investigation:
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
         """The trial without what is likely the cause, if the divergence goes with it: no other experiment costs so little."""
-        for hypothesis in self.likely:
-            if hypothesis.cause not in SEEDED_LIBRARIES.values() and not self._can_change_line(hypothesis):
-                continue
+        for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self.likely)):
             # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
@@ -218,6 +218,16 @@ class Investigation:
                 self._take([hypothesis], [named], divergence)
                 return self._trials[self._held]
         return None
+
+    def _varying(self, divergence: Divergence) -> list[Hypothesis]:
+        """What makes an op deterministic that was seen to vary by itself: nothing that the program takes from outside explains that."""
+        if not varies_alone(divergence) or self.comparison.leftovers or self.comparison.environment:
+            return []
+        candidates = hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
+        return [one for one in candidates if one.cause in VARYING_OPS][:1]
+
+    def _may_be_tried_first(self, likely: Hypothesis) -> bool:
+        return likely.cause in SEEDED_LIBRARIES.values() or self._can_change_line(likely)
 
     def _can_change_line(self, hypothesis: Hypothesis) -> bool:
         """Whether the program's text shows a use of what is likely, whose line can be changed; not so where timing decides or a time is compared."""
@@ -274,6 +284,12 @@ class Investigation:
             self._is_steady = False
         self._probed = trial
         return trial
+
+    def _note_repeats(self, repeats: int, distinct: int) -> None:
+        """Take note of how often the op gave another result: two runs agree only if they do each time that it runs in them."""
+        pairs = repeats - 1
+        is_alike_each_time = (1 - (distinct - 1) / pairs) ** self.executions if pairs else 1.0
+        self._rate.add(pairs=pairs, different=int(pairs * (1 - is_alike_each_time)))
 
     def _note_pair(self, *, differs: bool, is_short: bool) -> None:
         """Take note of two runs with nothing removed that makes them differ."""
@@ -393,7 +409,10 @@ class Investigation:
         runs = rate.runs_needed(is_race=self._is_race, tried=tried)
         if runs < rate.runs_wanted(is_race=self._is_race, tried=tried):
             self._too_few.add(intervention)
-        return 2 if self._is_certain(intervention) else runs
+        if self._is_certain(intervention):
+            return _LEAST_RUNS
+        # How often an op varies when it is repeated is only about how often it does in a run.
+        return max(runs, _LEAST_RUNS + 1) if self._is_race else runs
 
     @property
     def _has_values(self) -> bool:

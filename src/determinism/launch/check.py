@@ -19,6 +19,7 @@ from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
+from determinism.diagnose.confirm import executions
 from determinism.diagnose.experiments import (
     SEEDED_LIBRARIES,
     BudgetSpent,
@@ -483,6 +484,7 @@ def _search(
                 likely=likely,
                 is_linted=LintedCandidates(comparison, traces),
                 command=longer_search(request, 2 * budget),
+                executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,
             )
             search.run()
     except (DeterminismError, KeyboardInterrupt) as error:
