@@ -162,6 +162,8 @@ class RunSpec:
     """Bytes that the trace never grows past."""
     paranoid: bool = False
     """Digest every input of every op."""
+    invariants: bool = False
+    """Mark what must agree within the run; of PyTorch, and where ops are recorded."""
     values: int | None = None
     """How many elements are kept of each tensor that an op gave."""
     capture: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""`check --invariants`: replicas that part, and batches that ranks should not share, are found in one run of real ranks."""
+"""`check --invariants`: what must agree within a run, and does not, is found in one run of real programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.checking import PROGRAMS, line
+from tests.e2e.checking import PROGRAMS, command, line
 from tests.e2e.clean_programs import ranks
 from tests.e2e.commands import Finished, run
 
@@ -31,7 +31,7 @@ def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, how)
 
     assert (finished.status, report["verdict"], report["violations"]) == (0, "same", []), finished.stderr
-    assert (report["ranks"], report["steps"], report["replicas"]) == (2, 4, 6)
+    assert (report["ranks"], report["steps"], report["compared"].get("replicas", 0)) == (2, 4, 6)
     assert not (tmp_path / "kept").exists()
 
 
@@ -40,14 +40,18 @@ def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
 def test_ranks_without_replicas_are_not_accused(program: str, tmp_path: Path) -> None:
     finished, report = checked(tmp_path, f"ranks/{program}")
 
-    assert (finished.status, report["violations"]) == (2 if report["replicas"] == 0 else 0, []), finished.text
+    assert (finished.status, report["violations"]) == (2 if report["compared"].get("replicas", 0) == 0 else 0, []), (
+        finished.text
+    )
 
 
 @MORE
 def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
     finished, report = checked(tmp_path, PROGRAM, "apart")
 
-    assert (finished.status, report["verdict"], report["replicas"]) == (2, "inconclusive", 0), finished.stderr
+    assert (finished.status, report["verdict"], report["compared"].get("replicas", 0)) == (2, "inconclusive", 0), (
+        finished.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_ranks_that_train_apart_give_no_verdict(tmp_path: Path) -> None:
         pytest.param("weight", 3, [1], "parameter module.0.weight", marks=MORE),
         pytest.param("row", 3, [1], "parameter module.0.weight", marks=MORE),
         pytest.param("rate", 2, [0, 1], "parameter module.0.weight", marks=MORE),
-        ("batches", 2, [1], "batch"),
+        ("batches", 1, [1], "batch"),
     ],
 )
 def test_a_planted_violation_is_named_with_rank_step_and_line(
@@ -74,6 +78,74 @@ def test_a_planted_violation_is_named_with_rank_step_and_line(
     stored = run(tmp_path, "compare", "--invariants", "kept/run-1")
     assert stored.status == 1
     assert f"data_parallel.py:{violation['site']['line']}" in stored.text
+
+
+@MORE
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("gradient", "gradient module.0.weight"),
+        ("weight", "parameter module.0.weight"),
+    ],
+)
+def test_a_fault_in_the_first_step_is_found(how: str, what: str, tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, PROGRAM, how, "0")
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert violation["what"] == what
+    assert violation["site"]["line"] == line(PROGRAM, f"SITE {how}")
+
+
+def alone(folder: Path, program: str, how: str) -> tuple[Finished, Any]:
+    """Check a program of one process by itself."""
+    finished = run(folder, "check", "--invariants", "--json", "report.json", "--", *command(program, how))
+    return finished, json.loads((folder / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "how", ["selective", *(pytest.param(how, marks=MORE) for how in ("clean", "reentrant", "autocast"))]
+)
+def test_what_is_recomputed_alike_is_consistent(how: str, tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/recomputed", how)
+
+    assert (finished.status, report["violations"], report["compared"]) == (0, [], {"recomputation": 6}), finished.text
+
+
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [
+        ("dropout", 0),
+        *(pytest.param(how, step, marks=MORE) for how, step in (("buffer", 0), ("branch", 0), ("weight", 1))),
+    ],
+)
+def test_what_is_recomputed_otherwise_is_named_with_step_and_line(how: str, step: int, tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/recomputed", how)
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["invariant"], violation["step"], violation["ranks"]) == ("recomputation", step, [])
+    assert violation["site"]["line"] == line("invariants/recomputed", f"SITE {how}")
+    assert violation["asked_at"]["line"] == line("invariants/recomputed", "SITE call")
+
+
+@MORE
+@pytest.mark.parametrize(("how", "calls"), [("plain", 2), ("training", 0)])
+def test_calls_with_and_without_grad_that_give_the_same_are_consistent(how: str, calls: int, tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/evaluated", how)
+
+    assert (finished.status, report["compared"].get("grad-mode", 0)) == (0 if calls else 2, calls), finished.text
+    assert report["violations"] == []
+
+
+@pytest.mark.parametrize("how", ["fast path", pytest.param("rounded", marks=MORE)])
+def test_a_module_that_gives_other_results_under_no_grad_is_named_with_its_line(how: str, tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/evaluated", how)
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["invariant"], violation["what"], violation["step"]) == ("grad-mode", "Net", 0)
+    assert violation["site"]["line"] == line("invariants/evaluated", f"SITE {how}")
 
 
 @MORE

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from determinism.invariants.findings import REPLICAS, InvariantFindings
 from determinism.invariants.launch import check_stored
-from determinism.invariants.replicas import InvariantFindings
 from determinism.invariants.result import answer, invariants_document, verdict_of
-from determinism.trace.schema import STEP_OP
+from determinism.trace.schema import REPLICATED_OP, STEP_OP
 from determinism.types import Phase, Role, Verdict
 from tests.traces import TraceBuilder
 
@@ -30,12 +30,17 @@ def end_step(process: TraceBuilder, weight: str, gradient: str, *, batch: str | 
 
 
 def findings_of(
-    folder: Path, *ranks: list[tuple[str, str]], batches: list[list[str]] | None = None
+    folder: Path,
+    *ranks: list[tuple[str, str]],
+    batches: list[list[str]] | None = None,
+    replicated: list[int] | None = None,
 ) -> InvariantFindings:
     """Check a run whose ranks hold these weights and gradients after each step."""
     first = TraceBuilder(folder / "run", key="main.rank-0")
     processes = [first, *(first.beside(f"main.rank-{rank}") for rank in range(1, len(ranks)))]
     for rank, (process, steps) in enumerate(zip(processes, ranks, strict=True)):
+        if replicated is not None:
+            process.add(REPLICATED_OP, (), (), arguments=json.dumps({"ranks": replicated, "names": ["w"]}))
         for step, (weight, gradient) in enumerate(steps):
             end_step(process, weight, gradient, batch=None if batches is None else batches[rank][step])
     return check_stored(first.close())
@@ -52,7 +57,7 @@ def parted(at: int, weight: str = "x") -> list[tuple[str, str]]:
 def test_equal_replicas_are_consistent(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, EQUAL, EQUAL)
 
-    assert (findings.violations, findings.replicas, findings.steps) == ([], 1, 4)
+    assert (findings.violations, findings.compared[REPLICAS], findings.steps) == ([], 1, 4)
     assert verdict_of(findings) is Verdict.SAME
     assert answer(findings) == ["Consistent: 1 parameter equal on their ranks, 4 steps of 2 ranks"]
 
@@ -81,7 +86,37 @@ def test_of_two_ranks_with_the_same_writes_neither_is_accused(tmp_path: Path) ->
 def test_ranks_that_train_apart_are_no_replicas(other: list[tuple[str, str]], tmp_path: Path) -> None:
     findings = findings_of(tmp_path, EQUAL[:3], other)
 
-    assert (findings.violations, findings.replicas, verdict_of(findings)) == ([], 0, Verdict.INCONCLUSIVE)
+    assert (findings.violations, findings.compared[REPLICAS], verdict_of(findings)) == ([], 0, Verdict.INCONCLUSIVE)
+
+
+def test_parameters_that_differ_from_the_beginning_are_found_by_equal_gradients(tmp_path: Path) -> None:
+    other = [(f"v{step}", gradient) for step, (_, gradient) in enumerate(EQUAL)]
+
+    (violation,) = findings_of(tmp_path, EQUAL, other, EQUAL).violations
+
+    assert (violation.what, violation.step, violation.ranks) == ("parameter w", 0, (1,))
+
+
+def test_a_rank_that_has_yet_to_get_new_values_is_not_accused(tmp_path: Path) -> None:
+    behind = [("v", EQUAL[0][1]), *((EQUAL[step - 1][0], EQUAL[step][1]) for step in range(1, len(EQUAL)))]
+
+    findings = findings_of(tmp_path, EQUAL, behind)
+
+    assert (findings.violations, findings.compared[REPLICAS]) == ([], 0)
+
+
+def test_a_fault_in_the_first_step_is_found_where_the_program_says_that_it_replicates(tmp_path: Path) -> None:
+    (violation,) = findings_of(tmp_path, EQUAL, parted(0), EQUAL, replicated=[0, 1, 2]).violations
+
+    assert (violation.what, violation.step, violation.ranks) == ("parameter w", 0, (1,))
+
+
+def test_gradients_may_differ_while_they_are_accumulated(tmp_path: Path) -> None:
+    other = [("w0", "h0"), ("w1", "g1"), ("w2", "h2"), ("w3", "g3")]
+
+    findings = findings_of(tmp_path, EQUAL, other, replicated=[0, 1])
+
+    assert (findings.violations, findings.compared[REPLICAS]) == ([], 1)
 
 
 def test_a_gradient_that_stays_zero_makes_no_replicas(tmp_path: Path) -> None:
@@ -89,7 +124,7 @@ def test_a_gradient_that_stays_zero_makes_no_replicas(tmp_path: Path) -> None:
 
     findings = findings_of(tmp_path, [*still, ("a", "g")], [*still, ("b", "h")])
 
-    assert (findings.violations, findings.replicas) == ([], 0)
+    assert (findings.violations, findings.compared[REPLICAS]) == ([], 0)
 
 
 def test_batches_that_two_replicas_share_are_found(tmp_path: Path) -> None:

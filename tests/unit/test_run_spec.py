@@ -36,6 +36,7 @@ def whole(folder: Path) -> RunSpec:
         window=2,
         max_disk=10**9,
         paranoid=True,
+        invariants=True,
         values=64,
         capture={"record": 4, "process": "main"},
         rows={"batch": 2, "settings": ["one"]},

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=2),
     help="Number of runs.  [default: 2, and up to 3 more if they are equal but depend on timing]",
 )
-@recording_options(without=["values"])
+@recording_options(without=["values", "invariants"])
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     "--invariants",
     "checks_invariants",
     is_flag=True,
-    help="Make one run, and check what must agree within it: replicas of parameters on all ranks.",
+    help="Make one run, and check what must agree within it, such as replicas of parameters on all ranks.",
 )
 @verdict_options
 @program_argument

@@ -24,7 +24,7 @@ from determinism.report.entries import path_text
 from determinism.types import Verdict
 
 if TYPE_CHECKING:
-    from determinism.invariants.replicas import InvariantFindings
+    from determinism.invariants.findings import InvariantFindings
 
 NOTHING = Reports()
 """Only what is printed."""

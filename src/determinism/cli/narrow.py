@@ -28,7 +28,7 @@ from determinism.cli.options import (
     metavar="DIR",
     help="Use this run, recorded with --level step, as the first one.",
 )
-@recording_options(without=["values", "level", "window"])
+@recording_options(without=["values", "invariants", "level", "window"])
 @click.option(
     "--output",
     type=click.Path(path_type=Path),

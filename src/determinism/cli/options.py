@@ -253,6 +253,10 @@ _RECORDING_OPTIONS = {
         "--paranoid", is_flag=True,
         help="Also digest inputs that recorded ops produced, to catch writes to their memory from outside.",
     ),
+    "invariants": click.option(
+        "--invariants", is_flag=True,
+        help="Mark what must agree within the run, for `compare --invariants` (PyTorch).",
+    ),
     "values": click.option(
         "--values", type=click.IntRange(min=1), metavar="N",
         help="Keep up to N elements of each tensor, so that `compare` can say how far apart values are; 64 is plenty.",

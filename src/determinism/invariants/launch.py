@@ -9,7 +9,9 @@ from pathlib import Path
 
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
-from determinism.invariants.replicas import InvariantFindings, check_replicas
+from determinism.invariants.findings import InvariantFindings, main_streams
+from determinism.invariants.repeated import check_repeated
+from determinism.invariants.replicas import check_replicas
 from determinism.invariants.result import verdict_of
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
@@ -48,7 +50,9 @@ class InvariantCheck:
         with StandardInput() as standard_input:
             self.announce("run 1 of 1", None)
             result = record_program(
-                self.request.command, replace(self.request.spec, trace_folder=folder), stdin=standard_input
+                self.request.command,
+                replace(self.request.spec, trace_folder=folder, invariants=True),
+                stdin=standard_input,
             )
         require_recorded(folder, result.exit_status)
         findings = check_stored(folder)
@@ -80,4 +84,15 @@ def check_stored(folder: Path) -> InvariantFindings:
             "process-missing",
             f"{folder} lacks the records of {', '.join(trace.missing_processes[:4])}, so ranks cannot be compared. Record the run again.",
         )
-    return check_replicas(trace)
+    findings = InvariantFindings()
+    check_replicas(trace, findings)
+    processes = list(main_streams(trace))
+    for process in processes:
+        check_repeated(process, findings)
+        for _ in process.chunks():
+            pass  # Whether records are missing is known at the end.
+    if not findings.ranks:
+        findings.steps = max((process.extent[1] for process in processes), default=0)
+    findings.incomplete = [p.key for p in processes if p.truncated or p.stopped_by is not None]
+    findings.violations.sort(key=lambda one: one.step)
+    return findings

@@ -1,31 +1,32 @@
 """Checks that ranks which hold replicas of a parameter keep them equal, and that these ranks do not train on the same batches.
 
-Which ranks hold replicas is taken from the trace. They are those whose parameter and gradient were equal after two steps with
-different gradients: ranks that train apart have different gradients, and a gradient that is always zero says nothing.
+Which ranks hold replicas is taken from the trace. They are those of a `DistributedDataParallel` module, where the run was recorded with
+its invariants; and those whose gradients of the parameter were equal after two steps and had changed between them: ranks that train apart
+have different gradients, and a gradient that is always zero says nothing.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from determinism.comparison.records import Entry, Input, entry_of
+from determinism.invariants.findings import REPLICAS, SPLIT_BATCHES, InvariantFindings, Violation, ranks_of
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import STEP_OP, Frame, Table
-from determinism.types import NO_DIGEST, Role, Stream
+from determinism.trace.schema import REPLICATED_OP, STEP_OP, Frame, Table
+from determinism.types import NO_DIGEST, Role
 
-_RANK = re.compile(r"(?:.*\.)?rank-(\d+)")
 _HELD_KINDS = {"determinism::parameter": "parameter", "determinism::gradient": "gradient"}
 _KINDS = ("gradient", "parameter")
 """In the order in which a step computes them."""
 _MOST_WRITES = 64
 """To one tensor in one step that are followed back."""
+_MOST_EARLIER = 4
+"""Steps that are kept, to say since when parameters have differed that are found to be replicas."""
 _LEAST_SHARED = 2
 """Batches that two ranks must have in common: samplers repeat samples to fill the last one of an epoch."""
 
@@ -42,6 +43,13 @@ class Value(NamedTuple):
     """Which of the outputs of that record it is."""
 
 
+class Replicated(NamedTuple):
+    """Parameters that the program replicates."""
+
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+
+
 class Step(NamedTuple):
     """The end of a step of one rank."""
 
@@ -54,72 +62,28 @@ class Step(NamedTuple):
     """Where the last of them was asked for."""
     began: int
     """Number of the first record of the step."""
+    replicated: tuple[Replicated, ...] = ()
+    """What the program said of replicas up to here."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """Something that must agree within a run, and does not."""
-
-    invariant: str
-    """`replicas` or `split-batches`."""
-    step: int
-    ranks: tuple[int, ...]
-    """That differ from the others, or all ranks concerned if none can be told from the others."""
-    others: tuple[int, ...]
-    """That they were compared with."""
-    what: str
-    names: tuple[str, ...] = ()
-    """Of all tensors that differ in this step."""
-    op: str | None = None
-    site: Frame | None = None
-    """Line of the first op of the step that only the differing rank ran, or whose result differs there."""
-
-
-@dataclass
-class InvariantFindings:
-    """What was compared within a run, and what did not agree."""
-
-    violations: list[Violation] = field(default_factory=list)
-    ranks: int = 0
-    steps: int = 0
-    """That all ranks made."""
-    replicas: int = 0
-    """Parameters that at least two ranks hold."""
-    incomplete: list[str] = field(default_factory=list)
-    """Processes of which records are missing."""
-
-
-def check_replicas(trace: Trace) -> InvariantFindings:
+def check_replicas(trace: Trace, findings: InvariantFindings) -> None:
     """Compare what the ranks of a run hold after each step.
 
     Args:
         trace: Of one run, at any level.
+        findings: Where violations and numbers are added.
 
     Raises:
         TraceError: It is damaged.
     """
-    ranks = _ranks(trace)
-    findings = InvariantFindings(ranks=len(ranks))
+    ranks = ranks_of(trace)
+    findings.ranks = len(ranks)
     if len(ranks) < 2:
-        return findings
+        return
     replicas = _Replicas(ranks, findings)
     for steps in zip(*(_steps(process) for process in ranks.values()), strict=False):
         findings.steps += 1
         replicas.add(steps)
-    findings.incomplete = [
-        process.key for process in ranks.values() if process.truncated or process.stopped_by is not None
-    ]
-    return findings
-
-
-def _ranks(trace: Trace) -> dict[int, ProcessTrace]:
-    """The main streams of the processes that are ranks, by rank."""
-    found = {}
-    for process in trace.processes:
-        matched = _RANK.fullmatch(process.key)
-        if matched and process.description.get("stream", Stream.PROCESS) == Stream.PROCESS:
-            found[int(matched[1])] = process
-    return dict(sorted(found.items()))
 
 
 class _Replicas:
@@ -130,31 +94,51 @@ class _Replicas:
         self._processes = list(ranks.values())
         self._findings = findings
         self._seen: dict[str, tuple[list[Any], list[bytes]]] = {}
-        """By parameter: which ranks agreed after an earlier step, and their gradients then."""
+        """By parameter: which ranks had equal gradients after an earlier step, and the gradients."""
         self._groups: dict[str, list[list[int]]] = {}
         """By parameter: places of ranks that hold replicas."""
+        self._declared: set[str] = set()
+        """Parameters of which the program said so."""
+        self._latest: deque[Sequence[Step]] = deque(maxlen=_MOST_EARLIER)
         self._shared: Counter[tuple[int, int]] = Counter()
         self._are_replicas_parted = False
         self._is_batch_told = False
 
     def add(self, steps: Sequence[Step]) -> None:
         """Take the end of one step of all ranks."""
+        self._latest.append(steps)
         if not self._are_replicas_parted:
-            self._compare(steps)
+            self._declare(steps)
+            self._compare(steps, self._groups)
+        if not self._are_replicas_parted:
             self._learn(steps)
         if not self._is_batch_told:
             self._compare_batches(steps)
 
+    def _declare(self, steps: Sequence[Step]) -> None:
+        for replicated in steps[0].replicated:
+            places = [
+                place
+                for place, step in enumerate(steps)
+                if self._numbers[place] in replicated.ranks and replicated in step.replicated
+            ]
+            for name in replicated.names if len(places) > 1 else ():
+                if name not in self._groups:
+                    self._groups[name] = [places]
+                    self._declared.add(name)
+                    self._findings.compared[REPLICAS] += 1
+
     def _learn(self, steps: Sequence[Step]) -> None:
+        parted: dict[str, list[list[int]]] = {}
         for name in (name for kind, name in steps[0].values if kind == "parameter"):
             if name in self._groups:
                 continue
-            found = [(step.values.get(("parameter", name)), step.values.get(("gradient", name))) for step in steps]
+            found = [step.values.get(("gradient", name)) for step in steps]
             keys = [
-                (place,) if value is None or gradient is None else (value[:2], gradient[:2])
-                for place, (value, gradient) in enumerate(found)
+                (place,) if value is None or ("parameter", name) not in steps[place].values else value[:2]
+                for place, value in enumerate(found)
             ]
-            gradients = [b"" if gradient is None else gradient.digest for _, gradient in found]
+            gradients = [b"" if gradient is None else gradient.digest for gradient in found]
             before = self._seen.get(name)
             self._seen[name] = (keys, gradients)
             if before is None:
@@ -163,18 +147,43 @@ class _Replicas:
             for place, key in enumerate(keys):
                 if gradients[place] != before[1][place]:
                     places.setdefault((key, before[0][place]), []).append(place)
-            groups = [group for group in places.values() if len(group) > 1]
+            groups = [group for group in places.values() if len(group) > 1 and not self._is_behind(name, group)]
             if groups:
                 self._groups[name] = groups
-                self._findings.replicas += 1
+                self._findings.compared[REPLICAS] += 1
                 del self._seen[name]
+                if any(self._differs(steps, "parameter", name, group) for group in groups):
+                    parted[name] = groups
+        if parted:
+            self._compare(self._first_parted(parted), parted)
 
-    def _compare(self, steps: Sequence[Step]) -> None:
+    def _is_behind(self, name: str, group: Sequence[int]) -> bool:
+        """Whether a rank holds what another one held a step before: the owner of a shard of the optimizer has yet to send what is new."""
+        now, before = (
+            {value.digest for place in group if (value := steps[place].values.get(("parameter", name))) is not None}
+            for steps in (self._latest[-1], self._latest[-2])
+        )
+        return len(now) > 1 and not now.isdisjoint(before)
+
+    def _first_parted(self, parted: Mapping[str, list[list[int]]]) -> Sequence[Step]:
+        """The first of the latest steps since which one of these parameters has differed."""
+        first = len(self._latest) - 1
+        while first and any(
+            self._differs(self._latest[first - 1], "parameter", name, group)
+            for name, groups in parted.items()
+            for group in groups
+        ):
+            first -= 1
+        return self._latest[first]
+
+    def _compare(self, steps: Sequence[Step], compared: Mapping[str, list[list[int]]]) -> None:
         apart: list[tuple[str, str, list[int]]] = []
-        for name, groups in self._groups.items():
-            apart += [
-                (kind, name, group) for kind in _KINDS for group in groups if self._differs(steps, kind, name, group)
-            ]
+        for name, groups in compared.items():
+            for group in groups:
+                kinds = [kind for kind in _KINDS if self._differs(steps, kind, name, group)]
+                # Where the program says so, gradients may differ in between, as while they are accumulated.
+                if name not in self._declared or "parameter" in kinds:
+                    apart += [(kind, name, group) for kind in kinds]
         if apart:
             self._are_replicas_parted = True
             self._findings.violations.append(self._parted(steps, apart))
@@ -206,7 +215,7 @@ class _Replicas:
         if not is_clear:
             odd, others = group, group
         return Violation(
-            "replicas", steps[mine].number, self._named(odd), self._named(others), f"{kind} {name}",
+            REPLICAS, steps[mine].number, self._named(odd), self._named(others), f"{kind} {name}",
             tuple(dict.fromkeys(f"{of} {called}" for of, called, _ in apart)),
             None if entry is None else str(entry[0].op), None if entry is None else entry[1],
         )  # fmt: skip
@@ -256,7 +265,7 @@ class _Replicas:
                 stack = self._processes[place].names.stack(steps[place].batch_stack)
                 self._findings.violations.append(
                     Violation(
-                        "split-batches", steps[place].number, self._named([place]), self._named([same]), "batch",
+                        SPLIT_BATCHES, steps[place].number, self._named([place]), self._named([same]), "batch",
                         site=stack[0] if stack else None,
                     )
                 )  # fmt: skip
@@ -302,6 +311,7 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
     names = process.names
     values: dict[tuple[str, str], Value] = {}
     batches: list[bytes] = []
+    replicated: list[Replicated] = []
     last: bytes | None = None
     last_stack = stack = -1
     began = 0
@@ -319,11 +329,27 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
                 last, stack = None, last_stack
             elif role == Role.HELD:
                 values.update(_held(process, chunk, row, ops[int(chunk.columns["op"][row])]))
+            elif role == Role.OP and ops[int(chunk.columns["op"][row])] == REPLICATED_OP:
+                replicated += _replicated(process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])))
             elif role == Role.STATE and ops[int(chunk.columns["op"][row])] == STEP_OP:
                 values.update(_state(process, chunk, row))
-                yield Step(int(chunk.columns["step"][row]), dict(values), tuple(batches), stack, began)
+                number = int(chunk.columns["step"][row])
+                yield Step(number, dict(values), tuple(batches), stack, began, tuple(replicated))
                 values = {name: value for name, value in values.items() if value.record < 0 and name[0] == "parameter"}
                 batches, began = [], chunk.number(row) + 1
+
+
+def _replicated(text: str | None) -> Iterator[Replicated]:
+    """What a record says of replicas; nothing if it is damaged."""
+    try:
+        said = json.loads(text or "")
+        ranks, names = said["ranks"], said["names"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return
+    if isinstance(ranks, list) and isinstance(names, list):
+        yield Replicated(
+            tuple(rank for rank in ranks if type(rank) is int), tuple(name for name in names if isinstance(name, str))
+        )
 
 
 def _held(process: ProcessTrace, chunk: Chunk, row: int, op: str) -> Iterator[tuple[tuple[str, str], Value]]:

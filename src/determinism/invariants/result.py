@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from determinism.invariants.replicas import InvariantFindings, Violation
+from determinism.invariants.findings import (
+    COMPARED,
+    GRAD_MODE,
+    RECOMPUTATION,
+    SPLIT_BATCHES,
+    InvariantFindings,
+    Violation,
+)
 from determinism.report.answer import short_op
 from determinism.report.entries import counted, listed, path_text
+from determinism.trace.schema import Frame
 from determinism.types import Verdict
 
 _MOST_NAMES = 4
 _LABEL = 13
+_HEADLINES = {
+    RECOMPUTATION: "activation checkpointing recomputes other values than the first forward gave",
+    GRAD_MODE: "{what} gives other results under no_grad than with grad",
+}
+"""Of what is found within one process."""
 
 
 def verdict_of(findings: InvariantFindings) -> Verdict:
     """The verdict: without anything that could be compared, or with records missing, a run is not called consistent."""
     if findings.violations:
         return Verdict.DIFFERENT
-    return Verdict.INCONCLUSIVE if findings.incomplete or not findings.replicas else Verdict.SAME
+    return Verdict.INCONCLUSIVE if findings.incomplete or not findings.compared.total() else Verdict.SAME
 
 
 def invariants_document(findings: InvariantFindings) -> dict[str, Any]:
@@ -28,55 +41,72 @@ def invariants_document(findings: InvariantFindings) -> dict[str, Any]:
         "verdict": verdict_of(findings).value,
         "ranks": findings.ranks,
         "steps": findings.steps,
-        "replicas": findings.replicas,
+        "compared": dict(findings.compared),
         "incomplete": list(findings.incomplete),
         "violations": [
             {
-                "invariant": one.invariant, "step": one.step, "ranks": list(one.ranks), "others": list(one.others),
-                "what": one.what, "names": list(one.names), "op": one.op,
-                "site": None if one.site is None else one.site._asdict(),
+                "invariant": one.invariant, "step": one.step, "process": one.process, "ranks": list(one.ranks),
+                "others": list(one.others), "what": one.what, "names": list(one.names), "op": one.op,
+                "site": _place(one.site), "asked_at": _place(one.asked_at),
             }
             for one in findings.violations
         ],
     }  # fmt: skip
 
 
+def _place(frame: Frame | None) -> dict[str, Any] | None:
+    return None if frame is None else frame._asdict()
+
+
 def answer(findings: InvariantFindings) -> list[str]:
     """The lines of the report."""
     if findings.violations:
         return [line for one in findings.violations for line in _told(one)]
-    compared = f"{counted(findings.steps, 'step')} of {counted(findings.ranks, 'rank')}"
+    compared = counted(findings.steps, "step") + (f" of {counted(findings.ranks, 'rank')}" if findings.ranks else "")
     if findings.incomplete:
         return [
             f"Inconclusive: records of {listed(findings.incomplete)} are missing",
             f"  What is there was compared, {compared}, and agrees. Record the run again with more room on the disk.",
         ]
-    if not findings.replicas:
+    if not findings.compared.total():
         return [
-            f"Inconclusive: no replicas were found in {compared}",
-            "  Replicas are parameters that several ranks hold, and update by equal gradients in at least two steps.",
+            f"Inconclusive: nothing was found in {compared} that must agree",
+            "  Compared are replicas of parameters, recomputed activations, and calls with the same inputs with grad and under no_grad.",
         ]
-    return [f"Consistent: {counted(findings.replicas, 'parameter')} equal on their ranks, {compared}"]
+    told = [
+        f"{counted(findings.compared[name], noun)} {how}"
+        for name, (noun, how) in COMPARED.items()
+        if findings.compared[name]
+    ]
+    return [f"Consistent: {', '.join(told)}, {compared}"]
 
 
 def _told(one: Violation) -> Iterator[str]:
-    ranks, others = _ranks(one.ranks), _ranks(one.others)
     at = f" at step {one.step:,}"
     place = "" if one.site is None else f", {path_text(one.site.file)}:{one.site.line}"
-    if one.invariant == "split-batches":
-        yield f"Violated: {ranks} has the same batches as {others}{at}{place}"
+    if one.invariant in _HEADLINES:
+        of = f" on {_ranks(one.ranks)}" if one.ranks else ""
+        yield f"Violated: {_HEADLINES[one.invariant].format(what=one.what)}{of}{at}{place}"
+    elif one.invariant == SPLIT_BATCHES:
+        yield f"Violated: {_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
     elif one.ranks == one.others:
-        yield f"Violated: {one.what} differs between {ranks}{at}{place}"
+        yield f"Violated: {one.what} differs between {_ranks(one.ranks)}{at}{place}"
     else:
-        yield f"Violated: {one.what} of {ranks} differs from that of {others}{at}{place}"
+        yield f"Violated: {one.what} of {_ranks(one.ranks)} differs from that of {_ranks(one.others)}{at}{place}"
     if one.site is not None:
         yield ""
-        yield f"  {path_text(one.site.file)}:{one.site.line}  {one.site.code.strip()}"
+        yield f"  {_line(one.site)}"
     if one.op is not None:
         yield _entry("first op", short_op(one.op))
+    if one.asked_at is not None and one.asked_at != one.site:
+        yield _entry("called at", _line(one.asked_at))
     if len(one.names) > 1:
         more = len(one.names) - _MOST_NAMES
         yield _entry("tensors", ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else ""))
+
+
+def _line(frame: Frame) -> str:
+    return f"{path_text(frame.file)}:{frame.line}  {frame.code.strip()}"
 
 
 def _ranks(numbers: Sequence[int]) -> str:

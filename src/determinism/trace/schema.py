@@ -80,6 +80,19 @@ RESULTS_OP = "determinism::results"
 LOAD_OP = "determinism::load"
 """Name of the record of tensors that were loaded from a file; its inputs are what they held."""
 
+CHECKPOINTED_OP = "determinism::checkpointed"
+"""Name of the record with which the first forward of an activation checkpoint begins; this and the three below are only there where
+invariants are checked."""
+RECOMPUTED_OP = "determinism::recomputed"
+"""Name of the record with which its recomputation begins; its input is the record of the first forward."""
+CALLED_OP = "determinism::called"
+"""Name of the record with which a call of an outermost module begins: its inputs are what the module got and holds, its output stands for
+what else the result may depend on, and its arguments are `grad` or `no_grad` and the class of the module."""
+RETURNED_OP = "determinism::returned"
+"""Name of the record with which one of these ends; its first input is the record with which it began."""
+REPLICATED_OP = "determinism::replicated"
+"""Name of the record that says which parameters are replicated on which ranks, as JSON among its arguments."""
+
 MOST_BATCH_BYTES = 64 << 20
 """That a batch of records or names may take when it is decoded: none is read that is larger. Records of a million tensors fit."""
 

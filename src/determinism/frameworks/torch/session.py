@@ -30,6 +30,7 @@ from determinism.frameworks.torch.hooks import (
     record_held,
     watch_captures,
 )
+from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
@@ -57,17 +58,19 @@ class Besides:
         self._kept: KeptGenerators | None = None
         self._put_back: PutBackGenerators | None = None
         self._watched: WatchedGenerators | None = None
+        self._marks = CallMarks() if options.invariants and options.level == Level.OP else None
 
     @property
     def returned(self) -> Returned | None:
         """What is to be told that a module returned."""
-        return self._returned if self._options.rows else None
+        return self._returned if self._options.rows or self._marks is not None else None
 
     @property
     def entered(self) -> Entered | None:
         """What is to be told that an outermost module is called."""
         generators = self._options.generators
-        return self._entered if self._options.rows or (generators and "from" in generators) else None
+        puts_back = generators is not None and "from" in generators
+        return self._entered if self._options.rows or self._marks is not None or puts_back else None
 
     def begin(self, recorder: Recorder, folder: Path) -> None:
         """Begin in a process.
@@ -122,10 +125,14 @@ class Besides:
             recorder.run_unrecorded(self._put_back.module_called)
         if self._rows is not None:
             self._rows.entered(recorder, module, arguments)
+        if self._marks is not None:
+            self._marks.entered(recorder, module, arguments)
 
     def _returned(self, recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
         if self._rows is not None:
             self._rows.returned(recorder, module, inputs, output)
+        if self._marks is not None:
+            self._marks.returned(recorder, module, output)
 
 
 # Opens the trace of a process, or of its threads, with what describes it.
@@ -228,6 +235,8 @@ class Session(AdapterSession):
         self._undo += hooks.watch_exchanges(threads)
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))
+        if self._spec.invariants:
+            self._undo.append(watch_checkpoints(threads, self._folders.failed))
 
     def _open_window(self) -> None:
         """Record ops from now on: the program has come to the step from which it was asked for."""

@@ -1,6 +1,6 @@
 """Two ranks train replicas on a sampler's batches for four steps.
 
-torchrun --nproc-per-node 2 data_parallel.py HOW
+torchrun --nproc-per-node 2 data_parallel.py HOW [STEP]
 """
 
 import sys
@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 HOW = sys.argv[1]
+AT = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+"""The step of some faults."""
 
 
 def train(rank: int) -> None:
@@ -31,14 +33,14 @@ def train(rank: int) -> None:
         inputs, targets = next(loader)  # SITE batches
         optimizer.zero_grad()
         (net(inputs) - targets).square().mean().backward()
-        if HOW == "gradient" and step == 2 and rank == 1:
+        if HOW == "gradient" and step == AT and rank == 1:
             parameters[0].grad.mul_(1.5)  # SITE gradient
         if HOW == "clipped" and step == 3 and rank == 0:
             nn.utils.clip_grad_norm_(parameters, 1e-3)  # SITE clipped
         optimizer.step()  # SITE rate
         if HOW == "rate" and step == 1 and rank == 1:
             optimizer.param_groups[0]["lr"] = 0.02
-        if HOW in ("weight", "row") and step == 2 and rank == 1:
+        if HOW in ("weight", "row") and step == AT and rank == 1:
             with torch.no_grad():
                 if HOW == "weight":
                     parameters[0].add_(1e-3)  # SITE weight

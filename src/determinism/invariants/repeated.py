@@ -1,0 +1,259 @@
+"""Checks computations that a process makes twice: what activation checkpointing recomputes, and calls with grad and under no_grad.
+
+Both are spans of records between two marks, which are there where a run was recorded with its invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from determinism.comparison.records import Entry, entry_of
+from determinism.invariants.findings import GRAD_MODE, RECOMPUTATION, InvariantFindings, Violation, rank_of
+from determinism.op_semantics import Op, OpSemantics
+from determinism.trace.chunks import Chunk
+from determinism.trace.reader import ProcessTrace
+from determinism.trace.schema import CALLED_OP, CHECKPOINTED_OP, RECOMPUTED_OP, RETURNED_OP, Frame, Table
+from determinism.types import NO_DIGEST, Role
+
+_MARKS = frozenset({CALLED_OP, CHECKPOINTED_OP, RECOMPUTED_OP, RETURNED_OP})
+_MOST_CALLS = 1024
+"""Of which it is kept what they got and gave."""
+_MOST_STEPS = 2
+"""For which first forwards are kept."""
+_KEPT_STATISTICS = 2
+"""Running statistics that normalisation writes beside its results; they come first among its outputs."""
+_RESULTS_OF_NORMALISATION = 3
+
+
+class SpanOp(NamedTuple):
+    """One op of a span."""
+
+    key: tuple[int, int]
+    """Numbers of the op and of the innermost frame."""
+    digests: tuple[bytes, ...]
+    """Of its results that lie in memory of the span; what it changes outside is not computed twice but changed twice."""
+    is_copy: bool
+    record: int
+
+
+@dataclass
+class _Span:
+    """What stands between two marks."""
+
+    mark: str
+    number: int
+    """Of the mark that began it."""
+    step: int
+    of: int
+    """Number of the mark that it is to agree with; -1 if none."""
+    text: str
+    stack: int
+    ops: list[SpanOp] = field(default_factory=list)
+    drawn_from: bytes | None = None
+    """State of the generator that its first random op drew from."""
+    key: tuple[object, ...] = ()
+    """Of a call: everything that its result depends on."""
+
+
+class _Call(NamedTuple):
+    span: _Span
+    end: int
+    outputs: tuple[bytes, ...]
+
+
+def check_repeated(process: ProcessTrace, findings: InvariantFindings) -> None:
+    """Compare the computations that a process made twice.
+
+    Args:
+        process: The main stream of it.
+        findings: Where violations and numbers are added.
+
+    Raises:
+        TraceError: It is damaged.
+    """
+    if _MARKS.isdisjoint(process.names.texts(Table.OP)):
+        return
+    reader = _Reader(process, findings)
+    for chunk in process.chunks():
+        reader.add(chunk)
+
+
+class _Reader:
+    """Follows the spans of a process."""
+
+    def __init__(self, process: ProcessTrace, findings: InvariantFindings) -> None:
+        self._process = process
+        self._findings = findings
+        self._open: list[_Span] = []
+        self._first: dict[int, _Span] = {}
+        """First forwards of activation checkpoints, by their marks."""
+        self._calls: dict[tuple[object, ...], dict[str, _Call]] = {}
+        """By what their results depend on, and by whether gradients were recorded."""
+        self._reported: set[tuple[str, Frame | None]] = set()
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the next records."""
+        ops = self._process.names.texts(Table.OP)
+        marks = {number: name for number, name in enumerate(ops) if name in _MARKS}
+        numbers, roles = chunk.columns["op"], chunk.columns["role"]
+        for row in range(chunk.rows):
+            mark = marks.get(int(numbers[row]))
+            if mark is not None:
+                self._mark(mark, entry_of(self._process, chunk, row), int(chunk.columns["stack"][row]))
+            elif self._open and roles[row] == Role.OP:
+                self._op(chunk, row)
+
+    def _mark(self, mark: str, entry: Entry, stack: int) -> None:
+        of = entry.inputs[0].producer if entry.inputs and mark != CALLED_OP else -1
+        if mark == RETURNED_OP:
+            self._returned(of, entry)
+            return
+        if mark == CALLED_OP:
+            # Of an earlier one that raised there is no end.
+            self._open = [span for span in self._open if span.mark != CALLED_OP]
+        span = _Span(mark, entry.number, entry.step, of, entry.arguments, stack)
+        if mark == CALLED_OP:
+            held = tuple((str(one.layout), one.digest) for one in entry.inputs)
+            span.key = (entry.arguments.partition(" ")[2], held, tuple(made.digest for made in entry.outputs))
+        self._open.append(span)
+
+    def _returned(self, number: int, entry: Entry) -> None:
+        at = next((index for index, span in enumerate(self._open) if span.number == number), None)
+        if at is None:
+            return
+        span = self._open[at]
+        del self._open[at:]
+        if span.mark == CHECKPOINTED_OP:
+            self._first = {key: one for key, one in self._first.items() if one.step > span.step - _MOST_STEPS}
+            self._first[span.number] = span
+        elif span.mark == RECOMPUTED_OP:
+            self._recomputed(span)
+        else:
+            self._called(_Call(span, entry.number, tuple(made.digest for made in entry.outputs)))
+
+    def _op(self, chunk: Chunk, row: int) -> None:
+        drawn = chunk.children["generators"]
+        states = [drawn.columns["digest"][at].tobytes() for at in drawn.of(row)]
+        op: SpanOp | None = None
+        for span in reversed(self._open):
+            if span.drawn_from is None and states:
+                span.drawn_from = states[0]
+            if span.mark == CALLED_OP:
+                continue
+            if op is None:
+                op = _span_op(self._process, chunk, row, span.number)
+            span.ops.append(op)
+            if span.mark == RECOMPUTED_OP:
+                # What is recomputed within a recomputation is no part of the outer one.
+                break
+
+    def _recomputed(self, again: _Span) -> None:
+        first = self._first.get(again.of)
+        if first is None or not again.ops:
+            return
+        self._findings.compared[RECOMPUTATION] += 1
+        op = first_recomputed_otherwise(first.ops, again.ops)
+        if op is not None:
+            self._report(RECOMPUTATION, again, op.record, self._frame(first.stack), "recomputation")
+
+    def _called(self, call: _Call) -> None:
+        mode = call.span.text.partition(" ")[0]
+        known = self._calls.setdefault(call.span.key, {})
+        other = known.get("no_grad" if mode == "grad" else "grad")
+        known[mode] = call
+        if len(self._calls) > _MOST_CALLS:
+            del self._calls[next(iter(self._calls))]
+        if other is None or other.span.drawn_from != call.span.drawn_from or not call.outputs:
+            return
+        self._findings.compared[GRAD_MODE] += 1
+        if other.outputs != call.outputs:
+            without, with_grad = (other, call) if mode == "grad" else (call, other)
+            record = self._first_difference(without, with_grad)
+            what = call.span.text.partition(" ")[2]
+            self._report(GRAD_MODE, call.span, record, self._frame(call.span.stack), what)
+
+    def _first_difference(self, call: _Call, other: _Call) -> int | None:
+        """The first op of a call that the other did not make, or whose result differs there."""
+        for mine, theirs in zip(self._ops_of(call), self._ops_of(other), strict=False):
+            if mine.key[0] != theirs.key[0] or mine.digests != theirs.digests:
+                return mine.record
+        return None
+
+    def _ops_of(self, call: _Call) -> Iterator[SpanOp]:
+        for number in range(call.span.number + 1, call.end):
+            chunk, row = self._process.record(number)
+            if chunk.columns["role"][row] == Role.OP:
+                op = _span_op(self._process, chunk, row, call.span.number)
+                if op.digests and any(digest != NO_DIGEST for digest in op.digests):
+                    yield op
+
+    def _frame(self, stack: int) -> Frame | None:
+        frames = self._process.names.stack(stack)
+        return frames[0] if frames else None
+
+    def _report(self, invariant: str, span: _Span, record: int | None, asked_at: Frame | None, what: str) -> None:
+        if (invariant, asked_at) in self._reported:
+            return
+        self._reported.add((invariant, asked_at))
+        op: Op | None = None
+        site = asked_at
+        if record is not None:
+            chunk, row = self._process.record(record)
+            op = entry_of(self._process, chunk, row).op
+            site = self._frame(int(chunk.columns["stack"][row])) or asked_at
+        rank = rank_of(self._process)
+        self._findings.violations.append(
+            Violation(
+                invariant, span.step, () if rank is None else (rank,), (), what, op=None if op is None else str(op),
+                site=site, asked_at=asked_at, process=self._process.key,
+            )
+        )  # fmt: skip
+
+
+def _span_op(process: ProcessTrace, chunk: Chunk, row: int, began: int) -> SpanOp:
+    entry = entry_of(process, chunk, row)
+    stack = int(chunk.columns["stack"][row])
+    frames = process.names.stack_frames[stack] if stack >= 0 else ()
+    key = (int(chunk.columns["op"][row]), frames[0] if frames else -1)
+    digests = tuple(made.digest for made in entry.outputs)
+    semantics = entry.op.semantics
+    if OpSemantics.IN_PLACE in semantics and (not entry.inputs or entry.inputs[0].producer < began):
+        digests = ()
+    elif OpSemantics.TAKES_STATISTICS in semantics and len(digests) >= _KEPT_STATISTICS + _RESULTS_OF_NORMALISATION:
+        digests = digests[_KEPT_STATISTICS:]
+    return SpanOp(key, digests, OpSemantics.COPIES in semantics, entry.number)
+
+
+def first_recomputed_otherwise(first: Sequence[SpanOp], again: Sequence[SpanOp]) -> SpanOp | None:
+    """The first op of a recomputation that gave something else than in the first forward, or was not in it.
+
+    A recomputation may end early. Selective checkpointing leaves out ops whose results were kept, and autocast may copy weights anew
+    whose copies were at hand; so where the ops are not the same, copies do not count, and ops may be missing.
+
+    Args:
+        first: The ops of the first forward.
+        again: Those of the recomputation.
+    """
+    if [op.key for op in again] == [op.key for op in first[: len(again)]]:
+        differing = next((op for op, known in zip(again, first, strict=False) if op.digests != known.digests), None)
+        if differing is None or len(again) == len(first):
+            return differing
+    known = [op for op in first if not op.is_copy]
+    at = 0
+    for op in again:
+        if op.is_copy:
+            continue
+        found = next(
+            (
+                index
+                for index in range(at, len(known))
+                if (known[index].key, known[index].digests) == (op.key, op.digests)
+            ),
+            None,
+        )
+        if found is None:
+            return op
+        at = found + 1
+    return None
