@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,6 +20,7 @@ from determinism.report.document import SCHEMA, SCHEMA_FILE
 from determinism.trace import schema
 from determinism.types import Access, Kind, Level, Phase, Role
 from tests.architecture import command_line_page, formulas_page, knowledge_pages, patches_page, settings_page
+from tools.package_readme import PackageReadme, without_relative_links
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -186,3 +188,16 @@ def test_the_readme_names_what_its_example_needs() -> None:
 
     assert needed == set(distributions)
     assert all(name in before_the_first_command for name in distributions.values())
+
+
+def test_on_a_package_index_the_readme_has_no_link_to_a_file_of_the_repository() -> None:
+    metadata: dict[str, Any] = {}
+    PackageReadme(str(ROOT), {}).update(metadata)
+    described = metadata["readme"]["text"]
+
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", README.read_text(encoding="utf-8")), "there are links to leave out"
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", described)
+    assert "[PyTorch](https://pytorch.org)" in without_relative_links(
+        "[PyTorch](https://pytorch.org), [more](docs/more.md)"
+    )
+    assert described.count("\n") == README.read_text(encoding="utf-8").count("\n")
