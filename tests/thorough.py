@@ -51,7 +51,7 @@ PARTS: dict[str, Part] = {
     "launching": Part("how programs are started, interrupted and made deterministic, with PyTorch", 15),
     "probes": Part("more sources of each sort at their lines, and the fixes of code for them", 10),
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
-    "invariants": Part("what must agree within one run: replicas that part, and ranks that share batches", 5),
+    "invariants": Part("what must agree within one run: violations are named, and clean programs are not accused", 10),
     "bisect": Part("the commit that changed the results, in twenty histories", 15),
     "slow": Part("what takes long of all the tests with PyTorch, and is run at two of three commits only here", 15),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),

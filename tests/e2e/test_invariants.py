@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.checking import PROGRAMS, command, line
-from tests.e2e.clean_programs import ranks
+from tests.e2e.clean_programs import ALL, ranks
 from tests.e2e.commands import Finished, run
 
 PROGRAM = "ranks/data_parallel"
@@ -33,16 +33,6 @@ def test_clean_replicas_are_consistent(how: str, tmp_path: Path) -> None:
     assert (finished.status, report["verdict"], report["violations"]) == (0, "same", []), finished.stderr
     assert (report["ranks"], report["steps"], report["compared"].get("replicas", 0)) == (2, 4, 6)
     assert not (tmp_path / "kept").exists()
-
-
-@MORE
-@pytest.mark.parametrize("program", ["shards", "collectives", "pipeline"])
-def test_ranks_without_replicas_are_not_accused(program: str, tmp_path: Path) -> None:
-    finished, report = checked(tmp_path, f"ranks/{program}")
-
-    assert (finished.status, report["violations"]) == (2 if report["compared"].get("replicas", 0) == 0 else 0, []), (
-        finished.text
-    )
 
 
 @MORE
@@ -155,6 +145,67 @@ def test_level_step_finds_the_rank_group_and_step_without_a_line(tmp_path: Path)
     assert finished.status == 1, finished.stderr
     (violation,) = report["violations"]
     assert (violation["step"], violation["what"], violation["site"]) == (3, "parameter module.0.weight", None)
+
+
+@MORE
+def test_level_step_finds_it_in_a_model_of_many_parameters(tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, PROGRAM, "deep", options=("--level", "step"))
+
+    assert (finished.status, report["compared"]) == (1, {"replicas": 14}), finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["step"], violation["what"]) == (3, "parameter module.0.0.weight")
+
+
+@pytest.mark.parametrize("how", ["clean", pytest.param("mixed", marks=MORE)])
+def test_gathered_parameters_that_equal_their_shards_are_consistent(how: str, tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, "invariants/sharded", how)
+
+    assert (finished.status, report["violations"], report["compared"]) == (0, [], {"shards": 18}), finished.stderr
+
+
+@MORE
+@pytest.mark.parametrize(("how", "step", "culprits"), [("one rank", 0, [1]), ("stale", 1, [0, 1])])
+def test_gathered_parameters_that_are_not_their_shards_are_named(
+    how: str, step: int, culprits: list[int], tmp_path: Path
+) -> None:
+    finished, report = checked(tmp_path, "invariants/sharded", how)
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["invariant"], violation["step"], violation["ranks"]) == ("shards", step, culprits)
+    assert violation["what"] == "parameter 0.layer.weight"
+    assert violation["site"]["line"] == line("invariants/sharded", "SITE layer")
+
+
+@MORE
+def test_a_checkpoint_that_gives_what_was_saved_is_consistent(tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/saved", "clean")
+
+    assert (finished.status, report["violations"], report["compared"]) == (0, [], {"files": 1}), finished.stderr
+
+
+@pytest.mark.parametrize("how", ["torn", pytest.param("older", marks=MORE)])
+def test_a_checkpoint_that_gives_something_else_is_named_with_its_lines(how: str, tmp_path: Path) -> None:
+    finished, report = alone(tmp_path, "invariants/saved", how)
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["invariant"], violation["step"]) == ("files", 3)
+    assert violation["names"][:2] == ["net.weight", "net.bias"]
+    assert violation["site"]["line"] == line("invariants/saved", "SITE load")
+    assert violation["asked_at"]["line"] == line("invariants/saved", "SITE save")
+
+
+@MORE
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_clean_programs_are_not_accused(name: str, tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
+    words = ("check", "--invariants", "--json", "report.json", "--", *ALL[name].words)
+    finished = run(tmp_path, *words, environment=environment)
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["violations"] == [], finished.text
+    assert finished.status == (0 if report["compared"] else 2), finished.text
 
 
 def test_options_of_several_runs_are_refused(tmp_path: Path) -> None:

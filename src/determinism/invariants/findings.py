@@ -15,11 +15,15 @@ REPLICAS = "replicas"
 SPLIT_BATCHES = "split-batches"
 RECOMPUTATION = "recomputation"
 GRAD_MODE = "grad-mode"
+SHARDS = "shards"
+FILES = "files"
 
 COMPARED = {
     REPLICAS: ("parameter", "equal on their ranks"),
     RECOMPUTATION: ("recomputation", "equal to the first forward"),
     GRAD_MODE: ("call", "equal with grad and under no_grad"),
+    SHARDS: ("gathered parameter", "equal to the shards"),
+    FILES: ("loaded file", "equal to what was saved"),
 }
 """Per invariant: what is counted, and how that is told."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
 from determinism.invariants.findings import InvariantFindings, main_streams
+from determinism.invariants.kept import check_files, check_shards
 from determinism.invariants.repeated import check_repeated
 from determinism.invariants.replicas import check_replicas
 from determinism.invariants.result import verdict_of
@@ -86,6 +87,8 @@ def check_stored(folder: Path) -> InvariantFindings:
         )
     findings = InvariantFindings()
     check_replicas(trace, findings)
+    check_shards(trace, findings)
+    check_files(trace, findings)
     processes = list(main_streams(trace))
     for process in processes:
         check_repeated(process, findings)

@@ -7,8 +7,10 @@ from typing import Any
 
 from determinism.invariants.findings import (
     COMPARED,
+    FILES,
     GRAD_MODE,
     RECOMPUTATION,
+    SHARDS,
     SPLIT_BATCHES,
     InvariantFindings,
     Violation,
@@ -22,6 +24,7 @@ _MOST_NAMES = 4
 _LABEL = 13
 _HEADLINES = {
     RECOMPUTATION: "activation checkpointing recomputes other values than the first forward gave",
+    FILES: "{what} gives other tensors than were saved to it",
     GRAD_MODE: "{what} gives other results under no_grad than with grad",
 }
 """Of what is found within one process."""
@@ -71,7 +74,7 @@ def answer(findings: InvariantFindings) -> list[str]:
     if not findings.compared.total():
         return [
             f"Inconclusive: nothing was found in {compared} that must agree",
-            "  Compared are replicas of parameters, recomputed activations, and calls with the same inputs with grad and under no_grad.",
+            "  Compared are replicas and shards of parameters, recomputed activations, files, and calls of modules with the same inputs.",
         ]
     told = [
         f"{counted(findings.compared[name], noun)} {how}"
@@ -86,9 +89,11 @@ def _told(one: Violation) -> Iterator[str]:
     place = "" if one.site is None else f", {path_text(one.site.file)}:{one.site.line}"
     if one.invariant in _HEADLINES:
         of = f" on {_ranks(one.ranks)}" if one.ranks else ""
-        yield f"Violated: {_HEADLINES[one.invariant].format(what=one.what)}{of}{at}{place}"
+        yield f"Violated: {_HEADLINES[one.invariant].format(what=path_text(one.what))}{of}{at}{place}"
     elif one.invariant == SPLIT_BATCHES:
         yield f"Violated: {_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
+    elif one.invariant == SHARDS:
+        yield f"Violated: {one.what} as {_ranks(one.ranks)} used it is not what {_ranks(one.others)} kept{at}{place}"
     elif one.ranks == one.others:
         yield f"Violated: {one.what} differs between {_ranks(one.ranks)}{at}{place}"
     else:
@@ -99,7 +104,7 @@ def _told(one: Violation) -> Iterator[str]:
     if one.op is not None:
         yield _entry("first op", short_op(one.op))
     if one.asked_at is not None and one.asked_at != one.site:
-        yield _entry("called at", _line(one.asked_at))
+        yield _entry("saved at" if one.invariant == FILES else "called at", _line(one.asked_at))
     if len(one.names) > 1:
         more = len(one.names) - _MOST_NAMES
         yield _entry("tensors", ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else ""))

@@ -81,7 +81,7 @@ LOAD_OP = "determinism::load"
 """Name of the record of tensors that were loaded from a file; its inputs are what they held."""
 
 CHECKPOINTED_OP = "determinism::checkpointed"
-"""Name of the record with which the first forward of an activation checkpoint begins; this and the three below are only there where
+"""Name of the record with which the first forward of an activation checkpoint begins; this and those below are only there where
 invariants are checked."""
 RECOMPUTED_OP = "determinism::recomputed"
 """Name of the record with which its recomputation begins; its input is the record of the first forward."""
@@ -90,6 +90,13 @@ CALLED_OP = "determinism::called"
 what else the result may depend on, and its arguments are `grad` or `no_grad` and the class of the module."""
 RETURNED_OP = "determinism::returned"
 """Name of the record with which one of these ends; its first input is the record with which it began."""
+GATHERED_OP = "determinism::gathered"
+"""Name of the record of a parameter that is kept in shards, as a module computed with it: its inputs are the shard that this process keeps,
+and the parts of what was gathered from all processes, in their order; its arguments are JSON with its name and the ranks."""
+SAVED_OP = "determinism::file_saved"
+"""Name of the record of what `torch.save` is given, as it is called; its arguments are JSON with the file and the names of its inputs."""
+LOADED_OP = "determinism::file_loaded"
+"""Name of the record of what `torch.load` gave, with the same arguments."""
 REPLICATED_OP = "determinism::replicated"
 """Name of the record that says which parameters are replicated on which ranks, as JSON among its arguments."""
 

@@ -444,7 +444,8 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         tensors = [h.tensor for h in held]
         recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
         return
-    _record_each(recorder, held, may_be_grouped=name == STEP_OP and recorder.progress.num_ended > 0)
+    may_be_grouped = recorder.groups_held and name == STEP_OP and recorder.progress.num_ended > 0
+    _record_each(recorder, held, may_be_grouped=may_be_grouped)
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
 
 
@@ -507,7 +508,7 @@ def _is_own(tensor: torch.Tensor) -> bool:
 
 # What `torch.load` gave: whole tensors, of which the program may read parts only, so that their digests are known.
 
-_READERS = ("_load", "_legacy_load")
+LOADERS = ("_load", "_legacy_load")
 """What `torch.load` calls for the two formats of files. A frame of ours around itself would show in its warnings."""
 
 
@@ -529,33 +530,39 @@ def watch_loading(threads: Threads) -> list[Undo]:
             recorder.run_unrecorded(_record_load, recorder, loaded)
         return loaded
 
-    return [wrap(serialization, name, around) for name in _READERS if hasattr(serialization, name)]
+    return [wrap(serialization, name, around) for name in LOADERS if hasattr(serialization, name)]
 
 
 def _record_load(recorder: Recorder, loaded: Any) -> None:
-    tensors = list(_loaded_tensors(loaded, set()))
+    tensors = [tensor for _, tensor in loaded_tensors(loaded, set())]
     if tensors:
         recorder.event(Role.OP, LOAD_OP, [], given=tensors, phase=Phase.CHECKPOINT)
 
 
-def _loaded_tensors(loaded: Any, passed: set[int]) -> Iterator[torch.Tensor]:
-    """Those in nested lists, tuples and mappings, and in modules; a whole pickled program may hold itself."""
+def loaded_tensors(loaded: Any, passed: set[int], name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Those in nested lists, tuples and mappings, and in modules, with their names; a whole pickled program may hold itself.
+
+    Args:
+        loaded: What a file gave, or is given.
+        passed: Ids of what has been looked at.
+        name: Of it.
+    """
     if id(loaded) in passed:
         return
     if isinstance(loaded, torch.Tensor):
         if not loaded.is_meta:
-            yield loaded
+            yield name, loaded
         return
-    inner: Iterable[Any] = ()
+    inner: Iterable[tuple[Any, Any]] = ()
     if isinstance(loaded, torch.nn.Module):
-        inner = (*loaded.parameters(), *loaded.buffers())
+        inner = (*loaded.named_parameters(), *loaded.named_buffers())
     elif isinstance(loaded, Mapping):
-        inner = loaded.values()
+        inner = loaded.items()
     elif isinstance(loaded, (list, tuple)):
-        inner = loaded
+        inner = enumerate(loaded)
     passed.add(id(loaded))
-    for one in inner:
-        yield from _loaded_tensors(one, passed)
+    for key, one in inner:
+        yield from loaded_tensors(one, passed, f"{name}.{key}" if name else str(key))
 
 
 # Follows every call of a module, in every thread that is recorded.

@@ -1,4 +1,4 @@
-"""Marks in a trace what must agree within the run: recomputed activations, calls of modules, replicated parameters.
+"""Marks in a trace what must agree within the run: recomputed activations, calls of modules, replicas, shards, saved files.
 
 Only where that was asked for, by `check --invariants`. The marks are records without results of their own, so that ops are
 recorded as they are without them.
@@ -7,20 +7,35 @@ recorded as they are without them.
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
+from torch import serialization
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from determinism.frameworks.torch.edges import READ, InputEdges, Stream
+from determinism.frameworks.torch.hooks import LOADERS, loaded_tensors
 from determinism.frameworks.torch.recorder import RecordMaker, Threads
 from determinism.frameworks.torch.tensor_bytes import is_without_values, leaves, plain_parts
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
-from determinism.trace.schema import CALLED_OP, CHECKPOINTED_OP, NONE, RECOMPUTED_OP, REPLICATED_OP, RETURNED_OP
-from determinism.types import Role
+from determinism.trace.schema import (
+    CALLED_OP,
+    CHECKPOINTED_OP,
+    GATHERED_OP,
+    LOADED_OP,
+    NONE,
+    RECOMPUTED_OP,
+    REPLICATED_OP,
+    RETURNED_OP,
+    SAVED_OP,
+)
+from determinism.types import Phase, Role
 
 _CHECKPOINTS = "torch.utils.checkpoint"
 _SPAN = "_determinism_span"
@@ -175,13 +190,19 @@ class CallMarks:
         self._open: dict[int, tuple[torch.nn.Module, _Span]] = {}
         """By thread, the call of an outermost module that runs."""
         self._replicated: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._shards = _ShardMarks()
 
     def entered(self, recorder: RecordMaker, module: torch.nn.Module, arguments: Any) -> None:
         """An outermost module is about to be called."""
         self._open.pop(recorder.thread, None)
+        recorder.run_unrecorded(self._shards.follow, recorder, module)
         span = recorder.run_unrecorded(_called, recorder, module, arguments)
         if span is not None:
             self._open[recorder.thread] = (module, span)
+
+    def close(self) -> None:
+        """Follow shards no longer."""
+        self._shards.close()
 
     def returned(self, recorder: RecordMaker, module: torch.nn.Module, output: Any) -> None:
         """A module returned."""
@@ -236,3 +257,136 @@ def _note_replicated(recorder: RecordMaker, module: torch.nn.parallel.Distribute
     ranks = torch.distributed.get_process_group_ranks(group)
     text = json.dumps({"ranks": ranks, "names": names})
     recorder.event(Role.OP, REPLICATED_OP, [], text=text)
+
+
+class _Sharded(NamedTuple):
+    """A parameter that is kept in shards."""
+
+    tensor: weakref.ref[Any]
+    """The `DTensor` with the shard of this process."""
+    owner: weakref.ref[torch.nn.Module]
+    text: str
+    """Its name and the ranks that have shards, as JSON."""
+    dimension: int
+    parts: int
+
+
+class _ShardMarks:
+    """Notes what modules compute with, of parameters that `fully_shard` keeps in shards and gathers before."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], _Sharded] = {}
+        """By the id of the module and the name of the parameter in it."""
+        self._followed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._recorder: RecordMaker | None = None
+        self._handle: Any = None
+
+    def follow(self, recorder: RecordMaker, root: torch.nn.Module) -> None:
+        """An outermost module is about to be called."""
+        self._recorder = recorder
+        if root in self._followed:
+            return
+        self._followed.add(root)
+        for path, module in root.named_modules():
+            for key, tensor in module._parameters.items():
+                sharded = None if tensor is None else _sharded(module, f"{path}.{key}".lstrip("."), tensor)
+                if sharded is not None:
+                    self._known[id(module), key] = sharded
+        if self._known and self._handle is None:
+            # It runs before the hook with which `fully_shard` lets go of what it gathered.
+            self._handle = torch.nn.modules.module.register_module_forward_hook(self._computed)
+
+    def close(self) -> None:
+        """Follow none any more."""
+        if self._handle is not None:
+            self._handle.remove()
+
+    def _computed(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        recorder = self._recorder
+        if recorder is None or not recorder.is_active or get_ident() != recorder.thread:
+            return
+        for key, tensor in module._parameters.items():
+            sharded = self._known.get((id(module), key))
+            if sharded is not None and tensor is not None and sharded.owner() is module:
+                recorder.run_unrecorded(_gathered, recorder, sharded, tensor)
+
+
+def _sharded(module: torch.nn.Module, name: str, tensor: Any) -> _Sharded | None:
+    """What is known of a parameter if it is a `DTensor` that is cut along one dimension."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None or not is_traceable_wrapper_subclass(tensor):
+        return None
+    cut = [(at, placement) for at, placement in enumerate(placements) if not placement.is_replicate()]
+    if len(cut) != 1 or type(cut[0][1]).__name__ != "Shard":
+        return None
+    (at, placement), mesh = cut[0], getattr(tensor, "device_mesh")  # noqa: B009 (mypy knows the wrapper only)
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    ranks = mesh.mesh[tuple(slice(None) if index == at else place for index, place in enumerate(coordinate))].tolist()
+    text = json.dumps({"name": name, "ranks": ranks})
+    return _Sharded(weakref.ref(tensor), weakref.ref(module), text, placement.dim, len(ranks))
+
+
+def _gathered(recorder: RecordMaker, sharded: _Sharded, tensor: torch.Tensor) -> None:
+    shard = sharded.tensor()
+    if shard is None or tensor is shard or is_traceable_wrapper_subclass(tensor) or tensor.shape != shard.shape:
+        return
+    parts = torch.chunk(tensor.detach(), sharded.parts, dim=sharded.dimension)
+    recorder.event(Role.OP, GATHERED_OP, [], text=sharded.text, given=[*plain_parts(shard), *parts])
+
+
+class _FileMarks:
+    """Notes what files of tensors were given, and what they gave."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._opened: dict[int, str | None] = {}
+        """By thread, the file that `torch.load` opened last."""
+
+    def wrapped(self) -> list[Undo]:
+        """Wrap `torch.save`, and what `torch.load` calls."""
+        return [
+            wrap(torch, "save", self._saving),
+            wrap(serialization, "_open_file_like", self._opening),
+            *(wrap(serialization, name, self._loading) for name in LOADERS if hasattr(serialization, name)),
+        ]
+
+    def _saving(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        recorder = self._threads.recorder()
+        file = _path(args[1] if len(args) > 1 else kwargs.get("f"))
+        if recorder is not None and file is not None:
+            recorder.run_unrecorded(_note_file, recorder, SAVED_OP, file, args[0] if args else kwargs.get("obj"))
+        return original(*args, **kwargs)
+
+    def _opening(self, original: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+        self._opened[get_ident()] = _path(file)
+        return original(file, *args, **kwargs)
+
+    def _loading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loaded = original(*args, **kwargs)
+        recorder, file = self._threads.recorder(), self._opened.pop(get_ident(), None)
+        # To read a file that is only mapped would be our reading, not the program's.
+        if recorder is not None and file is not None and kwargs.get("overall_storage") is None:
+            recorder.run_unrecorded(_note_file, recorder, LOADED_OP, file, loaded)
+        return loaded
+
+
+def _path(file: Any) -> str | None:
+    """Where a file is that a program names or has opened; None if it has no name."""
+    named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else None
+
+
+def _note_file(recorder: RecordMaker, name: str, file: str, content: Any) -> None:
+    if recorder.is_waiting:
+        return
+    found = [(key, part) for key, tensor in loaded_tensors(content, set()) for part in plain_parts(tensor)]
+    if found:
+        text = json.dumps({"file": file, "names": [key for key, _ in found]})
+        recorder.event(Role.OP, name, [], text=text, given=[part for _, part in found], phase=Phase.CHECKPOINT)
+
+
+def watch_files(threads: Threads) -> list[Undo]:
+    """Note what files of tensors are given and give, from now on; returns what ends that."""
+    return _FileMarks(threads).wrapped()

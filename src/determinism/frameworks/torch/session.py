@@ -30,7 +30,7 @@ from determinism.frameworks.torch.hooks import (
     record_held,
     watch_captures,
 )
-from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints
+from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints, watch_files
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
@@ -116,7 +116,7 @@ class Besides:
         for setting in (self._put_back, self._watched):
             for undo in setting.undo() if setting is not None else ():
                 undo()
-        for one in (self._rows, self._kept, self._watched):
+        for one in (self._rows, self._kept, self._watched, self._marks):
             if one is not None:
                 one.close()
 
@@ -196,6 +196,7 @@ class Session(AdapterSession):
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
         main, self._recorder_reason = recorder_for(self.level, paranoid=spec.paranoid)
+        main.groups_held = not spec.invariants
         self.threads = Threads(main, self._open_thread_stream)
         self.threads.step_ended = self._step_ended
         main.is_waiting = spec.window is not None and self.level is Level.OP and spec.window > spec.first_step
@@ -236,7 +237,7 @@ class Session(AdapterSession):
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))
         if self._spec.invariants:
-            self._undo.append(watch_checkpoints(threads, self._folders.failed))
+            self._undo += [*watch_files(threads), watch_checkpoints(threads, self._folders.failed)]
 
     def _open_window(self) -> None:
         """Record ops from now on: the program has come to the step from which it was asked for."""

@@ -22,6 +22,8 @@ def train(rank: int) -> None:
     torch.manual_seed(0)
     samples = TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    if HOW == "deep":
+        net = nn.Sequential(net, *(nn.Linear(1, 1) for _ in range(4)))
     net = net if HOW == "apart" else DistributedDataParallel(net)
     parameters = list(net.parameters())
     adam = torch.optim.Adam
@@ -40,9 +42,9 @@ def train(rank: int) -> None:
         optimizer.step()  # SITE rate
         if HOW == "rate" and step == 1 and rank == 1:
             optimizer.param_groups[0]["lr"] = 0.02
-        if HOW in ("weight", "row") and step == AT and rank == 1:
+        if HOW in ("weight", "row", "deep") and step == AT and rank == 1:
             with torch.no_grad():
-                if HOW == "weight":
+                if HOW in ("weight", "deep"):
                     parameters[0].add_(1e-3)  # SITE weight
                 else:
                     parameters[0][0].add_(1e-3)  # SITE row
