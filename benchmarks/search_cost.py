@@ -3,7 +3,7 @@
     python benchmarks/search_cost.py --json benchmarks/results/search-cost.json
 
 Each program trains a small network for a few seconds and differs from run to run for another reason. The CPU time is that of all processes,
-as the kernel counts it, with one thread for each. "Beyond start-up" leaves out of both sides what the program takes for no step at all, mostly
+as the kernel counts it, with one thread for each; that of a plain run is the median of three, before, between and after the checks. "Beyond start-up" leaves out of both sides what the program takes for no step at all, mostly
 imports: of the check as often as the program was started. Needs PyTorch, and Linux or macOS.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -107,20 +108,29 @@ def cpu_seconds(command: Sequence[str], folder: Path) -> tuple[float, int, str]:
     return seconds, len(starts.read_text()), done.stdout
 
 
+def plain_seconds(name: str, run: Sequence[str], folder: Path) -> float:
+    """CPU seconds of a plain run, which must not fail."""
+    seconds, _, printed = cpu_seconds(run, folder)
+    if "Traceback" in printed:
+        raise SystemExit(f"{name} does not run:\n{printed}")
+    return seconds
+
+
 def measure(name: str, case: dict[str, str], folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one program plainly, under a check, and under a check that searches."""
     script = folder / "train.py"
     run = [sys.executable, str(script)]
     script.write_text(program(case, steps=0, width=arguments.width))
-    startup = min(cpu_seconds(run, folder)[0] for _ in range(2))
+    startup = statistics.median(cpu_seconds(run, folder)[0] for _ in range(3))
     script.write_text(program(case, steps=arguments.steps, width=arguments.width))
     check = [sys.executable, "-m", "determinism", "check"]
     report = folder / "report.json"
-    plain, _, printed = cpu_seconds(run, folder)
-    if "Traceback" in printed:
-        raise SystemExit(f"{name} does not run:\n{printed}")
+    plain_runs = [plain_seconds(name, run, folder)]
     checked, check_runs, _ = cpu_seconds([*check, "--no-explain", "--", *run], folder)
+    plain_runs.append(plain_seconds(name, run, folder))
     searched, runs, _ = cpu_seconds([*check, "--json", str(report), "--", *run], folder)
+    plain_runs.append(plain_seconds(name, run, folder))
+    plain = statistics.median(plain_runs)
     document = json.loads(report.read_text())
     beyond = (searched - runs * startup) / (plain - startup)
     return {

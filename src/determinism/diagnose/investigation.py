@@ -378,23 +378,19 @@ class Investigation:
             return False
         return self.runner.compare(trial.intervention, runs=2, may_be_short=self._may_end_early).removes(divergence)
 
-    def _trial(self, together: Sequence[Hypothesis], *, may_be_short: bool = True) -> Trial:
-        """Run the program with some causes removed, unless that was done before."""
+    def _trial(self, together: Sequence[Hypothesis], *, may_be_short: bool = True, tried: int | None = None) -> Trial:
+        """Run the program with some causes removed, unless that was done before; see `_runs_needed`."""
         intervention = self._held
         for hypothesis in together:
             intervention = intervention.also(hypothesis.intervention)
         if intervention not in self._trials:
-            self._made(intervention, intervention.without(self._held), may_be_short=may_be_short)
+            runs = self._runs_needed(intervention, may_be_short=may_be_short, tried=tried)
+            self._made(intervention, intervention.without(self._held), may_be_short=may_be_short, runs=runs)
         return self._trials[intervention]
 
-    def _made(
-        self, intervention: Intervention, added: Intervention, *, may_be_short: bool, runs: int | None = None
-    ) -> Trial:
-        """Make the runs of a trial; as many as rule chance out, unless it is said how many."""
-        may_be_short = may_be_short and self._may_end_early
-        if runs is None:
-            runs = self._runs_needed(intervention, may_be_short=may_be_short)
-        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short)
+    def _made(self, intervention: Intervention, added: Intervention, *, may_be_short: bool, runs: int) -> Trial:
+        """Make the runs of a trial."""
+        trial = self.runner.compare(intervention, runs=runs, may_be_short=may_be_short and self._may_end_early)
         self._trials[intervention] = trial
         if self.comparison.first_divergence is not None:
             self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
@@ -402,10 +398,16 @@ class Investigation:
             self._note_pair(differs=True, is_short=trial.steps is not None)
         return trial
 
-    def _runs_needed(self, intervention: Intervention, *, may_be_short: bool) -> int:
-        """How many equal runs show that what goes with an intervention goes by it and not by chance."""
-        tried = len(self._trials)
-        rate = self._rate_when_short if may_be_short and self._is_race else self._rate
+    def _runs_needed(self, intervention: Intervention, *, may_be_short: bool, tried: int | None = None) -> int:
+        """How many equal runs show that what goes with an intervention goes by it and not by chance.
+
+        Args:
+            intervention: It.
+            may_be_short: Whether runs will do that end soon after the first difference.
+            tried: How many others were tried; as many as there were trials if None.
+        """
+        tried = len(self._trials) if tried is None else tried
+        rate = self._rate_when_short if may_be_short and self._may_end_early and self._is_race else self._rate
         runs = rate.runs_needed(is_race=self._is_race, tried=tried)
         if runs < rate.runs_wanted(is_race=self._is_race, tried=tried):
             self._too_few.add(intervention)
@@ -444,7 +446,8 @@ class Investigation:
             return trial
         added = trial.intervention.without(self.plain)
         is_proof = any(fix.verified for fix in fixes_for(found, trial, None, None))
-        runs = None if self._is_race and is_proof else _LEAST_RUNS
+        needs_all = self._is_race and is_proof
+        runs = self._runs_needed(trial.intervention, may_be_short=False) if needs_all else _LEAST_RUNS
         return self._made(trial.intervention, added, may_be_short=False, runs=runs)
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
@@ -471,6 +474,8 @@ class Investigation:
             return hypothesis
         salted = replace(hypothesis, intervention=Intervention.fix("hash-seed"))
         instead = [salted if other is hypothesis else other for other in removed]
+        # It is no further cure among those that were tried: what cures is known by now.
+        self._trial(instead, tried=0)
         if not self._removes(instead, divergence):
             return replace(hypothesis, cause="address-order")
         self._alternatives.append((hypothesis.cause, self._trial(instead)))

@@ -120,10 +120,7 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
     cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
     sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
     evidence = "According to the program's source, what differs comes from there."
-    if cause == "hash-order":
-        intervention = Intervention.fix("hash-seed")
-    else:
-        intervention = without_source(FixedSource(found.file, found.line, found.source))
+    intervention = without_source(FixedSource(found.file, found.line, found.source))
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
 
 
