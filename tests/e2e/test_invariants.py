@@ -89,7 +89,8 @@ def test_a_fault_in_the_first_step_is_found(how: str, what: str, tmp_path: Path)
 
 def alone(folder: Path, program: str, how: str) -> tuple[Finished, Any]:
     """Check a program of one process by itself."""
-    finished = run(folder, "check", "--invariants", "--json", "report.json", "--", *command(program, how))
+    files = ("--json", "report.json", "--html", "page.html")
+    finished = run(folder, "check", "--invariants", *files, "--", *command(program, how))
     return finished, json.loads((folder / "report.json").read_text())
 
 
@@ -192,6 +193,7 @@ def test_a_checkpoint_that_gives_something_else_is_named_with_its_lines(how: str
     (violation,) = report["violations"]
     assert (violation["invariant"], violation["step"]) == ("files", 3)
     assert violation["names"][:2] == ["net.weight", "net.bias"]
+    assert f"saved.py:{line('invariants/saved', 'SITE load')}" in (tmp_path / "page.html").read_text()
     assert violation["site"]["line"] == line("invariants/saved", "SITE load")
     assert violation["asked_at"]["line"] == line("invariants/saved", "SITE save")
 

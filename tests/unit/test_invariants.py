@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from determinism.invariants.findings import REPLICAS, InvariantFindings
 from determinism.invariants.launch import check_stored
-from determinism.invariants.result import answer, invariants_document, verdict_of
+from determinism.invariants.result import headline, invariants_document, invariants_report, verdict_of
+from determinism.report.document import SCHEMA_FILE, first_fault
+from determinism.report.formats import junit_text
+from determinism.report.html import page
 from determinism.trace.schema import REPLICATED_OP, STEP_OP
 from determinism.types import Phase, Role, Verdict
 from tests.traces import TraceBuilder
@@ -59,7 +63,7 @@ def test_equal_replicas_are_consistent(tmp_path: Path) -> None:
 
     assert (findings.violations, findings.compared[REPLICAS], findings.steps) == ([], 1, 4)
     assert verdict_of(findings) is Verdict.SAME
-    assert answer(findings) == ["Consistent: 1 parameter equal on their ranks, 4 steps of 2 ranks"]
+    assert headline(findings) == "Consistent: 1 parameter equal on their ranks, 4 steps of 2 ranks"
 
 
 def test_the_rank_that_differs_from_most_is_named(tmp_path: Path) -> None:
@@ -147,6 +151,34 @@ def test_the_document_holds_what_was_found(tmp_path: Path) -> None:
     assert (document["format"], document["verdict"]) == ("determinism.invariants/1", "different")
     assert document["violations"][0]["names"] == ["parameter w"]
     assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_the_report_is_one_that_every_format_is_made_from(tmp_path: Path) -> None:
+    report = invariants_report(findings_of(tmp_path, EQUAL, parted(2), EQUAL))
+
+    assert first_fault(report, json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))) is None
+    assert "parameter w of rank 1 differs from that of ranks 0 and 2 at step 2, /work/train.py:7" in report["headline"]
+    assert "/work/train.py:7" in page(report)
+    assert "/work/train.py:7" in junit_text(report)
+
+
+def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, EQUAL, parted(2), EQUAL)
+    findings.violations[0] = replace(findings.violations[0], what="<script>", names=("<b>", "<i>"))
+
+    text = page(invariants_report(findings))
+
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_all_violations_are_told(tmp_path: Path) -> None:
+    same = [["b0", "b1", "b2", "b3"]] * 2
+    report = invariants_report(findings_of(tmp_path, EQUAL, parted(2), batches=same))
+
+    assert report["headline"].endswith(", and 1 more violation")
+    assert [entry["label"] for entry in report["story"]].count("also") == 1
 
 
 def test_one_process_gives_no_verdict(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool
         )
     line = ProgressLine()
     with reporting(reports), line:
-        findings, trace = InvariantCheck(request, line.announce, line.say).run()
-    conclude_invariants(findings, reports, trace)
+        findings = InvariantCheck(request, line.announce, line.say).run()
+    conclude_invariants(findings, reports)
 
 
 def _narrowable(request: CheckRequest) -> CheckRequest:

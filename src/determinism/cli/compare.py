@@ -46,7 +46,7 @@ def compare(
             )
         with reporting(reports):
             findings = check_stored(traces[0])
-        conclude_invariants(findings, reports, traces[0])
+        conclude_invariants(findings, reports)
     with reporting(reports), ProgressLine() as line:
         from determinism.comparison.executors import pairs_over
         from determinism.session.check import compare_over

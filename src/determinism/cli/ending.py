@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -115,34 +116,31 @@ def _has_news(content: dict[str, Any], shown: dict[str, Any]) -> bool:
     return any(content[name] != shown[name] for name in ("headline", "causes", "fixes", "first_divergence"))
 
 
-def conclude_invariants(findings: InvariantFindings, reports: Reports, trace: Path | None) -> NoReturn:
+def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoReturn:
     """Show what a check of one run by itself found, write it down, and exit as its verdict says.
 
     Args:
         findings: What is shown.
-        reports: Where the report goes; `--json` alone can hold it.
-        trace: Where the run is kept, if it is.
+        reports: Where the report goes; its JSON has a form of its own.
     """
     import json
 
-    from determinism.invariants.result import answer, invariants_document, verdict_of
+    from determinism.invariants.result import invariants_document, invariants_report, verdict_of
     from determinism.report.document import write_report
+    from determinism.report.terminal import ReportConsole, render
 
-    written = 0
+    content = invariants_report(findings)
+    written = 0 if replace(reports, json_file=None).write(content, say) else 2
     if reports.json_file is not None:
         try:
             write_report(reports.json_file, f"{json.dumps(invariants_document(findings), indent=1)}\n", "--json")
         except DeterminismError as error:
             say(error.message)
             written = 2
-    others = [option for option in reports.files if option != "--json"]
-    if others:
-        say(f"{', '.join(others)} wrote nothing: findings of --invariants are written as JSON only. Give --json FILE.")
-        written = 2
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    kept = [] if trace is None else [f"  {'trace'.ljust(13)}{path_text(str(trace))}"]
-    for line in [*answer(findings), *kept]:
-        click.echo(legible(line, encoding))
+    page = reports.html_file
+    with reports.commands_stopped():
+        render(content, ReportConsole(), verbose=reports.is_verbose, file=path_text(str(page)) if page else None)
+    reports.annotate(content)
     sys.exit(max(verdict_of(findings).exit_status, written))
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from determinism.comparison.result import Recorded, RunSummary
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Frame
 from determinism.types import Stream
@@ -64,6 +65,10 @@ class InvariantFindings:
     """How many of them were compared, by invariant."""
     incomplete: list[str] = field(default_factory=list)
     """Processes of which records are missing."""
+    run: RunSummary | None = None
+    recorded: Recorded = field(default_factory=Recorded)
+    trace: str | None = None
+    """Where the run is kept, if it is."""
 
 
 def ranks_of(trace: Trace) -> dict[int, ProcessTrace]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from determinism.comparison.recorded import recorded_by, summary_of
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
 from determinism.invariants.findings import InvariantFindings, main_streams
@@ -34,11 +35,8 @@ class InvariantCheck:
     announce: Announce = unannounced
     warn: Callable[[str], None] = lambda message: None
 
-    def run(self) -> tuple[InvariantFindings, Path | None]:
+    def run(self) -> InvariantFindings:
         """Run the program and compare what must agree.
-
-        Returns:
-            What was found, and the trace if it was kept.
 
         Raises:
             DeterminismError: It could not be run or recorded, or failed without anything found.
@@ -66,8 +64,8 @@ class InvariantCheck:
         if verdict_of(findings) is Verdict.SAME and not self.request.keep:
             output.discard(_RUN)
             output.remove_if_empty()
-            return findings, None
-        return findings, folder
+            findings.trace = None
+        return findings
 
 
 def check_stored(folder: Path) -> InvariantFindings:
@@ -85,7 +83,7 @@ def check_stored(folder: Path) -> InvariantFindings:
             "process-missing",
             f"{folder} lacks the records of {', '.join(trace.missing_processes[:4])}, so ranks cannot be compared. Record the run again.",
         )
-    findings = InvariantFindings()
+    findings = InvariantFindings(run=summary_of(trace), recorded=recorded_by([trace]), trace=str(folder))
     check_replicas(trace, findings)
     check_shards(trace, findings)
     check_files(trace, findings)

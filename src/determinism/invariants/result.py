@@ -1,10 +1,12 @@
-"""What came of checking a run by itself, and how it is told: as lines and as JSON."""
+"""What came of checking a run by itself, and how it is told: as JSON, and as a report that is composed like all others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from determinism.comparison.result import Comparison
 from determinism.invariants.findings import (
     COMPARED,
     FILES,
@@ -15,13 +17,14 @@ from determinism.invariants.findings import (
     InvariantFindings,
     Violation,
 )
-from determinism.report.answer import short_op
-from determinism.report.entries import counted, listed, path_text
+from determinism.report.answer import line_of, short_op, site_entry
+from determinism.report.document import contexts, document
+from determinism.report.entries import Entry, Section, counted, listed, path_text
+from determinism.report.story import story_document
 from determinism.trace.schema import Frame
 from determinism.types import Verdict
 
 _MOST_NAMES = 4
-_LABEL = 13
 _HEADLINES = {
     RECOMPUTATION: "activation checkpointing recomputes other values than the first forward gave",
     FILES: "{what} gives other tensors than were saved to it",
@@ -42,6 +45,7 @@ def invariants_document(findings: InvariantFindings) -> dict[str, Any]:
     return {
         "format": "determinism.invariants/1",
         "verdict": verdict_of(findings).value,
+        "headline": headline(findings),
         "ranks": findings.ranks,
         "steps": findings.steps,
         "compared": dict(findings.compared),
@@ -61,62 +65,84 @@ def _place(frame: Frame | None) -> dict[str, Any] | None:
     return None if frame is None else frame._asdict()
 
 
-def answer(findings: InvariantFindings) -> list[str]:
-    """The lines of the report."""
+def headline(findings: InvariantFindings) -> str:
+    """The first line of the report."""
     if findings.violations:
-        return [line for one in findings.violations for line in _told(one)]
+        first, *others = findings.violations
+        more = f", and {counted(len(others), 'more violation')}" if others else ""
+        return f"Violated: {_violation(first)}{more}"
     compared = counted(findings.steps, "step") + (f" of {counted(findings.ranks, 'rank')}" if findings.ranks else "")
     if findings.incomplete:
-        return [
-            f"Inconclusive: records of {listed(findings.incomplete)} are missing",
-            f"  What is there was compared, {compared}, and agrees. Record the run again with more room on the disk.",
-        ]
+        return f"Inconclusive: records of {listed(findings.incomplete)} are missing"
     if not findings.compared.total():
-        return [
-            f"Inconclusive: nothing was found in {compared} that must agree",
-            "  Compared are replicas and shards of parameters, recomputed activations, files, and calls of modules with the same inputs.",
-        ]
+        return f"Inconclusive: nothing was found in {compared} that must agree"
     told = [
         f"{counted(findings.compared[name], noun)} {how}"
         for name, (noun, how) in COMPARED.items()
         if findings.compared[name]
     ]
-    return [f"Consistent: {', '.join(told)}, {compared}"]
+    return f"Consistent: {', '.join(told)}, {compared}"
 
 
-def _told(one: Violation) -> Iterator[str]:
+def entries(findings: InvariantFindings) -> Iterator[Entry]:
+    """What the report says below the first line."""
+    for number, one in enumerate(findings.violations):
+        if number:
+            text = _violation(one)
+            yield Entry(f"{text[:1].upper()}{text[1:]}", "also", Section.PLACE)
+        yield from _place_entries(one)
+    if not findings.violations and findings.incomplete:
+        yield Entry(
+            "What is there was compared, and agrees. Record the run again with more room on the disk.",
+            "records",
+            Section.NOTES,
+        )
+    elif not findings.violations and not findings.compared.total():
+        yield Entry(
+            "Replicas and shards of parameters, recomputed activations, files, and calls of modules with the same inputs.",
+            "compared", Section.NOTES,
+        )  # fmt: skip
+    if findings.trace is not None:
+        yield Entry(path_text(findings.trace), "trace", Section.NOTES)
+
+
+def invariants_report(findings: InvariantFindings) -> dict[str, Any]:
+    """The findings as the document that all reports are composed from; what compares two runs is empty in it."""
+    runs = [] if findings.run is None else [replace(findings.run, trace=findings.trace)]
+    content = document(Comparison(verdict_of(findings), runs, findings.recorded))
+    sites = (site for one in findings.violations for site in (one.site, one.asked_at))
+    story = story_document(entries(findings))
+    return {**content, "headline": headline(findings), "story": story, "sources": contexts(sites)}
+
+
+def _violation(one: Violation) -> str:
     at = f" at step {one.step:,}"
     place = "" if one.site is None else f", {path_text(one.site.file)}:{one.site.line}"
     if one.invariant in _HEADLINES:
         of = f" on {_ranks(one.ranks)}" if one.ranks else ""
-        yield f"Violated: {_HEADLINES[one.invariant].format(what=path_text(one.what))}{of}{at}{place}"
-    elif one.invariant == SPLIT_BATCHES:
-        yield f"Violated: {_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
-    elif one.invariant == SHARDS:
-        yield f"Violated: {one.what} as {_ranks(one.ranks)} used it is not what {_ranks(one.others)} kept{at}{place}"
-    elif one.ranks == one.others:
-        yield f"Violated: {one.what} differs between {_ranks(one.ranks)}{at}{place}"
-    else:
-        yield f"Violated: {one.what} of {_ranks(one.ranks)} differs from that of {_ranks(one.others)}{at}{place}"
+        return f"{_HEADLINES[one.invariant].format(what=path_text(one.what))}{of}{at}{place}"
+    if one.invariant == SPLIT_BATCHES:
+        return f"{_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
+    if one.invariant == SHARDS:
+        return f"{one.what} as {_ranks(one.ranks)} used it is not what {_ranks(one.others)} kept{at}{place}"
+    if one.ranks == one.others:
+        return f"{one.what} differs between {_ranks(one.ranks)}{at}{place}"
+    return f"{one.what} of {_ranks(one.ranks)} differs from that of {_ranks(one.others)}{at}{place}"
+
+
+def _place_entries(one: Violation) -> Iterator[Entry]:
     if one.site is not None:
-        yield ""
-        yield f"  {_line(one.site)}"
+        yield site_entry(one.site._asdict(), Section.PLACE)
     if one.op is not None:
-        yield _entry("first op", short_op(one.op))
+        yield Entry(short_op(one.op), "first op", Section.PLACE)
     if one.asked_at is not None and one.asked_at != one.site:
-        yield _entry("saved at" if one.invariant == FILES else "called at", _line(one.asked_at))
+        text = f"{line_of(one.asked_at._asdict())}  {one.asked_at.code.strip()}"
+        yield Entry(text, "saved at" if one.invariant == FILES else "called at", Section.PLACE)
     if len(one.names) > 1:
         more = len(one.names) - _MOST_NAMES
-        yield _entry("tensors", ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else ""))
-
-
-def _line(frame: Frame) -> str:
-    return f"{path_text(frame.file)}:{frame.line}  {frame.code.strip()}"
+        text = ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+        yield Entry(text, "tensors", Section.PLACE)
 
 
 def _ranks(numbers: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listed([str(number) for number in numbers])}"
-
-
-def _entry(label: str, text: str) -> str:
-    return f"  {label.ljust(_LABEL)}{text}"
