@@ -772,3 +772,22 @@ def test_the_more_often_an_op_runs_the_rarer_runs_are_equal_by_chance(
 ) -> None:
     comparison = investigated(Pretended([(varying(distinct), ["deterministic-algorithms"])]), executions=executions)
     assert comparison.experiments[0].runs == runs
+
+
+@dataclass
+class Salted(Changeable):
+    """A program that a fixed salt makes equal, too."""
+
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        trial = super().compare(intervention, runs=runs, may_be_short=may_be_short)
+        if ("hash-seed", Action.FIXED) not in intervention.factors:
+            return trial
+        return replace(trial, runs=runs, verdict=Verdict.SAME, divergence=None)
+
+
+def test_telling_a_hash_of_strings_from_one_of_addresses_takes_no_more_runs_than_the_cure(tmp_path: Path) -> None:
+    hashed = in_a_file(tmp_path, "value = hash('x')", "hash", 8, 9)
+    comparison = investigated(Salted([(divergence(), [held(hashed)])], [hashed], early_steps=3))
+    assert found(comparison) == [("hash-value", "confirmed")]
+    runs = {one.factor: one.runs for one in comparison.experiments}
+    assert runs == {"hash at read.py:2": 3, "hash-seed": 3, "line read.py:2": 2}
