@@ -90,6 +90,21 @@ def test_subcommands_of_a_group_have_tables_of_their_own(project: Path) -> None:
     assert "[tool.determinism.golden] names no subcommand. Did you mean golden.check?" in run(project, "check", "x")[2]
 
 
+def test_ignores_of_files_may_be_a_table(project: Path) -> None:
+    configure(
+        project, '[tool.determinism.lint.per-file-ignores]\n"*bad.py" = ["hash-order", "clock"]\n"x.py" = "clock"\n'
+    )
+    (project / "bad.py").write_text("x = list({'a', 'b'})[0]\n")
+    assert run(project, "lint", "bad.py") == (0, "Nothing found in 1 file.\n", "")
+    (project / "good.py").write_text("x = list({'a', 'b'})[0]\n")
+    assert run(project, "lint", "good.py")[0] == 1
+    shown = run(project, "lint", "--show-config")[1]
+    assert 'per-file-ignores = ["*bad.py:hash-order,clock", "x.py:clock"]' in shown
+    configure(project, '[tool.determinism.lint.per-file-ignores]\n"*.py" = 3\n')
+    status, _, message = run(project, "lint", "bad.py")
+    assert status == 2 and 'per-file-ignores = {"*.py": 3} does not fit this option.' in message
+
+
 def test_every_subcommand_shows_its_settings(project: Path) -> None:
     for path in subcommands(command.commands):
         status, shown, message = run(project, *path.split("."), "--show-config")
@@ -124,6 +139,8 @@ def test_what_follows_the_program_is_the_programs(project: Path) -> None:
         ("[tool.determinism]\nsteps = true\n", "steps = true does not fit: --steps takes a value, so true and false mean nothing."),
         ('[tool.determinism.check]\nvary = ["x"]\n', "x cannot be perturbed."),
         ("[tool.determinism.check]\nsteps = \n", "is not valid TOML"),
+        ("[tool.determinism.check.steps]\nfirst = 3\n", '[tool.determinism.check]: steps = {"first": 3} does not fit this option. Give what --steps takes'),
+        ('[tool.determinism.per-file-ignores]\n"*.py" = "clock"\n', "Write [tool.determinism.lint.per-file-ignores]."),
         ('tool.determinism = "op"\n', 'tool.determinism = "op" is not a table. Write [tool.determinism]'),
     ],
 )  # fmt: skip

@@ -41,6 +41,20 @@ def test_each_step_has_its_numbers(tmp_path: Path) -> None:
     assert comparison.step_history.steps == [StepSpan(step, step, 3, 2 if step >= 2 else 0) for step in range(6)]
 
 
+@pytest.mark.parametrize(("steps", "said"), [(0, "In run 1 no step ended"), (1, "Run 1 ended 1 step, but no parameter"), (3, "Run 1 ended 3 steps, but no parameter")])  # fmt: skip
+def test_steps_that_hold_no_state_are_told_from_none(tmp_path: Path, steps: int, said: str) -> None:
+    folders = []
+    for run in range(2):
+        builder = TraceBuilder(tmp_path / str(run), level="step")
+        for _ in range(steps):
+            builder.step()
+        folders.append(builder.close())
+    comparison = compare(*folders)
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+    (trouble,) = comparison.trouble
+    assert trouble.identifier == "nothing-recorded" and trouble.message.startswith(said)
+
+
 def test_records_of_one_run_alone_differ(tmp_path: Path) -> None:
     comparison = compared(tmp_path, extra=4)
     assert comparison.step_history is not None and comparison.step_history.steps is not None

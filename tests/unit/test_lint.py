@@ -329,6 +329,60 @@ def test_a_file_that_cannot_be_parsed_is_one_finding_and_not_the_end(tmp_path: P
     assert [one.rule for one in found] == ["unparsable", "unparsable", "hash-order"]
 
 
+LOOKUP = """
+import torch
+from torch import nn
+
+
+class Lookup(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(17))
+        self.fixed = nn.Parameter(torch.zeros(17), requires_grad=False)
+        self.other = torch.zeros(17)
+
+    {method}
+"""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def forward(self, levels): return self.table[levels]",
+        "def look_up(self, levels: torch.Tensor): return self.table[0, levels]",
+        "def look_up(self, levels): return self.table[levels.long()]",
+        "def look_up(self, levels):\n        rows = torch.tensor(levels)\n        return self.table[rows]",
+    ],
+)
+def test_a_parameter_that_a_tensor_indexes_is_named(method: str) -> None:
+    text = LOOKUP.format(method=method)
+    (found,) = lint_text(Source("program.py", text), "cpu")
+    assert found.rule == "nondeterministic-op" and "The gradient of self.table" in found.message
+    assert rules_in(text) == []
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def forward(self, levels): return self.table[0] + self.table[1:]",
+        "def forward(self, levels): return self.fixed[levels] + self.other[levels]",
+        "def look_up(self, level: int): return self.table[level]",
+        "def look_up(self, levels): return self.table[levels]",
+        "def look_up(self, levels: torch.Tensor): self.table.data[levels] = 0.0",
+        "def forward(self, levels): return [self.table[row] for row in range(17)]",
+    ],
+)
+def test_other_indexing_is_not_accused(method: str) -> None:
+    assert rules_in(LOOKUP.format(method=method), "cpu") == []
+
+
+def test_the_example_is_linted_to_the_line_that_varies() -> None:
+    example = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+    text = example.read_text(encoding="utf-8")
+    (found,) = lint_text(Source("train.py", text), "cpu")
+    assert found.code == "pixels = self.brightness[levels]"
+
+
 def test_a_finding_in_a_notebook_has_its_cell_and_line(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": "# Title"},

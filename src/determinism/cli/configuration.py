@@ -86,6 +86,8 @@ class Configuration:
     def _converted(self, option: click.Option, key: str, value: Any, section: str) -> Any:
         """A value of TOML as its option takes it."""
         place = f"{self.file}, {section}: {key} = {json.dumps(value, default=str)}"
+        if isinstance(value, dict) and _takes_pairs(option) and all(map(_is_names, value.values())):
+            value = [f"{one}:{','.join([names] if isinstance(names, str) else names)}" for one, names in value.items()]
         if option.is_flag or isinstance(option.type, click.types.BoolParamType):
             if not isinstance(value, bool):
                 raise click.UsageError(f"{place} is neither true nor false. Write {key} = true or {key} = false.")
@@ -164,8 +166,14 @@ def _tables(
             text = json.dumps(value, default=str)
             raise click.UsageError(f"{file}, [tool.{TOOL}]: {key} = {text} does not fit: --{key} {form}.")
     yield "", common
-    for path, table in _flat("", found):
+    for path, table in _flat("", found, commands):
         if path not in commands:
+            if path in every and not any(name.startswith(f"{path}.") for name in commands):
+                owner = next(name for name, command in commands.items() if path in options_of(command))
+                raise click.UsageError(
+                    f"{file}, [tool.{TOOL}.{path}] names no subcommand; {path} is an option of one. "
+                    f"Write [tool.{TOOL}.{owner}.{path}]."
+                )
             raise _unknown(file, f"[tool.{TOOL}.{path}]", path, list(commands), "subcommand")
         known = options_of(commands[path])
         for key in table:
@@ -175,14 +183,30 @@ def _tables(
         yield path, table
 
 
-def _flat(path: str, found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables within one, each with its path; a table that holds nothing but tables is only a part of their paths."""
+def _flat(
+    path: str, found: Mapping[str, Any], commands: Mapping[str, click.Command]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables within one, each with its path; a table that holds nothing but tables is only a part of their paths.
+
+    A table that is the value of an option stays in the table of its subcommand.
+    """
     for name, value in found.items():
         if isinstance(value, dict):
             inner = f"{path}.{name}" if path else name
-            if not value or not all(isinstance(one, dict) for one in value.values()):
-                yield inner, {key: one for key, one in value.items() if not isinstance(one, dict)}
-            yield from _flat(inner, value)
+            options = options_of(commands[inner]) if inner in commands else {}
+            own = {key: one for key, one in value.items() if key in options or not isinstance(one, dict)}
+            if own or not value:
+                yield inner, own
+            yield from _flat(inner, {key: one for key, one in value.items() if key not in own}, commands)
+
+
+def _takes_pairs(option: click.Option) -> bool:
+    """Whether the command line gives the option names for one thing at a time, `NAME:VALUE,...`, which TOML may write as a table."""
+    return option.multiple and ":" in str(option.metavar)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 def _unknown(file: Path, place: str, name: str, known: list[str], what: str) -> click.UsageError:

@@ -124,6 +124,17 @@ def _holds_content(trace: Trace) -> bool:
     return False
 
 
+def _num_steps_ended(trace: Trace) -> int:
+    """The most steps that a process of a run ended."""
+    most = 0
+    for process in trace.processes:
+        ops = process.names.texts(Table.OP)
+        if STEP_OP in ops:
+            number = ops.index(STEP_OP)
+            most = max(most, sum(int((chunk.columns["op"] == number).sum()) for chunk in process.chunks()))
+    return most
+
+
 def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     number, trace = next((n, t) for n, t in enumerate(traces, start=1) if not _holds_content(t))
     if not trace.processes:
@@ -133,6 +144,14 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
         status = trace.manifest.get("exit_status")
         ended = f" before it failed with {exit_phrase(status)}" if status else ""
         return f"Run {number} imported {framework} but ran no op of it{ended}, so there is nothing to compare."
+    steps = _num_steps_ended(trace)
+    if steps:
+        counted = "1 step" if steps == 1 else f"{steps} steps"
+        known = "no parameter" if level == Level.STEP else "no module was called and no parameter"
+        return (
+            f"Run {number} ended {counted}, but {known}, gradient or optimizer state was known at their ends, so at --level "
+            f"{level} there is nothing to compare. Record with --level op, which compares what each op computes."
+        )
     seen = "step ended" if level == Level.STEP else "module was called and no step ended"
     return (
         f"In run {number} no {seen}, so at --level {level} there is nothing to compare. Record with --level op, or say "

@@ -13,8 +13,14 @@ from determinism.lint.execution import drawn_library, seeded_libraries
 from determinism.lint.findings import Finding, Severity, Text, rules
 
 _ROOTS = ("torch.", "tensorflow.", "jax.")
+_NO_OPS = ("torch.utils.data.",)
+"""What is known of these is about the order of data, which no device decides."""
 _METHODS = ("scatter", "index_", "put_", "masked_scatter", "histc", "bincount", "cumsum")
 """Beginnings of methods that only tensors have, and that may vary."""
+_INDEXING = "torch.Tensor.__getitem__"
+_PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_INTEGERS = ("long", "int", "argmax", "argmin", "argsort", "nonzero")
+"""Methods of tensors whose results are used as indexes."""
 _VARIES = frozenset({"nondeterministic"})
 
 # Settings: which let runs or machines compute differently is a fact of the settings' database, and a rule names them.
@@ -76,19 +82,64 @@ def of_ops(text: Text) -> Iterator[Finding]:
         if not isinstance(node, ast.Call):
             continue
         name = text.module.dotted(node.func)
+        if name.startswith(_NO_OPS):
+            continue
         if not name.startswith(_ROOTS):
             in_place = isinstance(node.func, ast.Attribute) and "torch" in text.module.imports.values()
             if not in_place or not isinstance(node.func, ast.Attribute) or not node.func.attr.startswith(_METHODS):
                 continue
             name = f"torch.Tensor.{node.func.attr}"
-        version = dict(text.versions).get(name.partition(".")[0])
-        varies, refuses = _status(name, text.device, version)
-        if varies or refuses:
-            what = "varies from run to run" if varies else "refuses deterministic mode"
-            more = ", and refuses deterministic mode" if varies and refuses else ""
-            where = f"on {text.device}" + (f" in version {version}" if version else "")
-            message = f"{name} {what} {where}{more}; `determinism status {name}` says what to do."
-            yield text.finding("nondeterministic-op", Severity.MAY_DIFFER, message, node)
+        yield from _of_op(text, text.device, name, name, node)
+    learned = {ast.unparse(target) for target in _parameters_made(text)}
+    for node in text.module.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and ast.unparse(node.value) in learned:
+            if _is_tensor(text, node.slice):
+                subject = f"The gradient of {ast.unparse(node.value)}, which is indexed by a tensor here,"
+                yield from _of_op(text, text.device, _INDEXING, subject, node)
+
+
+def _of_op(text: Text, device: str, name: str, subject: str, node: ast.expr) -> Iterator[Finding]:
+    """What is known of one op at the place that uses it; the subject of the sentence may describe it."""
+    version = dict(text.versions).get(name.partition(".")[0])
+    varies, refuses = _status(name, device, version)
+    if varies or refuses:
+        what = "varies from run to run" if varies else "refuses deterministic mode"
+        more = ", and refuses deterministic mode" if varies and refuses else ""
+        where = f"on {device}" + (f" in version {version}" if version else "")
+        message = f"{subject} {what} {where}{more}; `determinism status {name}` says what to do."
+        yield text.finding("nondeterministic-op", Severity.MAY_DIFFER, message, node)
+
+
+def _parameters_made(text: Text) -> Iterator[ast.expr]:
+    """The names and attributes that are assigned a parameter of PyTorch, which gets a gradient."""
+    for node in text.module.nodes:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if isinstance(value, ast.Call) and text.module.dotted(value.func) in _PARAMETER:
+            frozen = any(one.arg == "requires_grad" and _is_constant(one.value, False) for one in value.keywords)
+            yield from () if frozen else targets
+
+
+def _is_tensor(text: Text, index: ast.expr) -> bool:
+    """Whether an index is seen to be a tensor: by its annotation, as an argument of `forward`, or by what it was assigned."""
+    if isinstance(index, ast.Tuple):
+        return any(_is_tensor(text, one) for one in index.elts)
+    if isinstance(index, ast.Call):
+        name = text.module.dotted(index.func)
+        return name.startswith("torch.") or (isinstance(index.func, ast.Attribute) and index.func.attr in _INTEGERS)
+    if not isinstance(index, ast.Name):
+        return False
+    scope = text.module.scope_of(index)
+    given = text.module.given(scope, index.id)
+    if given or not isinstance(scope, ast.FunctionDef):
+        return any(isinstance(one, ast.Call) and _is_tensor(text, one) for one in given)
+    arguments = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]
+    annotation = next((one.annotation for one in arguments if one.arg == index.id), None)
+    if annotation is not None:
+        return last_part(annotation).endswith("Tensor")
+    return scope.name == "forward" and index.id in [one.arg for one in arguments]
 
 
 # What timing, or a generator that is not put back, decides.
