@@ -179,6 +179,30 @@ def test_gathered_parameters_that_are_not_their_shards_are_named(
 
 
 @MORE
+@pytest.mark.parametrize(("how", "compared"), [("whole", 3), ("parts sent", 3), ("gathered", 0)])
+def test_batches_that_are_shared_or_split_as_they_must_are_consistent(how: str, compared: int, tmp_path: Path) -> None:
+    finished, report = checked(tmp_path, "invariants/divided", how)
+
+    assert (finished.status, report["violations"]) == (0, []), finished.stderr
+    assert report["compared"].get("shared-batches", 0) == compared
+
+
+@pytest.mark.parametrize(
+    ("how", "invariant", "step"),
+    [("parts", "shared-batches", 0), pytest.param("gathered same", "split-batches", 1, marks=MORE)],
+)
+def test_batches_that_are_not_shared_or_split_as_they_must_are_named(
+    how: str, invariant: str, step: int, tmp_path: Path
+) -> None:
+    finished, report = checked(tmp_path, "invariants/divided", how)
+
+    assert finished.status == 1, finished.stderr
+    (violation,) = report["violations"]
+    assert (violation["invariant"], violation["step"], violation["ranks"]) == (invariant, step, [1])
+    assert violation["site"]["line"] == line("invariants/divided", "SITE batches")
+
+
+@MORE
 def test_a_checkpoint_that_gives_what_was_saved_is_consistent(tmp_path: Path) -> None:
     finished, report = alone(tmp_path, "invariants/saved", "clean")
 

@@ -14,9 +14,9 @@ from determinism.invariants.result import headline, invariants_document, invaria
 from determinism.report.document import SCHEMA_FILE, first_fault
 from determinism.report.formats import junit_text
 from determinism.report.html import page
-from determinism.trace.schema import REPLICATED_OP, STEP_OP
+from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP
 from determinism.types import Phase, Role, Verdict
-from tests.traces import TraceBuilder
+from tests.traces import Ref, TraceBuilder
 
 LINE = ("/work/train.py", 7)
 
@@ -143,6 +143,41 @@ def test_one_batch_that_fills_up_an_epoch_may_be_shared(tmp_path: Path) -> None:
     batches = [["b0", "b1", "b2", "b3"], ["c0", "c1", "c2", "b3"]]
 
     assert findings_of(tmp_path, EQUAL, EQUAL, batches=batches).violations == []
+
+
+def divided(folder: Path, batches: list[list[str]], inputs: list[list[str]], *, shared: bool) -> InvariantFindings:
+    """Check a run of two ranks that hold parts of a model, with these batches and inputs of the model."""
+    first = TraceBuilder(folder / "run", key="main.rank-0")
+    for rank, process in enumerate((first, first.beside("main.rank-1"))):
+        process.add(DIVIDED_OP, (), (), arguments=json.dumps({"ranks": [0, 1], "shared": shared}))
+        for step, batch in enumerate(batches[rank]):
+            process.add(CALLED_OP, (Ref(-1, digest=inputs[rank][step]),), (), arguments="grad Net")
+            process.add(CALLED_OP, (Ref(-1, digest=f"evaluation on rank {rank}"),), (), arguments="no_grad Net")
+            end_step(process, f"w{step} of {rank}", f"g{step} of {rank}", batch=batch)
+    return check_stored(first.close())
+
+
+SAME, APART = [["b0", "b1"]] * 2, [["b0", "b1"], ["b0", "c1"]]
+
+
+@pytest.mark.parametrize(
+    ("batches", "inputs", "shared", "expected"),
+    [
+        pytest.param(SAME, SAME, True, None, id="whole"),
+        pytest.param(SAME, APART, True, None, id="each computes with a part"),
+        pytest.param(APART, SAME, True, None, id="sent by one rank"),
+        pytest.param(APART, APART, True, ("shared-batches", 1, (1,), (0,)), id="different"),
+        pytest.param(APART, APART, False, None, id="split"),
+        pytest.param(SAME, SAME, False, ("split-batches", 1, (1,), (0,)), id="not split"),
+    ],
+)
+def test_ranks_with_parts_of_a_model_share_batches_or_split_them(
+    batches: list[list[str]], inputs: list[list[str]], shared: bool, expected: object, tmp_path: Path
+) -> None:
+    violations = divided(tmp_path, batches, inputs, shared=shared).violations
+
+    found = [(one.invariant, one.step, one.ranks, one.others) for one in violations]
+    assert found == ([] if expected is None else [expected])
 
 
 def test_the_document_holds_what_was_found(tmp_path: Path) -> None:

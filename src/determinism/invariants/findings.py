@@ -14,6 +14,7 @@ from determinism.types import Stream
 
 REPLICAS = "replicas"
 SPLIT_BATCHES = "split-batches"
+SHARED_BATCHES = "shared-batches"
 RECOMPUTATION = "recomputation"
 GRAD_MODE = "grad-mode"
 SHARDS = "shards"
@@ -21,6 +22,7 @@ FILES = "files"
 
 COMPARED = {
     REPLICAS: ("parameter", "equal on their ranks"),
+    SHARED_BATCHES: ("shared batch", "equal on their ranks"),
     RECOMPUTATION: ("recomputation", "equal to the first forward"),
     GRAD_MODE: ("call", "equal with grad and under no_grad"),
     SHARDS: ("gathered parameter", "equal to the shards"),

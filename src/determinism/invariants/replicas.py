@@ -1,4 +1,6 @@
-"""Checks that ranks which hold replicas of a parameter keep them equal, and that these ranks do not train on the same batches.
+"""Checks that ranks which hold replicas of a parameter keep them equal, and which ranks train on the same batches.
+
+Ranks that hold replicas, or shards that `fully_shard` gathers, split the batches. Ranks that compute parts of one model share them.
 
 Which ranks hold replicas is taken from the trace. They are those of a `DistributedDataParallel` module, where the run was recorded with
 its invariants; and those whose gradients of the parameter were equal after two steps and had changed between them: ranks that train apart
@@ -13,11 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from determinism.comparison.records import Entry, Input, entry_of
-from determinism.invariants.findings import REPLICAS, SPLIT_BATCHES, InvariantFindings, Violation, ranks_of
+from determinism.invariants.findings import (
+    REPLICAS,
+    SHARED_BATCHES,
+    SPLIT_BATCHES,
+    InvariantFindings,
+    Violation,
+    ranks_of,
+)
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import REPLICATED_OP, STEP_OP, Frame, Table
+from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role
 
 _HELD_KINDS = {"determinism::parameter": "parameter", "determinism::gradient": "gradient"}
@@ -50,6 +59,14 @@ class Replicated(NamedTuple):
     names: tuple[str, ...]
 
 
+class Divided(NamedTuple):
+    """Ranks that hold parts of a model."""
+
+    ranks: tuple[int, ...]
+    is_shared: bool
+    """Whether they compute parts of the same batches."""
+
+
 class Step(NamedTuple):
     """The end of a step of one rank."""
 
@@ -64,6 +81,10 @@ class Step(NamedTuple):
     """Number of the first record of the step."""
     replicated: tuple[Replicated, ...] = ()
     """What the program said of replicas up to here."""
+    divided: tuple[Divided, ...] = ()
+    """What it said of parts of the model up to here."""
+    inputs: tuple[bytes, ...] = ()
+    """Digests of the first input of each call of an outermost module with grad."""
 
 
 def check_replicas(trace: Trace, findings: InvariantFindings) -> None:
@@ -247,12 +268,38 @@ class _Replicas:
         return None, None
 
     def _compare_batches(self, steps: Sequence[Step]) -> None:
+        divided = [(self._places(steps, one), one.is_shared) for one in steps[0].divided]
         groups = list(self._groups.values())
-        if not groups or len(groups) < sum(kind == "parameter" for kind, _ in steps[0].values):
-            # Ranks that hold parts of one model take the same batch.
+        if groups and not divided and len(groups) >= sum(kind == "parameter" for kind, _ in steps[0].values):
+            # Ranks that hold parts of a model in some way that the program did not say may take the same batch.
+            divided = [(groups[0][0], False)]
+        for places, is_shared in divided:
+            found = self._other_batch(steps, places) if is_shared else self._same_batch(steps, places)
+            if found is None:
+                continue
+            place, compared = found
+            self._is_batch_told = True
+            stack = self._processes[place].names.stack(steps[place].batch_stack)
+            self._findings.violations.append(
+                Violation(
+                    SHARED_BATCHES if is_shared else SPLIT_BATCHES, steps[place].number, self._named([place]),
+                    self._named([compared]), "batch", site=stack[0] if stack else None,
+                )
+            )  # fmt: skip
             return
+
+    def _places(self, steps: Sequence[Step], divided: Divided) -> list[int]:
+        """Of the ranks that all say that they hold parts of one model."""
+        return [
+            place
+            for place, step in enumerate(steps)
+            if self._numbers[place] in divided.ranks and divided in step.divided
+        ]
+
+    def _same_batch(self, steps: Sequence[Step], places: Sequence[int]) -> tuple[int, int] | None:
+        """A rank that has had the same batches as an earlier one for some steps, and that one."""
         first_of: dict[tuple[bytes, ...], int] = {}
-        for place in groups[0][0]:
+        for place in places:
             batches = steps[place].batches
             if not batches:
                 continue
@@ -261,15 +308,23 @@ class _Replicas:
                 continue
             self._shared[same, place] += 1
             if self._shared[same, place] >= _LEAST_SHARED:
-                self._is_batch_told = True
-                stack = self._processes[place].names.stack(steps[place].batch_stack)
-                self._findings.violations.append(
-                    Violation(
-                        SPLIT_BATCHES, steps[place].number, self._named([place]), self._named([same]), "batch",
-                        site=stack[0] if stack else None,
-                    )
-                )  # fmt: skip
-                return
+                return place, same
+        return None
+
+    def _other_batch(self, steps: Sequence[Step], places: Sequence[int]) -> tuple[int, int] | None:
+        """A rank that had another batch than the first one, and computed with it, and that one.
+
+        Where only one of them loads batches and sends them, or each computes with a part, either the batches or what modules
+        got is the same.
+        """
+        for place in places[1:]:
+            mine, other = steps[place], steps[places[0]]
+            if not mine.batches or len(mine.batches) != len(other.batches) or len(mine.inputs) != len(other.inputs):
+                continue
+            self._findings.compared[SHARED_BATCHES] += 1
+            if mine.batches != other.batches and mine.inputs and mine.inputs != other.inputs:
+                return place, places[0]
+        return None
 
 
 def _odd_one(steps: Sequence[Step], kind: str, name: str, group: Sequence[int]) -> tuple[int, int, bool]:
@@ -311,7 +366,9 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
     names = process.names
     values: dict[tuple[str, str], Value] = {}
     batches: list[bytes] = []
+    inputs: list[bytes] = []
     replicated: list[Replicated] = []
+    divided: list[Divided] = []
     last: bytes | None = None
     last_stack = stack = -1
     began = 0
@@ -331,12 +388,20 @@ def _steps(process: ProcessTrace) -> Iterator[Step]:
                 values.update(_held(process, chunk, row, ops[int(chunk.columns["op"][row])]))
             elif role == Role.OP and ops[int(chunk.columns["op"][row])] == REPLICATED_OP:
                 replicated += _replicated(process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])))
+            elif role == Role.OP and ops[int(chunk.columns["op"][row])] == DIVIDED_OP:
+                divided += _divided(process.names.text(Table.ARGUMENTS, int(chunk.columns["arguments"][row])))
+            elif role == Role.OP and ops[int(chunk.columns["op"][row])] == CALLED_OP:
+                called = entry_of(process, chunk, row)
+                if called.arguments.startswith("grad ") and called.inputs and called.inputs[0].digest is not None:
+                    inputs.append(called.inputs[0].digest)
             elif role == Role.STATE and ops[int(chunk.columns["op"][row])] == STEP_OP:
                 values.update(_state(process, chunk, row))
                 number = int(chunk.columns["step"][row])
-                yield Step(number, dict(values), tuple(batches), stack, began, tuple(replicated))
+                yield Step(
+                    number, dict(values), tuple(batches), stack, began, tuple(replicated), tuple(divided), tuple(inputs)
+                )
                 values = {name: value for name, value in values.items() if value.record < 0 and name[0] == "parameter"}
-                batches, began = [], chunk.number(row) + 1
+                batches, inputs, began = [], [], chunk.number(row) + 1
 
 
 def _replicated(text: str | None) -> Iterator[Replicated]:
@@ -350,6 +415,17 @@ def _replicated(text: str | None) -> Iterator[Replicated]:
         yield Replicated(
             tuple(rank for rank in ranks if type(rank) is int), tuple(name for name in names if isinstance(name, str))
         )
+
+
+def _divided(text: str | None) -> Iterator[Divided]:
+    """What a record says of parts of a model; nothing if it is damaged."""
+    try:
+        said = json.loads(text or "")
+        ranks, is_shared = said["ranks"], said["shared"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return
+    if isinstance(ranks, list) and isinstance(is_shared, bool):
+        yield Divided(tuple(rank for rank in ranks if type(rank) is int), is_shared)
 
 
 def _held(process: ProcessTrace, chunk: Chunk, row: int, op: str) -> Iterator[tuple[tuple[str, str], Value]]:

@@ -13,6 +13,7 @@ from determinism.invariants.findings import (
     GRAD_MODE,
     RECOMPUTATION,
     SHARDS,
+    SHARED_BATCHES,
     SPLIT_BATCHES,
     InvariantFindings,
     Violation,
@@ -77,7 +78,7 @@ def headline(findings: InvariantFindings) -> str:
     if not findings.compared.total():
         return f"Inconclusive: nothing was found in {compared} that must agree"
     told = [
-        f"{counted(findings.compared[name], noun)} {how}"
+        f"{counted(findings.compared[name], noun, 'shared batches' if name == SHARED_BATCHES else None)} {how}"
         for name, (noun, how) in COMPARED.items()
         if findings.compared[name]
     ]
@@ -123,6 +124,8 @@ def _violation(one: Violation) -> str:
         return f"{_HEADLINES[one.invariant].format(what=path_text(one.what))}{of}{at}{place}"
     if one.invariant == SPLIT_BATCHES:
         return f"{_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
+    if one.invariant == SHARED_BATCHES:
+        return f"{_ranks(one.ranks)} has different batches from {_ranks(one.others)}, although both hold parts of one model,{at}{place}"
     if one.invariant == SHARDS:
         return f"{one.what} as {_ranks(one.ranks)} used it is not what {_ranks(one.others)} kept{at}{place}"
     if one.ranks == one.others:

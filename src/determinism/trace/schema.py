@@ -99,6 +99,9 @@ LOADED_OP = "determinism::file_loaded"
 """Name of the record of what `torch.load` gave, with the same arguments."""
 REPLICATED_OP = "determinism::replicated"
 """Name of the record that says which parameters are replicated on which ranks, as JSON among its arguments."""
+DIVIDED_OP = "determinism::divided"
+"""Name of the record that says which ranks hold parts of a model, as JSON among its arguments: `ranks`, and `shared`, whether they
+compute parts of the same batches, as with tensor parallelism; else each has batches of its own."""
 
 MOST_BATCH_BYTES = 64 << 20
 """That a batch of records or names may take when it is decoded: none is read that is larger. Records of a million tensors fit."""

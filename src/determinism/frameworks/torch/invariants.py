@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -27,6 +28,7 @@ from determinism.import_hook import after_import
 from determinism.trace.schema import (
     CALLED_OP,
     CHECKPOINTED_OP,
+    DIVIDED_OP,
     GATHERED_OP,
     LOADED_OP,
     NONE,
@@ -264,9 +266,13 @@ class _Sharded(NamedTuple):
 
     tensor: weakref.ref[Any]
     """The `DTensor` with the shard of this process."""
+    root: weakref.ref[torch.nn.Module]
+    """The outermost module that was called."""
     owner: weakref.ref[torch.nn.Module]
+    ranks: tuple[int, ...]
+    """That have shards."""
     text: str
-    """Its name and the ranks that have shards, as JSON."""
+    """Its name and the ranks, as JSON."""
     dimension: int
     parts: int
 
@@ -289,9 +295,10 @@ class _ShardMarks:
         self._followed.add(root)
         for path, module in root.named_modules():
             for key, tensor in module._parameters.items():
-                sharded = None if tensor is None else _sharded(module, f"{path}.{key}".lstrip("."), tensor)
+                sharded = None if tensor is None else _sharded(root, module, f"{path}.{key}".lstrip("."), tensor)
                 if sharded is not None:
                     self._known[id(module), key] = sharded
+        _note_divided(recorder, root, [one for one in self._known.values() if one.root() is root])
         if self._known and self._handle is None:
             # It runs before the hook with which `fully_shard` lets go of what it gathered.
             self._handle = torch.nn.modules.module.register_module_forward_hook(self._computed)
@@ -311,7 +318,7 @@ class _ShardMarks:
                 recorder.run_unrecorded(_gathered, recorder, sharded, tensor)
 
 
-def _sharded(module: torch.nn.Module, name: str, tensor: Any) -> _Sharded | None:
+def _sharded(root: torch.nn.Module, module: torch.nn.Module, name: str, tensor: Any) -> _Sharded | None:
     """What is known of a parameter if it is a `DTensor` that is cut along one dimension."""
     placements = getattr(tensor, "placements", None)
     if placements is None or not is_traceable_wrapper_subclass(tensor):
@@ -325,7 +332,24 @@ def _sharded(module: torch.nn.Module, name: str, tensor: Any) -> _Sharded | None
         return None
     ranks = mesh.mesh[tuple(slice(None) if index == at else place for index, place in enumerate(coordinate))].tolist()
     text = json.dumps({"name": name, "ranks": ranks})
-    return _Sharded(weakref.ref(tensor), weakref.ref(module), text, placement.dim, len(ranks))
+    return _Sharded(
+        weakref.ref(tensor), weakref.ref(root), weakref.ref(module), tuple(ranks), text, placement.dim, len(ranks)
+    )
+
+
+def _note_divided(recorder: RecordMaker, root: torch.nn.Module, shards: list[_Sharded]) -> None:
+    """Say which ranks hold parts of a model, where they are cut along one dimension of a mesh.
+
+    Ranks of which `fully_shard` gathers the parts have batches of their own; those that compute with their part share them.
+    """
+    groups = {one.ranks for one in shards}
+    # Of a mesh of two dimensions, each parameter is cut along both or along one of the two: which batches belong together is not known.
+    if len(groups) == 1 and not recorder.is_waiting:
+        # Without this module nothing was sharded by it.
+        gathering = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+        is_gathered = any(isinstance(part, gathering) for part in root.modules())
+        text = json.dumps({"ranks": list(groups.pop()), "shared": not is_gathered})
+        recorder.event(Role.OP, DIVIDED_OP, [], text=text)
 
 
 def _gathered(recorder: RecordMaker, sharded: _Sharded, tensor: torch.Tensor) -> None:
