@@ -187,7 +187,7 @@ _BEGINNINGS = (
     (OpSemantics.COLLECTIVE, ("c10d::", "_c10d_functional::")),
     (OpSemantics.TAKES_ELEMENT, ("tf::IteratorGetNext", "tf::OptionalGetValue")),
     (OpSemantics.COMPILED_PROGRAM, ("jax::",)),
-    (OpSemantics.NOT_ONE_OP, ("determinism::", "inductor::", "autograd::")),
+    (OpSemantics.NOT_ONE_OP, ("determinism::", "inductor::graph", "autograd::")),
 )
 
 

@@ -172,9 +172,13 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
         for output in first.outputs
     )
     inside = _inside(found.get("inside"))
-    failed = found.get("inside_failed")
-    more = "" if inside is None else f" {_COMPILED_ANEW}"
-    detail = f"{_detail(outputs)}{more if failed is None else f' It could not be looked into ({failed}).'}"
+    if found.get("fused"):
+        more = f" {_fused(found['fused'], inside)}"
+    elif failed := found.get("inside_failed"):
+        more = f" It could not be looked into ({failed})."
+    else:
+        more = "" if inside is None else f" {_COMPILED_ANEW}"
+    detail = f"{_detail(outputs)}{more}"
     return replace(first, inputs_equal=True, outputs=outputs, detail=detail, inside=inside)
 
 
@@ -182,6 +186,22 @@ _COMPILED_ANEW = (
     "Compiled once more so that it gives its intermediate values, it was found to vary at one equation first; compiled like this less is "
     "fused, so the kernels may differ from those of the program."
 )
+
+
+def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
+    """What a kernel was made of, line by line, and which of it can vary."""
+    by_line: dict[tuple[str, int], dict[str, None]] = {}
+    for one in ops:
+        by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
+    lines = [f"{' and '.join(names)} ({Path(file).name}:{line})" for (file, line), names in by_line.items()]
+    text = f"Inductor compiled this kernel from {', '.join(lines)}."
+    if inside is None or len(by_line) == 1:
+        return text
+    return f"{text} Of these, {_base_name(inside.op)} adds to the same elements from several threads, in whatever order these come."
+
+
+def _base_name(op: str) -> str:
+    return op.partition("::")[2] or op
 
 
 def _inside(found: dict[str, Any] | None) -> Inside | None:

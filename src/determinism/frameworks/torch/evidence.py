@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.compiled_graphs import CompiledKernel
 from determinism.frameworks.torch.edges import written_arguments, written_tensors
 from determinism.frameworks.torch.ops import OpTraits, generator_of, run_with_settings, runner_of
 from determinism.frameworks.torch.recorder import RecordMaker
@@ -108,7 +109,9 @@ class CapturedCall:
         self.paths: dict[str, str] = {}
         """Where each of them is among the arguments, in their order."""
         op, names = traits.name, traits.argument_names
-        if op.partition("::")[0] not in _BUILT_IN:
+        if op.startswith("inductor::"):
+            self.problem = f"{op} is a kernel that Inductor compiled for this program"
+        elif op.partition("::")[0] not in _BUILT_IN:
             self.problem = f"{op} is not part of PyTorch: it exists only where the package that defines it is loaded"
         self._op = op
         self._args = [
@@ -567,7 +570,7 @@ class Capture:
         if saved["reason"] is None:
             saved["call"] = {**call.document(), "compared": list(outputs)}
         facts = [{"position": position, **facts} for position, facts in found.items()]
-        return {"repeats": done, "outputs": facts, "saved": saved}
+        return {"repeats": done, "outputs": facts, "saved": saved, **_within_kernel(func, outputs)}
 
     def _keep(self, file: str, what: str, tensors: dict[str, torch.Tensor]) -> str | None:
         """Keep tensors as a file, without those that cannot be; says why if they are too large for what is left."""
@@ -624,6 +627,13 @@ def _further_series(
             if not varies:
                 _, found = repeats.series(**limits, moves=True)
                 yield "distinct_alignments", found
+
+
+def _within_kernel(func: Any, outputs: dict[int, Output]) -> dict[str, Any]:
+    """What a kernel that varies was made of."""
+    if not isinstance(func, CompiledKernel) or not _varies(outputs):
+        return {}
+    return {"fused": [vars(one) for one in func.fused], "inside": func.varying_place()}
 
 
 def _size(tensors: Iterable[torch.Tensor]) -> int:

@@ -36,7 +36,6 @@ from determinism.frameworks.torch.modules import (
     sequence_number,
 )
 from determinism.frameworks.torch.ops import (
-    OPAQUE,
     OpTraits,
     generator_of,
     state_digest,
@@ -327,17 +326,17 @@ class RecordMaker(RecordingGuard):
 
     def made(
         self,
-        name: str,
         looked: InputEdges,
         tensors: list[torch.Tensor],
         *,
-        text: str,
+        traits: OpTraits,
+        text: str = "",
         generators: Sequence[bytes] = (),
     ) -> None:
-        """Record that something that is no op read what was looked at, and left these tensors."""
-        outputs, states = self.edges.outputs(OPAQUE, tensors)
-        arguments = self.arguments.text_number(text)
-        record = self.append(_OP, self.stream.op_number(name), arguments, looked, outputs, generators)
+        """Record that something of which no recorder was told read what was looked at, and left these tensors."""
+        outputs, states = self.edges.outputs(traits, tensors)
+        arguments = self.arguments.text_number(text) if text else -1
+        record = self.append(_OP, self.stream.op_number(traits.name), arguments, looked, outputs, generators)
         if self.kept_values is not None:
             self.kept_values.add(self.writer, record, tensors, outputs)
         self.edges.wrote(states, record)
@@ -395,6 +394,10 @@ class Recorder(RecordMaker):
         """Recording ended for good."""
         self.is_active = False
         self.on_first_op = None
+
+    def kernel_ran(self, traits: OpTraits, args: Any, kwargs: Any, looked: InputEdges) -> None:
+        """Record that a kernel of a compiled graph ran, whose inputs were looked at before."""
+        self._after(traits, self.stream.op_number(traits.name), args, kwargs, looked, None, None)
 
     def _before(
         self, traits: OpTraits, func: Any, args: Any, kwargs: Any

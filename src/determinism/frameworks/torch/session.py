@@ -17,6 +17,7 @@ from determinism import environment
 from determinism.batch.torch import Rows
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.torch import hooks, jit_tracing
+from determinism.frameworks.torch.compiled_graphs import watch_compiled_graphs
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import Stream
 from determinism.frameworks.torch.evidence import Capture
@@ -232,7 +233,8 @@ class Session(AdapterSession):
         threads = self.threads
         self._undo += hooks.watch_escapes(threads, self.note_racy)
         self._undo += hooks.watch_loading(threads)
-        self._undo.append(hooks.watch_compiled_graphs(threads, self._folders.failed))
+        keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
+        self._undo.append(watch_compiled_graphs(threads, self._folders.failed, keeps_lines=keeps_lines))
         self._undo += hooks.watch_exchanges(threads)
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))

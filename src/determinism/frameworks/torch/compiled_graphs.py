@@ -1,0 +1,388 @@
+"""Graphs that Inductor compiled: each call of one of their C++ kernels is a record, and where there are other kernels each call of a graph.
+
+Inductor writes a Python module for a graph, which allocates memory, calls ops of PyTorch, and calls kernels that it compiled from its own
+C++. The ops are seen like all others. The kernels are wrapped in the globals of that module; they take tensors, and their signature
+says which of them they only read (torch 2.13: `torch/_inductor/codegen/cpp.py`, `cpp_wrapper_cpu.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from determinism.digest import digest_text
+from determinism.frameworks.torch.edges import InputEdges, StorageState
+from determinism.frameworks.torch.ops import OPAQUE, OpTraits, generator_of, state_digest
+from determinism.frameworks.torch.recorder import Recorder, Threads
+from determinism.frameworks.torch.tensor_bytes import is_plain
+from determinism.frameworks.wrapping import Undo, wrap
+from determinism.import_hook import after_import
+from determinism.sites import place_text
+from determinism.source_files import Owner, owner_of_file
+
+MODULE = "torch._inductor.output_code"
+COMPILER = "torch._inductor.compile_fx"
+GENERATOR = "torch._inductor.codegen.cpp"
+_COMPILING = ("compile_fx", "_compile_fx_inner")
+"""Where graphs are traced and compiled: forward ones at once, backward ones when they are first needed."""
+_storage_of = torch._C.TensorBase.untyped_storage
+_WHOLE_GRAPH = replace(OPAQUE, name="inductor::graph")
+_REASON = "the ops inside its kernels are not recorded one by one, only what goes into the graph and what comes out"
+
+
+def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, keeps_lines: bool = False) -> Undo:
+    """Record what compiled graphs do from now on, whenever Inductor is imported.
+
+    Args:
+        threads: Whose recorders record it.
+        failed: Told why Inductor could not be watched.
+        keeps_lines: Compile everything anew, instead of taking it from a cache, so that it is known which lines of the program a kernel
+            was made of.
+
+    Returns:
+        What ends that.
+    """
+    fused = _FusedOps() if keeps_lines else None
+    kernels = _Kernels(threads, fused)
+    undo: list[Undo] = [kernels.unwrap]
+
+    def around(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is None:
+            return original(graph, inputs, *args, **kwargs)
+        if not recorder.run_unrecorded(kernels.are_wrapped, graph):
+            return _recorded_whole(recorder, original, graph, inputs, *args, **kwargs)
+        # What a kernel gets that is not known by then is memory that the graph allocated.
+        recorder.run_unrecorded(_make_known, recorder, _graph_tensors(inputs))
+        return _within_graph(recorder, original, graph, inputs, *args, **kwargs)
+
+    def found(module: Any) -> None:
+        undo.append(wrap(module.CompiledFxGraph, "__call__", around))
+
+    def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # What the compiler tries out is not the program's, and with a warm cache it tries out nothing.
+        if (recorder := threads.recorder()) is None:
+            return original(*args, **kwargs)
+        with recorder.suspended(), fused.compiled_anew() if fused is not None else ExitStack():
+            return original(*args, **kwargs)
+
+    def compiler_found(module: Any) -> None:
+        undo.extend(wrap(module, name, compiling) for name in _COMPILING if hasattr(module, name))
+        if fused is not None and hasattr(module, _COMPILING[-1]):
+            undo.append(wrap(module, _COMPILING[-1], fused.compiled))
+
+    def end() -> None:
+        for one in (*waiting, *undo):
+            one()
+
+    waiting = [after_import(MODULE, found, failed), after_import(COMPILER, compiler_found, failed)]
+    if fused is not None:
+        waiting.append(after_import(GENERATOR, lambda module: undo.append(fused.watch(module)), failed))
+    return end
+
+
+def _graph_tensors(values: Any) -> list[torch.Tensor]:
+    """Those that lie in memory of their own."""
+    found = values if isinstance(values, (list, tuple)) else ()
+    return [value for value in found if isinstance(value, torch.Tensor) and is_plain(value)]
+
+
+def _make_known(recorder: Recorder, tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        recorder.edges.storages.state(tensor)
+
+
+def _within_graph(recorder: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    recorder.graph_depth += 1
+    try:
+        return original(*args, **kwargs)
+    finally:
+        recorder.graph_depth -= 1
+
+
+# A graph whose kernels cannot be wrapped, such as those of Triton: only what goes in and what comes out is seen.
+
+
+def _recorded_whole(
+    recorder: Recorder, original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    # The graph frees its inputs while it runs, so only those that it writes may be held on to.
+    given = recorder.run_unrecorded(recorder.look, tensors := _graph_tensors(inputs))
+    generator = generator_of(tuple(tensors), {})
+    state = None if generator is None else recorder.run_unrecorded(state_digest, generator)
+    # Addresses are used again for what it makes; the state that is kept of a storage is not.
+    passed = [recorder.edges.storages.known(tensor) for tensor in tensors]
+    del tensors
+    written = [inputs[index] for index in getattr(graph, "mutated_input_idxs", ())]
+    result = _within_graph(recorder, original, graph, inputs, *args, **kwargs)
+    if given is not None:
+        # What it saves for the backward may be an input, or a view of one, that nobody wrote.
+        drawn = (state,) if state is not None and recorder.run_unrecorded(state_digest, generator) != state else ()
+        recorder.run_unrecorded(_record_graph, recorder, graph, given, written, _graph_tensors(result), passed, drawn)
+    return result
+
+
+def _record_graph(
+    recorder: Recorder,
+    graph: Any,
+    given: Any,
+    written: list[torch.Tensor],
+    results: list[torch.Tensor],
+    passed: list[StorageState | None],
+    drawn: Sequence[bytes],
+) -> None:
+    known = {id(state) for state in passed if state is not None}
+    storages = recorder.edges.storages
+    made = [*written, *(tensor for tensor in results if id(storages.known(tensor)) not in known)]
+    text = digest_text(str(getattr(graph, "source_code", ""))).hex()
+    recorder.made(given, made, traits=_WHOLE_GRAPH, text=text, generators=drawn)
+    recorder.writer.blind_spot("fused-kernels", "graph compiled by Inductor", _REASON)
+
+
+# The C++ kernels of a graph.
+
+_MADE = re.compile(r"^\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
+"""Each kernel, in whatever language."""
+_KERNEL = re.compile(
+    r"^(?P<name>\w+) = async_compile\.cpp_pybinding\(\[(?P<types>[^\]]*)\], r?'''(?P<code>.*?)'''\)",
+    re.MULTILINE | re.DOTALL,
+)
+_SIGNATURE = re.compile(r"\bkernel\((?P<parameters>[^)]*)\)")
+_ADDS_IN_ANY_ORDER = "atomic_add"
+_ADDING = ("scatter", "index_add", "index_put", "embedding")
+"""In the names of ops for which Inductor writes additions that threads make in the order in which they come."""
+_UNINITIALIZED = replace(OPAQUE, name="aten::empty_strided", is_uninitialized=True)
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel of a compiled graph, to be called with its tensors and numbers."""
+
+    traits: OpTraits
+    function: Callable[..., None]
+    code: str
+    """Its C++."""
+    digest: str
+    """Of the code."""
+    fused: Sequence[FusedOp] = ()
+    """The ops that it was made of, where that is known."""
+
+    def __call__(self, *args: Any, code: str) -> None:
+        """Run it; `code` is there to be seen among the arguments of its record."""
+        self.function(*args)
+
+    def varying_place(self) -> dict[str, Any] | None:
+        """The one line of the program that can make the kernel vary, and the op there; None if there are several, or none is known.
+
+        Where threads add to the same elements, these additions are meant. Without any the kernel may vary at every line that it was made of.
+        """
+        able = self.fused
+        if _ADDS_IN_ANY_ORDER in self.code:
+            able = [one for one in able if any(name in one.op for name in _ADDING)] or able
+        if len({(one.file, one.line) for one in able}) != 1:
+            return None
+        return {**vars(able[-1]), "inside": []}
+
+
+@dataclass(frozen=True)
+class FusedOp:
+    """An op that a kernel was made of, and the line of the program that called it."""
+
+    op: str
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+class _Kernels:
+    """Wraps the kernels of graphs when these are called for the first time."""
+
+    def __init__(self, threads: Threads, fused: _FusedOps | None) -> None:
+        self._threads = threads
+        self._fused = fused
+        self._graphs: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        """By the id of a graph: itself, and whether each of its kernels makes records."""
+        self._wrapped: list[tuple[dict[str, Any], str, Any, Any]] = []
+        """Globals of a module, a name in it, what that was, and what it is now."""
+
+    def are_wrapped(self, graph: Any) -> bool:
+        """Whether each kernel of a graph makes records, so that all that the graph does is seen."""
+        known = self._graphs.get(id(graph))
+        if known is None or known[0]() is not graph:
+            known = self._graphs[id(graph)] = weakref.ref(graph), self._wrap(graph)
+        return known[1]
+
+    def _wrap(self, graph: Any) -> bool:
+        source = getattr(graph, "source_code", None)
+        if not isinstance(source, str) or not source:
+            return False
+        kernels = list(_KERNEL.finditer(source))
+        if len(kernels) != len(_MADE.findall(source)):
+            return False
+        namespace = _namespace_with(graph.current_callable, {"call", *(kernel["name"] for kernel in kernels)})
+        if namespace is None:
+            return False
+        fused = {} if self._fused is None else self._fused.of(source)
+        constants = [value for value in namespace.values() if isinstance(value, torch.Tensor) and is_plain(value)]
+        for kernel in kernels:
+            name = kernel["name"]
+            before = namespace[name]
+            if any(after is before for *_, after in self._wrapped):
+                # Two graphs with the same code have one module.
+                continue
+            made = _kernel_of(kernel, before, fused.get(name, ()))
+            namespace[name] = after = _recording(self._threads, made, constants)
+            self._wrapped.append((namespace, name, before, after))
+        return True
+
+    def unwrap(self) -> None:
+        """Put back what was there."""
+        for namespace, name, before, after in self._wrapped:
+            if namespace.get(name) is after:
+                namespace[name] = before
+        self._wrapped.clear()
+        self._graphs.clear()
+
+
+def _namespace_with(called: Any, names: set[str]) -> dict[str, Any] | None:
+    """The globals of the module that Inductor wrote; what is called may be a wrapper, which holds the module's function in a closure."""
+    waiting, passed = [called], set[int]()
+    while waiting:
+        function = getattr(waiting[-1], "__func__", waiting[-1])
+        waiting.pop()
+        if not isinstance(function, FunctionType) or id(function) in passed:
+            continue
+        passed.add(id(function))
+        if names <= function.__globals__.keys():
+            return function.__globals__
+        waiting += [cell.cell_contents for cell in function.__closure__ or ()]
+    return None
+
+
+def _kernel_of(found: re.Match[str], function: Callable[..., None], fused: Sequence[FusedOp]) -> CompiledKernel:
+    types = [one.strip(" '\"") for one in found["types"].split(",")]
+    signature = _SIGNATURE.search(found["code"])
+    parameters = [one.split()[-1] for one in signature["parameters"].split(",")] if signature is not None else []
+    traits = replace(
+        OPAQUE,
+        name=f"inductor::{found['name']}",
+        written=tuple(at for at, one in enumerate(types) if one.endswith("*") and not one.startswith("const ")),
+        reads_written=True,
+        argument_names=tuple(parameters) if len(parameters) == len(types) else (),
+    )
+    return CompiledKernel(traits, function, found["code"], digest_text(found["code"]).hex(), fused)
+
+
+def _recording(threads: Threads, kernel: CompiledKernel, constants: Sequence[torch.Tensor]) -> Callable[..., None]:
+    """What is called in the place of a kernel."""
+    given = {"code": kernel.digest}
+
+    def call(*args: Any) -> None:
+        recorder = threads.recorder()
+        looked = (
+            None if recorder is None else recorder.run_unrecorded(_before, recorder, kernel, args, given, constants)
+        )
+        kernel.function(*args)
+        if recorder is not None and looked is not None:
+            recorder.run_unrecorded(recorder.kernel_ran, kernel.traits, args, given, looked)
+
+    return call
+
+
+def _before(
+    recorder: Recorder, kernel: CompiledKernel, args: Any, given: dict[str, Any], constants: Sequence[torch.Tensor]
+) -> InputEdges:
+    looked = InputEdges()
+    for position, tensor in enumerate(args):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if recorder.edges.storages.known(tensor) is None:
+            if position in kernel.traits.written:
+                # Just allocated, to be written.
+                continue
+            if not any(_storage_of(tensor)._cdata == _storage_of(constant)._cdata for constant in constants):
+                recorder.made(InputEdges(), [tensor], traits=_UNINITIALIZED)
+        recorder.edges.look_at(tensor, looked)
+    if recorder.capture is not None:
+        recorder.capture(recorder, kernel.traits, kernel, args, given)
+    return looked
+
+
+# The ops that a kernel was made of, for a run that looks closely at one of its calls: a graph from a cache no longer knows them.
+
+
+class _FusedOps:
+    """Notes what each kernel is made of while graphs are compiled."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, list[FusedOp]] = {}
+        """By the names of the kernels of the graph that is being compiled."""
+        self._by_source: dict[str, dict[str, list[FusedOp]]] = {}
+
+    @contextmanager
+    def compiled_anew(self) -> Iterator[None]:
+        """Let nothing be taken from a cache."""
+        from torch._functorch import config as functorch
+        from torch._inductor import config as inductor
+
+        with inductor.patch(fx_graph_cache=False), functorch.patch(enable_autograd_cache=False):
+            yield
+
+    def watch(self, module: Any) -> Undo:
+        """Note what is made by Inductor's module that writes C++; gives what ends that."""
+
+        def around(
+            original: Callable[..., Any], scheduling: Any, source: Any, nodes: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            name = original(scheduling, source, nodes, *args, **kwargs)
+            noted = self._noted.setdefault(str(name), [])
+            noted += [one for one in _fused_in(nodes) if one not in noted]
+            return name
+
+        return wrap(module.CppScheduling, "define_kernel", around)
+
+    def compiled(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Compile a graph, and keep what was noted meanwhile."""
+        made = original(*args, **kwargs)
+        source = getattr(made, "source_code", None)
+        if isinstance(source, str):
+            self._by_source[source], self._noted = self._noted, {}
+        return made
+
+    def of(self, source: str) -> dict[str, list[FusedOp]]:
+        """What the kernels of a graph were made of, by their names."""
+        return self._by_source.get(source, {})
+
+
+_FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
+
+
+def _fused_in(nodes: Iterable[Any]) -> Iterator[FusedOp]:
+    origins = {origin for node in nodes for origin in getattr(getattr(node, "node", None), "origins", ())}
+    for graph in {origin.graph for origin in origins}:
+        for origin in graph.nodes:
+            if origin in origins and (place := _place_of(origin.stack_trace or "")):
+                op = origin.meta.get("original_aten") or origin.target
+                yield FusedOp(op.name().partition(".")[0] if hasattr(op, "name") else str(op), *place)
+
+
+def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
+    """The innermost line of the program in the trace of a node's call."""
+    frames = list(_FRAME.finditer(stack_trace))
+    own = [frame for frame in frames if owner_of_file(frame["file"]) is Owner.USER] or frames
+    if not own:
+        return None
+    innermost = own[-1]
+    file, line, function, code = json.loads(
+        place_text(innermost["file"], int(innermost["line"]), innermost["function"], None)
+    )
+    return file, line, function, code

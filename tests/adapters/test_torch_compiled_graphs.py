@@ -1,0 +1,116 @@
+"""Graphs that Inductor compiled: each call of one of their kernels is a record; where these cannot be seen, each call of a graph."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from determinism.frameworks.torch import compiled_graphs
+from determinism.trace.opening import open_trace
+from determinism.types import Kind, Phase, Verdict
+from tests.torch_runs import Row, compare_program, record_rows, recorded
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
+compiled = cache(torch.compile)
+
+
+def kernels(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.op.startswith("inductor::cpp_fused")]
+
+
+def kernels_of_modules(beginning: str) -> list[Any]:
+    """What stands for kernels in the modules that Inductor wrote, each once."""
+    code = torch._inductor.codecache.PyCodeCache
+    modules = {id(module): vars(module) for module in (*code.modules, *code.modules_no_attr.values())}
+    return [value for module in modules.values() for name, value in module.items() if name.startswith(beginning)]
+
+
+def hidden_of(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    hidden = (values.sin() * 2) @ weight
+    return hidden.softmax(-1)
+
+
+def training() -> Any:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(6, 5))
+    compiled(hidden_of)(torch.randn(4, 6), weight).square().sum().backward()
+    return weight.grad
+
+
+def test_each_call_of_a_kernel_is_a_record_with_what_it_read_and_wrote(tmp_path: Path) -> None:
+    rows = record_rows(training, tmp_path / "trace")
+    first, second = kernels([row for row in rows if row.phase is not Phase.BACKWARD])
+    product = next(row for row in rows if row.op == "mm.out")
+    assert "sin" in first.op and "softmax" in second.op
+    assert product.producers[0] == first.number, "the ops of PyTorch between kernels are records of their own"
+    assert product.number in second.producers
+    assert "code=" in first.arguments
+    assert kernels([row for row in rows if row.phase is Phase.BACKWARD])
+    assert not [row for row in rows if row.op == "inductor::graph"]
+    (process,) = open_trace(tmp_path / "trace").processes
+    assert process.description["blind_spots"] == []
+
+
+def test_two_runs_of_it_are_the_same(tmp_path: Path) -> None:
+    assert compare_program(training, tmp_path).verdict is Verdict.SAME
+
+
+def test_nothing_stays_wrapped_when_recording_ends(tmp_path: Path) -> None:
+    recorded(training, tmp_path / "trace")
+    found = kernels_of_modules("cpp_fused")
+    assert found and all(isinstance(kernel, BuiltinFunctionType) for kernel in found)
+
+
+def summed(target: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return target.sin().index_add(0, places, values * 1.5).cos()
+
+
+def test_a_kernel_whose_threads_add_in_any_order_is_the_first_difference(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    places, values = torch.randint(0, 17, (200_000,), generator=generator), torch.randn(200_000, generator=generator)
+    for number in range(20):  # a busy machine may let two threads take turns for a while
+        comparison = compare_program(lambda: compiled(summed)(torch.zeros(17), places, values), tmp_path / str(number))
+        if comparison.verdict is Verdict.DIFFERENT:
+            break
+    first = comparison.first_divergence
+    assert first is not None
+    assert first.kind is Kind.OP
+    assert first.op.startswith("inductor::cpp_fused")
+
+
+def test_a_graph_whose_kernels_cannot_be_seen_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As with kernels of Triton, or with Inductor's wrapper in C++.
+    monkeypatch.setattr(compiled_graphs, "_namespace_with", lambda called, names: None)
+    rows = record_rows(training, tmp_path / "trace")
+    assert not kernels(rows)
+    assert [row.phase is Phase.BACKWARD for row in rows if row.op == "inductor::graph"] == [False, True]
+    (process,) = open_trace(tmp_path / "trace").processes
+    assert [spot["id"] for spot in process.description["blind_spots"]] == ["fused-kernels"]
+
+
+def sine_of(values: torch.Tensor) -> torch.Tensor:
+    return values.sin() * 2
+
+
+def test_memory_that_nothing_wrote_is_named_as_the_cause_in_the_kernel_that_reads_it(tmp_path: Path) -> None:
+    values = torch.ones(64)
+
+    def program() -> Any:
+        # Inductor itself writes all that its kernels read, so the fault is planted: its kernel gets what is only allocated.
+        made = compiled(sine_of)(values)
+        (kernel,) = (one for one in kernels_of_modules("cpp_fused_mul_sin_0") if isinstance(one, FunctionType))
+        held = torch._C._dynamo.guards._empty_strided_cpu((64,), (1,), torch.float32)
+        kernel(held, made)
+        return made.clamp(-1, 1)
+
+    first = compare_program(program, tmp_path).first_divergence
+    assert first is not None
+    assert (first.kind, first.op) == (Kind.UNINITIALIZED, "inductor::cpp_fused_mul_sin_0")
