@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -9,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from determinism.frameworks.torch import compiled_graphs
 from determinism.trace.opening import open_trace
 from determinism.types import Kind, Phase, Verdict
 from tests.torch_runs import Row, compare_program, record_rows, recorded
-
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
@@ -114,3 +114,41 @@ def test_memory_that_nothing_wrote_is_named_as_the_cause_in_the_kernel_that_read
     first = compare_program(program, tmp_path).first_divergence
     assert first is not None
     assert (first.kind, first.op) == (Kind.UNINITIALIZED, "inductor::cpp_fused_mul_sin_0")
+
+
+def what_is_compiled(optimizer_of: Callable[[list[Tensor]], torch.optim.Optimizer]) -> dict[str, Any]:
+    """How often a step with backward and optimizer was compiled, in how many frames and graphs."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    optimizer = optimizer_of(list(net.parameters()))
+
+    @torch.compile(backend="eager")
+    def step(inputs: Tensor) -> None:
+        optimizer.zero_grad()
+        loss: Tensor = net(inputs).square().sum()
+        loss.backward()
+        optimizer.step()
+
+    torch._dynamo.utils.counters.clear()
+    for _ in range(3):
+        step(torch.randn(4, 5))
+    counters = torch._dynamo.utils.counters
+    return {**counters["stats"], "frames": counters["frames"]["total"], "breaks": len(counters["graph_break"])}
+
+
+@pytest.mark.parametrize(
+    "optimizer_of", [torch.optim.AdamW, lambda of: torch.optim.SGD(of, lr=0.1)], ids=["AdamW", "SGD"]
+)
+def test_a_step_with_backward_and_optimizer_is_compiled_as_without_a_recorder(
+    tmp_path: Path, optimizer_of: Any
+) -> None:
+    plain = what_is_compiled(optimizer_of)
+    found: list[dict[str, Any]] = []
+    rows = record_rows(lambda: found.append(what_is_compiled(optimizer_of)), tmp_path / "trace")
+    (with_recorder,) = found
+    assert with_recorder.pop("frames") <= plain["frames"], "Dynamo looks at no function of the recorder"
+    assert with_recorder == {name: count for name, count in plain.items() if name != "frames"}
+    assert plain["unique_graphs"] >= 1
+    assert {row.step for row in rows} >= {0, 1, 2}, "steps of the optimizer are counted all the same"
+    assert what_is_compiled(optimizer_of) == plain, "and after the recording"

@@ -75,7 +75,7 @@ RANKS = {name: ranks(f"ranks/{name}") for name in ("replicas", "shards", "collec
 COMPILERS = {
     "eager": python("compilers/compiled", "eager"),
     "aot_eager": python("compilers/compiled", "aot_eager"),
-    "inductor": python("compilers/compiled", "inductor", blind_spots=("fused-kernels",)),
+    "inductor": python("compilers/compiled", "inductor"),
     "transformed": python("compilers/transformed"),
 }
 TRAINING = {name: python(f"training/{name}") for name in ("rivals", "closures", "mixed", "copies", "kinds")}

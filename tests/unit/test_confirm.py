@@ -91,6 +91,37 @@ def test_an_input_that_was_changed() -> None:
     assert (first.kind, first.inputs_equal) == (Kind.MUTATION, False)
 
 
+def fused(*ops: tuple[str, int]) -> list[dict[str, Any]]:
+    return [
+        {"op": op, "file": "/work/train.py", "line": line, "function": "forward", "code": "code"} for op, line in ops
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ops", "inside", "end"),
+    [
+        ([("aten::sin", 7), ("aten::mul", 7)], None, "from sin and mul (train.py:7)."),
+        ([("aten::sin", 7), ("aten::index_add", 8)], None, "from sin (train.py:7), index_add (train.py:8)."),
+        (
+            [("aten::sin", 7), ("aten::index_add", 8)],
+            1,
+            "Of these, index_add adds to the same elements from several threads, in whatever order these come.",
+        ),
+        ([("aten::index_add", 8)], 0, "from index_add (train.py:8)."),
+    ],
+)
+def test_what_a_kernel_was_made_of_is_said_line_by_line(
+    ops: list[tuple[str, int]], inside: int | None, end: str
+) -> None:
+    places = fused(*ops)
+    place = None if inside is None else {**places[inside], "inside": []}
+    found = {"changed_inputs": [], "repeats": 9, "outputs": [VARIED], "fused": places, "inside": place}
+    first = confirmed(make_different(first_divergence=make_divergence(outputs=(unseen(),))), found).first_divergence
+    assert first is not None
+    assert first.detail.endswith(end)
+    assert (first.inside is not None) == (inside is not None)
+
+
 def test_a_run_that_did_not_come_to_the_record() -> None:
     before = make_different()
     after = confirmed(before, None)

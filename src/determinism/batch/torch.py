@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from determinism.digest import digest_bytes, digest_many
+from determinism.frameworks.torch.compiled_graphs import CompiledKernel
 from determinism.frameworks.torch.ops import OpTraits
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, leaves, plain_parts
@@ -122,6 +123,9 @@ class Rows:
         self._has_drawn |= traits.draws
         if recorder.capture is not self or traits.is_uninitialized or traits.is_asynchronous:
             # Another thread, whose ops come in between.
+            return
+        if isinstance(func, CompiledKernel):
+            # Its results are arguments whose memory holds nothing yet.
             return
         given = [] if traits.has_unvalued_inputs else list(_read_tensors(traits, args, kwargs))
         self._op = (traits, args, tuple(self._seen(tensor) for tensor in given))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import marshal
+import pkgutil
 import re
+import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 
 from determinism.digest import digest_text
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
+from determinism.import_hook import after_import
 from determinism.redaction import redacted_code
 from determinism.trace.writer import ProcessWriter
 
@@ -90,6 +93,48 @@ def leave_alone(function: Callable[..., Any], *, with_callees: bool = True) -> b
     except AttributeError:
         return False
     return True
+
+
+_NOT_SKIPPED = ("determinism.frameworks", "determinism.frameworks.torch", "determinism.frameworks.torch.patches")
+
+
+def leave_recorder_alone(failed: Callable[[str], None]) -> Callable[[], None]:
+    """Let Dynamo skip the files of this package but for the patches, which compiled code may call.
+
+    Where a compiled function calls `backward()` or `optimizer.step()`, Dynamo breaks its graph, and would go on to
+    compile each function that hooks call: dozens of graphs, with warnings on the program's error stream.
+
+    Args:
+        failed: Called in words where this version of PyTorch keeps no such list.
+
+    Returns:
+        What takes the files off the list, or lets go of the wish if Dynamo has not been imported.
+    """
+    added: list[str] = []
+
+    def skip_files(rules: Any) -> None:
+        before = len(rules.SKIP_DIRS)
+        for module in _skipped_modules():
+            rules.add(module)
+        added[:] = rules.SKIP_DIRS[before:]
+
+    def undo() -> None:
+        forget()
+        if added:
+            rules: Any = sys.modules["torch._dynamo.trace_rules"]
+            rules.SKIP_DIRS[:] = [directory for directory in rules.SKIP_DIRS if directory not in added]
+            rules._recompile_re()
+
+    forget = after_import("torch._dynamo.trace_rules", skip_files, failed)
+    return undo
+
+
+def _skipped_modules() -> Iterator[str]:
+    """Every module and package that is not above a patch."""
+    for package in ("determinism", *_NOT_SKIPPED[:-1]):
+        for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
+            if module.name not in _NOT_SKIPPED:
+                yield module.name
 
 
 def unwrap_handler(mode: type[Any]) -> None:

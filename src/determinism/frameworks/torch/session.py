@@ -33,6 +33,7 @@ from determinism.frameworks.torch.hooks import (
 )
 from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints, watch_files
 from determinism.frameworks.torch.native_recorder import recorder_for
+from determinism.frameworks.torch.ops import leave_alone, leave_recorder_alone
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
 from determinism.frameworks.torch.step_ledger import StepLedger
@@ -215,6 +216,8 @@ class Session(AdapterSession):
 
     def _install(self) -> None:
         threads = self.threads
+        self._undo.append(leave_recorder_alone(self._folders.failed))
+        leave_alone(Recorder.run_unrecorded)
         self._undo += hooks.watch_optimizers(threads, self._end_if_asked)
         self._undo += hooks.watch_data_loading(threads, self._batch_yielded)
         returned = self._besides.returned or (hooks.record_call if self.level is Level.MODULE else None)
