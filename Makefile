@@ -115,12 +115,15 @@ golden-traces: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ##
 	.venv-jax/bin/python -m tests.golden.make traces --workers $(WORKERS) jax explained/jax_key
 
 # Only what the demo needs, and nothing if it is there. Of PyTorch's builds the one for the CPU is taken: it has no libraries for GPUs.
+# It is asked for by its exact version, of which pip prefers the build `+cpu` wherever that is found: at PyTorch's index or, where this cannot be
+# reached, at a mirror or in a folder of pip's own configuration. A range would take the newest release, of which PyPI has the build for GPUs alone.
 $(DEMO_INSTALLED): $(VENV)/bin/python pyproject.toml
 	@if [ ! -e $(INSTALLED) ]; then \
 		echo "Installing determinism, PyTorch (CPU) and NumPy into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 \
-			--extra-index-url https://download.pytorch.org/whl/cpu --editable . --group demo; fi
+			--extra-index-url https://download.pytorch.org/whl/cpu --editable . \
+			--group $$($(BIN)/python -c 'from importlib.util import find_spec; print("demo" if find_spec("torch") else "torch")'); fi
 	@touch $@
 
 demo: $(DEMO_INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
