@@ -13,8 +13,10 @@ their part: then only the tests of the parts that it names are run.
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -150,6 +152,30 @@ def _functions(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node.name
+
+
+MadeOnce = Callable[[str, Callable[[Path], None]], Path]
+"""Gives the folder of a name, which the function has filled."""
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """A folder that several tests read, filled once: not by each worker of pytest-xdist that runs one of them."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def folder_of(name: str, fill: Callable[[Path], None]) -> Path:
+        folder = shared / f"made-once-{name}"
+        with (shared / f"made-once-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                filling = Path(tempfile.mkdtemp(prefix=f"made-once-{name}-", dir=shared))
+                fill(filling)
+                # Where a test ends within it, the next one begins anew.
+                filling.rename(folder)
+        return folder
+
+    return folder_of
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.commands import Finished, run
+from tests.e2e.commands import TINY, Finished, run
 from tests.thorough import in_turns
 
 FILES = {
@@ -63,6 +63,38 @@ def batches(size):
 }
 
 
+TINY_FILES = {
+    "train.py": f"""\
+import sys
+
+sys.path.append({str(TINY)!r})
+import tinyframe as frame
+
+from model import Model
+
+frame.manual_seed(0)
+model = Model(lr=0.1)
+for _ in range(3):
+    model.step(frame.randn(8))
+""",
+    "model.py": """\
+import tinyframe as frame
+
+
+class Model:
+    def __init__(self, lr):
+        self.rate = frame.full(8, lr)
+        self.weight = frame.randn(8)
+
+    def step(self, inputs):
+        self.weight = frame.subtract(self.weight, frame.multiply(self.rate, inputs))
+        frame.step(weight=self.weight)
+""",
+    "notes.txt": "",
+}
+"""The same with the tiny framework: which commits are tried, and in what state the user's files are left, hangs on no other."""
+
+
 class Edit(NamedTuple):
     """A commit: some text of a file replaced."""
 
@@ -84,8 +116,8 @@ class History(NamedTuple):
 
 NOTE = "note"
 SEED = Edit("train.py", "manual_seed(0)", "manual_seed(7)")
-BROKEN = Edit("train.py", "model = Model()", "model = Modle()", "broken")
-REPAIRED = Edit("train.py", "model = Modle()", "model = Model()", "repaired")
+BROKEN = Edit("train.py", "model = Model(", "model = Modle(", "broken")
+REPAIRED = Edit("train.py", "model = Modle(", "model = Model(", "repaired")
 RENAMED = Edit("model.py", "self.first", "self.inner", "renamed a layer")
 LOSS = "    loss = torch.nn.functional.mse_loss(model(inputs), targets)"
 SPLIT = Edit(
@@ -148,10 +180,11 @@ def commit(folder: Path, change: Edit | str) -> str:
     return git(folder, "rev-parse", "HEAD").strip()
 
 
-def begin(folder: Path) -> str:
-    """Make the repository with its first commit; gives its hash."""
-    git(folder, "init", "-q")
-    for name, text in FILES.items():
+def begin(folder: Path, files: Mapping[str, str] = TINY_FILES) -> str:
+    """Make the repository, unless there is one, with its first commit; gives its hash."""
+    if not (folder / ".git").exists():
+        git(folder, "init", "-q")
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "first")
@@ -171,7 +204,7 @@ def found(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("history", in_turns(HISTORIES, 20, "bisect", lambda history: history.name.replace(" ", "-")))
 def test_the_commit_that_changed_the_results_is_found(tmp_path: Path, history: History) -> None:
-    good = begin(tmp_path)
+    good = begin(tmp_path, FILES)
     hashes = [commit(tmp_path, change) for change in history.commits]
     finished = bisect(tmp_path, good)
     assert finished.status == 0, finished.text
@@ -230,11 +263,7 @@ def test_a_golden_is_the_reference_in_a_folder_below_the_top(tmp_path: Path) -> 
     folder = tmp_path / "below"
     folder.mkdir()
     git(tmp_path, "init", "-q")
-    for name, text in FILES.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    good = git(tmp_path, "rev-parse", "HEAD").strip()
+    good = begin(folder)
     created = run(folder, "golden", "create", "train.golden", "--steps", "2", "--", sys.executable, "train.py")
     assert created.status == 0, created.text
     commit(folder, NOTE)

@@ -7,23 +7,34 @@ import os
 import pty
 import select
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from determinism.trace.opening import open_trace
+from tests.conftest import MadeOnce
 from tests.e2e.commands import COMMAND, check, compare, program, run, tiny_code, torch_program
 
 BYTES = bytes(range(256)) * 3
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Traces of the same program at each level."""
-    folder = tmp_path_factory.mktemp("traces")
-    for level in ("op", "module", "step"):
-        assert run(folder, "record", "--level", level, "-o", level, "--", *torch_program()).status == 0
-    return folder
+Recorded = Callable[[str], Path]
+
+
+@pytest.fixture
+def traces(made_once: MadeOnce) -> Recorded:
+    """Gives the trace of one program at a level; PyTorch's, or the tiny framework's where the level begins with `tiny-`."""
+
+    def recorded(level: str) -> Path:
+        def fill(folder: Path) -> None:
+            command = program() if level.startswith("tiny-") else torch_program()
+            ended = run(folder, "record", "--level", level.removeprefix("tiny-"), "-o", "trace", "--", *command)
+            assert ended.status == 0, ended.text
+
+        return made_once(f"command-line-{level}", fill) / "trace"
+
+    return recorded
 
 
 def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
@@ -75,50 +86,50 @@ def test_options_after_the_program_belong_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [pytest.param("module", marks=pytest.mark.thorough("launching")), "step"])
-def test_coarser_levels(level: str, traces: Path, tmp_path: Path) -> None:
-    same = check(tmp_path, "--runs-from", traces / level, "--level", level, "--", *torch_program())
+def test_coarser_levels(level: str, traces: Recorded, tmp_path: Path) -> None:
+    same = check(tmp_path, "--runs-from", traces(level), "--level", level, "--", *torch_program())
     assert same.status == 0
     assert f"recorded at level {level}, which does not record single ops" in same.text
 
     unseeded = torch_program("unseeded")
-    different = check(tmp_path, "--no-explain", "--runs-from", traces / level, "--level", level, "--", *unseeded)
+    different = check(tmp_path, "--no-explain", "--runs-from", traces(level), "--level", level, "--", *unseeded)
     assert different.status == 1
     if level == "step":
         assert different.report["first_divergence"]["kind"] is None
         assert "--level op" in different.text
 
 
-def test_levels_do_not_mix(traces: Path, tmp_path: Path) -> None:
-    assert compare(tmp_path, traces / "op", traces / "step").trouble == ["levels-differ"]
-    finished = check(tmp_path, "--runs-from", traces / "step", "--", *program())
+def test_levels_do_not_mix(traces: Recorded, tmp_path: Path) -> None:
+    assert compare(tmp_path, traces("tiny-op"), traces("tiny-step")).trouble == ["levels-differ"]
+    finished = check(tmp_path, "--runs-from", traces("tiny-step"), "--", *program())
     assert finished.trouble == ["levels-differ"]
     assert "Give --level step" in finished.text
     assert finished.report["runs"] == []
     assert not (tmp_path / ".determinism").exists()
 
 
-def test_show(traces: Path, tmp_path: Path) -> None:
-    whole = run(tmp_path, "show", traces / "op")
+def test_show(traces: Recorded, tmp_path: Path) -> None:
+    whole = run(tmp_path, "show", traces("op"))
     assert whole.status == 0
     assert "in 3 steps" in whole.text
     assert "aten::addmm" in whole.text
 
-    step = run(tmp_path, "show", "--step", "1", traces / "op").stdout.decode().splitlines()[1:]
+    step = run(tmp_path, "show", "--step", "1", traces("op")).stdout.decode().splitlines()[1:]
     assert len(step) > 5
     assert all(" step 1 " in line for line in step)
     assert any("programs/breaking.py:" in line for line in step)
-    shown = run(tmp_path, "show", "--records", "4", traces / "op").stdout.decode().splitlines()
+    shown = run(tmp_path, "show", "--records", "4", traces("op")).stdout.decode().splitlines()
     assert len(shown) == 6 and " more; --records" in shown[-1]
-    assert "no records of step 9; it has 3 steps" in run(tmp_path, "show", "--step", "9", traces / "op").text
+    assert "no records of step 9; it has 3 steps" in run(tmp_path, "show", "--step", "9", traces("op")).text
 
 
-def test_existing_output_is_kept(traces: Path, tmp_path: Path) -> None:
+def test_existing_output_is_kept(traces: Recorded, tmp_path: Path) -> None:
     for command in (["check", "--output"], ["record", "-o"]):
-        finished = run(tmp_path, *command, traces / "op", "--", *program("raise", "0"))
+        finished = run(tmp_path, *command, traces("tiny-op"), "--", *program("raise", "0"))
         assert finished.status == 2
         assert "already exists and is not empty" in finished.text
         assert "broken" not in finished.text
-    assert json.loads((traces / "op" / "manifest.json").read_text())["exit_status"] == 0
+    assert json.loads((traces("tiny-op") / "manifest.json").read_text())["exit_status"] == 0
 
 
 def test_report_that_cannot_be_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,10 +10,13 @@ import sys
 import textwrap
 import time
 import xml.etree.ElementTree as Xml
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import MadeOnce
 
 CONFIGURATION = (
     '[tool.pytest.ini_options]\naddopts = ["--strict-markers", "-p", "no:cacheprovider"]\nfilterwarnings = ["error"]\n'
@@ -52,11 +56,37 @@ def session(folder: Path, *options: str, **environment: str) -> Session:
     finished = subprocess.run(
         command, cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
+    return Session(finished.returncode, finished.stdout + finished.stderr, cases_of(folder))
+
+
+def shared_session(
+    made_once: MadeOnce, name: str, files: Mapping[str, str], *options: str, **environment: str
+) -> Session:
+    """Run the tests of a project once for all tests of this file.
+
+    Args:
+        made_once: The fixture.
+        name: Another one for each project.
+        files: The texts of its modules by name.
+        *options: Of pytest.
+        **environment: Variables besides the current ones.
+    """
+
+    def fill(folder: Path) -> None:
+        ran = session(project(folder, **files), *options, **environment)
+        (folder / "ended.json").write_text(json.dumps([ran.status, ran.output]))
+
+    folder = made_once(name, fill)
+    status, output = json.loads((folder / "ended.json").read_text())
+    return Session(status, output, cases_of(folder))
+
+
+def cases_of(folder: Path) -> dict[str, Xml.Element]:
+    """What JUnit XML says of each test of the session in a folder."""
     try:
-        cases = {str(case.get("name")): case for case in Xml.parse(folder / "junit.xml").iter("testcase")}
+        return {str(case.get("name")): case for case in Xml.parse(folder / "junit.xml").iter("testcase")}
     except FileNotFoundError:
-        cases = {}
-    return Session(finished.returncode, finished.stdout + finished.stderr, cases)
+        return {}
 
 
 def project(folder: Path, **files: str) -> Path:
@@ -177,17 +207,13 @@ BODIES = """
 """
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
-def bodies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
-    if request.param == "native":
-        from determinism.frameworks.torch import native_library
-
-        try:
-            native_library.build(lambda line: None, again=False)
-        except native_library.NotNative:
-            pytest.skip("the native recorder cannot be built here")
-    folder = project(tmp_path_factory.mktemp("bodies"), test_bodies=BODIES)
-    return session(folder, DETERMINISM_RECORDER=request.param)
+@pytest.fixture(
+    params=[pytest.param("", id="default"), pytest.param("python", marks=pytest.mark.thorough("launching"))]
+)
+def bodies(request: pytest.FixtureRequest, made_once: MadeOnce) -> Session:
+    # The native recorder, wherever it can be built.
+    files = {"test_bodies": BODIES}
+    return shared_session(made_once, f"bodies-{request.param}", files, DETERMINISM_RECORDER=request.param)
 
 
 def line_of(mark: str) -> int:
@@ -421,11 +447,12 @@ CLEAN = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["one process", pytest.param("xdist", marks=pytest.mark.thorough("launching"))])
-def fixtures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
-    folder = project(tmp_path_factory.mktemp("fixtures"), conftest=CONFTEST, test_fixtures=FIXTURES)
+@pytest.fixture(params=["one process", pytest.param("xdist", marks=pytest.mark.thorough("launching"))])
+def fixtures(request: pytest.FixtureRequest, made_once: MadeOnce) -> Session:
+    files = {"conftest": CONFTEST, "test_fixtures": FIXTURES}
     # `loadfile`: some of these tests look at what others left.
-    return session(folder, *(["-n", "2", "--dist", "loadfile"] if request.param == "xdist" else []))
+    options = ["-n", "2", "--dist", "loadfile"] if request.param == "xdist" else []
+    return shared_session(made_once, f"fixtures-{len(options)}", files, *options)
 
 
 @pytest.mark.parametrize("test", CLEAN)
@@ -567,9 +594,9 @@ def test_without_marker_and_option_tests_are_run_once_and_the_fixture_works(tmp_
 GOLDEN = """
     import pytest, random, torch
 
-    @pytest.mark.parametrize("rate", [RATE])
-    def test_training(determinism, rate):
-        with determinism.same_as_golden("goldens/train.golden"):
+    @pytest.mark.parametrize(("name", "rate"), [("kept", 0.1), ("changed", RATE)])
+    def test_training(determinism, name, rate):
+        with determinism.same_as_golden(f"goldens/{name}.golden"):
             torch.manual_seed(0)
             model = torch.nn.Linear(2, 2)
             optimizer = torch.optim.SGD(model.parameters(), rate)
@@ -581,25 +608,22 @@ GOLDEN = """
 
 def test_a_golden_is_written_when_asked_for_and_compared_with_afterwards(tmp_path: Path) -> None:
     (tmp_path / "goldens").mkdir()
-    golden = tmp_path / "goldens" / "train.golden"
+    golden = tmp_path / "goldens" / "changed.golden"
     project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.1"))
 
     missing = session(tmp_path)
-    assert missing.outcome("test_training[0.1]") == "failure"
-    assert f"There is no golden {golden}" in missing.text("test_training[0.1]")
+    assert missing.outcome("test_training[changed-0.1]") == "failure"
+    assert f"There is no golden {golden}" in missing.text("test_training[changed-0.1]")
     assert session(tmp_path, "--determinism-update-goldens").status == 0
     written = golden.read_text()
-    assert "pytest test_golden.py::test_training[0.1]" in written
-    same = session(tmp_path, "-v")
-    assert (same.outcome("test_training[0.1]"), same.verdict("test_training[0.1]")) == ("passed", "same"), same.output
+    assert "pytest test_golden.py::test_training[changed-0.1]" in written
 
     project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.2"))
-    different = session(tmp_path)
-    assert (different.outcome("test_training[0.2]"), different.verdict("test_training[0.2]")) == (
-        "failure",
-        "different",
-    )
-    assert "Different from the golden: the parameters differ at step 0" in different.text("test_training[0.2]")
+    compared = session(tmp_path)
+    kept, changed = "test_training[kept-0.1]", "test_training[changed-0.2]"
+    assert (compared.outcome(kept), compared.verdict(kept)) == ("passed", "same"), compared.output
+    assert (compared.outcome(changed), compared.verdict(changed)) == ("failure", "different")
+    assert "Different from the golden: the parameters differ at step 0" in compared.text(changed)
     assert golden.read_text() == written
 
 
