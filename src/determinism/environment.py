@@ -11,13 +11,20 @@ from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
 
+from determinism.compile_caches import compile_cache_facts
 from determinism.redaction import redacted_text
 from determinism.source_files import original_path
 
 _PACKAGES = (
     "torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas",
-    "transformers", "lightning", "accelerate", "datasets", "triton", "determinism",
+    "transformers", "lightning", "accelerate", "datasets", "triton", "pytorch-triton", "pytorch-triton-rocm", "determinism",
 )  # fmt: skip
+_PACKAGES_OF_NVIDIA = tuple(
+    f"nvidia-{name}{version}"
+    for name in ("cublas", "cudnn", "cuda-nvcc", "cuda-nvrtc", "cusolver", "cusparse", "cusparselt", "nccl")
+    for version in ("", "-cu11", "-cu12", "-cu13")
+)
+"""What PyPI calls the libraries of CUDA: cuBLASLt is part of cuBLAS, and ptxas of cuda-nvcc."""
 _VARIABLES = frozenset(
     (
         "PYTHONHASHSEED", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_SCHEDULE", "OMP_PROC_BIND", "OMP_PLACES",
@@ -31,10 +38,7 @@ _VARIABLES = frozenset(
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_HOME", "CUDA_PATH", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
         "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
         "NVIDIA_PYTORCH_VERSION", "NVIDIA_TENSORFLOW_VERSION", "NVIDIA_JAX_VERSION", "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
-        "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN", "NVTE_FUSED_ATTN_BACKEND", "NVTE_TORCH_COMPILE", "NCCL_ALGO",
-        "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL",
-        "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_CROSS_NIC", "NCCL_LAUNCH_MODE", "NCCL_CUMEM_ENABLE", "NCCL_NET_GDR_LEVEL",
+        "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN", "NVTE_FUSED_ATTN_BACKEND", "NVTE_TORCH_COMPILE",
         "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_JIT", "PYTORCH_TUNABLEOP_ENABLED", "PYTORCH_TUNABLEOP_TUNING",
         "PYTORCH_TUNABLEOP_FILENAME", "TORCH_CUDNN_V8_API_DISABLED", "TORCH_CUDNN_USE_HEURISTIC_MODE_B", "TORCH_BLAS_PREFER_CUBLASLT",
@@ -42,7 +46,7 @@ _VARIABLES = frozenset(
         "TORCHDYNAMO_DISABLE", "TORCH_CUDA_ARCH_LIST", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCHINDUCTOR_DETERMINISTIC",
         "TORCHINDUCTOR_BATCH_INVARIANT", "TORCHINDUCTOR_SPLIT_REDUCTIONS", "TORCHINDUCTOR_WRITE_ARE_DETERMINISTIC_ALGORITHMS_ENABLED",
         "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_MAX_AUTOTUNE",
-        "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE", "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING",
+        "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM", "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE", "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING",
         "TORCHINDUCTOR_FREEZING", "TORCHINDUCTOR_CPP_WRAPPER", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_EMULATE_PRECISION_CASTS",
         "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA",
         "DNNL_CPU_ISA_HINTS", "DNNL_DEFAULT_FPMATH_MODE", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "TF_CUDNN_USE_AUTOTUNE",
@@ -65,13 +69,18 @@ _VARIABLES = frozenset(
         "HOROVOD_HIERARCHICAL_ALLGATHER", "HOROVOD_CPU_OPERATIONS", "GLIBC_TUNABLES", "MALLOC_PERTURB_", "MALLOC_ARENA_MAX",
         "MALLOC_CONF", "MALLOC_CHECK_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_",
         "LD_PRELOAD", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "MIOPEN_FIND_MODE",
-        "MIOPEN_FIND_ENFORCE", "ROCBLAS_DEFAULT_ATOMICS_MODE", "TRITON_CACHE_DIR", "TRITON_CACHE_AUTOTUNING", "TRITON_INTERPRET",
-        "TRITON_F32_DEFAULT", "CUPY_SEED", "CUPY_TF32", "CUPY_ACCELERATORS", "CAUSAL_CONV1D_DETERMINISTIC", "MAMBA_DETERMINISTIC",
+        "MIOPEN_FIND_ENFORCE", "ROCBLAS_DEFAULT_ATOMICS_MODE", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_AUTOTUNING",
+        "TRITON_ALWAYS_COMPILE", "TRITON_PTXAS_PATH", "TRITON_INTERPRET", "TRITON_F32_DEFAULT", "CUDA_CACHE_PATH", "CUDA_CACHE_DISABLE",
+        "CUPY_CACHE_DIR", "TILELANG_CACHE_DIR", "DG_JIT_CACHE_DIR", "MIOPEN_USER_DB_PATH", "CUPY_SEED", "CUPY_TF32", "CUPY_ACCELERATORS", "CAUSAL_CONV1D_DETERMINISTIC", "MAMBA_DETERMINISTIC",
         "FLASH_ATTENTION_DETERMINISTIC", "TOKENIZERS_PARALLELISM", "PL_GLOBAL_SEED", "PL_SEED_WORKERS",
     )
 )  # fmt: skip
 # Danger: values are stored and shown. A prefix such as NVIDIA_ or TF_ would take keys and passwords with it.
 """Names of the environment variables that are recorded: known to matter, and never secret. Of no other the value is kept."""
+_VARIABLES_OF_NCCL = "NCCL_"
+"""What NCCL reads decides how it reduces, and none of it is secret: all of it is recorded."""
+CHOICE_OF_KERNEL = "kernel chosen for "
+"""How the names of facts begin that say which of several kernels a compiler chose by timing them."""
 _INSTRUCTION_SETS = ("avx", "amx", "fma", "sse4", "asimd", "sve", "bf16", "i8mm")
 """What libraries choose their kernels by, as the names of the kernel's flags begin."""
 _NVIDIA = Path("/proc/driver/nvidia")
@@ -115,13 +124,14 @@ def describe() -> dict[str, str]:
         "hash randomization": str(bool(sys.flags.hash_randomization)),
         "working directory": original_path(os.getcwd()),
     }
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *_PACKAGES_OF_NVIDIA):
         try:
             facts[f"package {package}"] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    facts |= compile_cache_facts(os.environ)
     for name, value in sorted(os.environ.items()):
-        if name in _VARIABLES:
+        if name in _VARIABLES or name.startswith(_VARIABLES_OF_NCCL):
             facts[f"variable {name}"] = redacted_text(value)
     return facts
 
@@ -167,6 +177,7 @@ _PART_BY_START = (
     ("gpu", Part.HARDWARE),
     ("package ", Part.LIBRARIES),
     ("library ", Part.LIBRARIES),
+    (CHOICE_OF_KERNEL, Part.LIBRARIES),
     ("variable PYTHON", Part.OTHER),
     ("variable TF_CLI_", Part.OTHER),
     ("variable TF_CPP_", Part.OTHER),

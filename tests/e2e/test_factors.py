@@ -290,4 +290,4 @@ def test_deterministic_algorithms_are_used_when_asked_for(folder: Path) -> None:
 
 
 def test_all_that_can_be_perturbed_is_tried_here() -> None:
-    assert set(PERTURBABLE) - set(PRINTS) == {"thread-schedule", "workers"}
+    assert set(PERTURBABLE) - set(PRINTS) == {"thread-schedule", "workers", "compile-caches"}

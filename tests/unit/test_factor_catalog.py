@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -25,12 +26,12 @@ def test_a_factor_can_be_acted_on_and_says_of_what_it_is_the_cause(factor: Facto
 
 
 @pytest.mark.parametrize("factor", ALL, ids=lambda factor: factor.name)
-def test_something_acts_on_every_factor(factor: Factor) -> None:
+def test_something_acts_on_every_factor(factor: Factor, tmp_path: Path) -> None:
     for starter in factor.starters:
         module, _, function = starter.function.partition(":")
         parameters = inspect.signature(getattr(import_module(module), function)).parameters
         assert len(parameters) == (1 if starter.after is None else 2)
     actions = [action for action in ("fixed", "perturbed") if getattr(factor, action)]
-    before_start = any(factor_environment({}, FactorRequest({factor.name: action})) for action in actions)
+    before_start = any(factor_environment({}, FactorRequest({factor.name: action}, 2), tmp_path) for action in actions)
     assert factor.starters or before_start or set(factor.frameworks) & OF_FRAMEWORKS.keys()
     assert all(obstacle(factor.name, action) is None or factor.name in ("memory", "addresses") for action in actions)

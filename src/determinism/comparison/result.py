@@ -482,6 +482,8 @@ class Leftover:
     """The line of the program that opened it to read."""
     # Danger: only what is CREATED may be suggested for removal; all else may be the user's own data.
     change: FileChange = FileChange.UNSEEN
+    cache: str | None = None
+    """Whose compile cache it lies in; None if in none."""
 
 
 @dataclass(frozen=True)

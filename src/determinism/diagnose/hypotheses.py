@@ -11,6 +11,7 @@ from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, si
 from determinism.diagnose.fixes import code_fix
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
+from determinism.environment import CHOICE_OF_KERNEL, EnvironmentDifference
 from determinism.factors.catalog import FACTORS
 from determinism.knowledge.entries import op_at
 from determinism.knowledge.query import entries_for
@@ -236,7 +237,7 @@ def _shifted(held: Intervention, file: str, line: int) -> Intervention:
 _HELD_IN_PART = ("queue-order",)
 """Sources that go on to vary where processes are behind them, though threads take turns."""
 
-_WHERE_SEEN = ("process-schedule", "arrivals")
+_WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices")
 """Factors that take long, and are tried only where what they are about was seen."""
 
 _FIRST_BY_KIND = {
@@ -256,6 +257,7 @@ def hypotheses(
     sources: Sequence[Source],
     *,
     leftovers: Sequence[Leftover],
+    environment: Sequence[EnvironmentDifference] = (),
     frameworks: Collection[str] = ("torch",),
 ) -> list[Hypothesis]:
     """Everything that may explain a divergence, the most telling first.
@@ -264,14 +266,17 @@ def hypotheses(
         divergence: The first one.
         sources: What the program took from outside with other values in each run, in the order of the program.
         leftovers: Files that a run read and an earlier one had changed.
+        environment: What differs between what the runs ran on.
         frameworks: Those that the program was recorded with.
     """
     found = [
+        *_by_choices(divergence, environment),
         *_leftover(divergence, leftovers),
         *_by_arrival(divergence),
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
+        *_by_caches(divergence, leftovers),
         *_by_schedules(divergence, sources),
         *_by_factors(divergence),
     ]
@@ -346,16 +351,49 @@ def _varying(divergence: Divergence) -> str:
 
 
 def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
-    if leftovers:
-        evidence = tuple(
-            f"Run {one.read_in} read {one.file}, which changed during run {one.changed_in}, perhaps by another process."
-            if one.change is FileChange.UNSEEN
-            else f"Run {one.read_in} read {one.file}, which run {one.changed_in} had {one.change}."
-            for one in leftovers[:3]
-        )
-        opened = [one.site for one in leftovers if one.site is not None]
-        sites = tuple(dict.fromkeys([*opened, *sites_of(divergence)]))
-        yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites, evidence)
+    others = [one for one in leftovers if one.cache is None]
+    if others:
+        sites = _opened(divergence, others)
+        yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites, _leftover_texts(others))
+
+
+def _by_caches(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:
+    """Files of compile caches, which no copy of a folder hides; every second run of a compiled program reads some."""
+    kept = [one for one in leftovers if one.cache is not None]
+    if kept:
+        owners = " and ".join(dict.fromkeys(str(one.cache) for one in kept))
+        place = f"{'It lies' if len(kept) == 1 else 'They lie'} in the compile cache of {owners}."
+        evidence = (*_leftover_texts(kept), place)
+        intervention = Intervention.fix("compile-caches")
+        yield Hypothesis("warm-compile-cache", intervention, _opened(divergence, kept), evidence)
+
+
+_MOST_LEFTOVERS = 3
+
+
+def _leftover_texts(leftovers: Sequence[Leftover]) -> tuple[str, ...]:
+    return tuple(
+        f"Run {one.read_in} read {one.file}, which changed during run {one.changed_in}, perhaps by another process."
+        if one.change is FileChange.UNSEEN
+        else f"Run {one.read_in} read {one.file}, which run {one.changed_in} had {one.change}."
+        for one in leftovers[:_MOST_LEFTOVERS]
+    )
+
+
+def _opened(divergence: Divergence, leftovers: Sequence[Leftover]) -> tuple[Frame, ...]:
+    opened = [one.site for one in leftovers if one.site is not None]
+    return tuple(dict.fromkeys([*opened, *sites_of(divergence)]))
+
+
+def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDifference]) -> Iterator[Hypothesis]:
+    """That the runs chose different kernels for the same work, which they noted themselves."""
+    chosen = [one for one in environment if one[0].startswith(CHOICE_OF_KERNEL)]
+    if chosen:
+        evidence = [
+            f"For {name.removeprefix(CHOICE_OF_KERNEL)} one run chose {first}, the other {second}."
+            for name, first, second in chosen[:_MOST_LEFTOVERS]
+        ]
+        yield Hypothesis("kernel-choice", Intervention.fix("kernel-choices"), sites_of(divergence), tuple(evidence))
 
 
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:

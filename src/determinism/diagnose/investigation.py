@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
+from determinism.compile_caches import FACT
 from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
     MOST_RUNS,
@@ -38,6 +39,7 @@ from determinism.diagnose.hypotheses import (
     with_likely_lines,
 )
 from determinism.diagnose.sources import TIMED, Source
+from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -63,6 +65,9 @@ _SCHEDULES = frozenset(
     }
 )
 """Causes that say that timing decides: where runs differ only at times, just these are to be expected."""
+
+
+_CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
 
 
 class _Found(NamedTuple):
@@ -170,10 +175,13 @@ class Investigation:
             return cheapest.divergence
         probed = self._probe(divergence)
         leftovers = self.comparison.leftovers if not self._found else []
-        if probed.is_equal and self.comparison.environment and not self._found:
+        environment = self.comparison.environment if not self._found else []
+        if probed.is_equal and self._has_other_surroundings and not self._found:
             self._blame_surroundings()
             return None
-        candidates = hypotheses(divergence, probed.sources, leftovers=leftovers, frameworks=self.frameworks)
+        candidates = hypotheses(
+            divergence, probed.sources, leftovers=leftovers, environment=environment, frameworks=self.frameworks
+        )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may as well be the second cause; what is likely is so of the first divergence.
         named = [one for one in candidates if self.is_linted(one)]
@@ -181,6 +189,7 @@ class Investigation:
         if not self._found:
             candidates = with_likely_lines(candidates, self.likely)
             named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
+        candidates = self._with_caches_in_place(candidates, probed, divergence)
         self._untried = candidates
         needed = self._needed(candidates, divergence, named)
         if not needed:
@@ -190,6 +199,22 @@ class Investigation:
         self._take(needed, [self._told_apart(hypothesis, needed, divergence) for hypothesis in needed], divergence)
         trial = self._trials[self._held]
         return None if trial.is_equal else trial.divergence
+
+    def _with_caches_in_place(
+        self, candidates: list[Hypothesis], probed: Trial, divergence: Divergence
+    ) -> list[Hypothesis]:
+        """What is tried, with compile caches first if they make runs differ, and left out if they do not.
+
+        Only the first run may have found them empty: where the runs after it are equal, they would be so with anything fixed.
+        """
+        caches = [one for one in candidates if one.cause == _CACHES_CAUSE]
+        if not (caches and probed.is_equal):
+            return candidates
+        perturbed = Intervention.perturb(_CACHES)
+        trial = self.runner.compare(perturbed, runs=2)
+        self._experiments.append(trial.experiment(divergence, perturbed))
+        others = [one for one in candidates if one not in caches]
+        return [*caches, *others] if trial.divergence is not None else others
 
     def _take(self, removed: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Keep causes whose removal together made a divergence go."""
@@ -221,7 +246,7 @@ class Investigation:
 
     def _varying(self, divergence: Divergence) -> list[Hypothesis]:
         """What makes an op deterministic that was seen to vary by itself: nothing that the program takes from outside explains that."""
-        if not varies_alone(divergence) or self.comparison.leftovers or self.comparison.environment:
+        if not varies_alone(divergence) or self.comparison.leftovers or self._has_other_surroundings:
             return []
         candidates = hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
         return [one for one in candidates if one.cause in VARYING_OPS][:1]
@@ -264,6 +289,11 @@ class Investigation:
         is_pointed_to = hypothesis.source is not None or hypothesis.cause in _SCHEDULES
         is_doubtful = trial.intervention in self._too_few or num_needed > _FEW
         return Status.LIKELY if is_doubtful and not is_pointed_to else Status.CONFIRMED
+
+    @property
+    def _has_other_surroundings(self) -> bool:
+        """Whether the runs ran on something else, apart from what they themselves made: compile caches, and choices of kernels."""
+        return any(not name.startswith((FACT, CHOICE_OF_KERNEL)) for name, *_ in self.comparison.environment)
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""

@@ -7,7 +7,9 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
+from determinism.compile_caches import empty_caches
 from determinism.run_spec import FactorRequest
 
 
@@ -62,6 +64,9 @@ class Factor:
 
 _SIMPLE, _TURNS = "determinism.factors.simple", "determinism.factors.turns"
 _TORCH, _TENSORFLOW = ("torch",), ("tensorflow",)
+
+_UNTIMED = (("TORCHINDUCTOR_DETERMINISTIC", "1"),)
+"""Makes Inductor take the kernel of ATen, or the first one that it has, where it would have timed several; torch 2.9 and newer."""
 
 _ALL = (
     Factor(
@@ -232,6 +237,24 @@ _ALL = (
         frameworks=("torch", "tensorflow"),
     ),
     Factor(
+        "compile-caches", "each run finds the caches of compilers empty (Inductor, Triton, XLA, CUDA)",
+        "runs find the caches of compilers by turns as they are and empty",
+        cause="warm-compile-cache",
+        remedy=Remedy(
+            "Start each run with empty compile caches; or build them once, and give every run a copy of the same",
+            "env TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) TRITON_CACHE_DIR=$(mktemp -d) JAX_COMPILATION_CACHE_DIR=$(mktemp -d) COMMAND",
+            side_effect="Each run compiles everything anew, which takes time. Choices by timing may then differ: pin these too.",
+        ),
+    ),
+    Factor(
+        "kernel-choices", "compilers choose kernels without timing them (TORCHINDUCTOR_DETERMINISTIC=1)",
+        cause="kernel-choice",
+        remedy=Remedy(
+            "Let Inductor choose its kernels without timing them", environment=_UNTIMED,
+            side_effect="Compiled code may get slower, since the fastest kernel is no longer searched for.",
+        ),
+    ),
+    Factor(
         "clock",
         perturbed="`time` shows a different time and date in each run; `datetime.datetime` does not",
         starters=(Starter(f"{_SIMPLE}:start_clock"),),
@@ -256,12 +279,13 @@ _PERTURBED_BYTES = (0x3F, 0xC1, 0x7F, 0x42, 0xBE, 0x55)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def factor_environment(environ: Mapping[str, str], request: FactorRequest) -> dict[str, str]:
+def factor_environment(environ: Mapping[str, str], request: FactorRequest, folder: Path) -> dict[str, str]:
     """Add to an environment what fixes factors, or perturbs them.
 
     Args:
         environ: The environment the program would have.
         request: The factors.
+        folder: Where what belongs to this run alone may be kept; it need not exist.
     """
     result = dict(environ)
     if request.is_fixed("hash-seed"):
@@ -272,6 +296,10 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest) -> di
         result["GLIBC_TUNABLES"] = _tunables(environ.get("GLIBC_TUNABLES", ""), request)
     if request.is_fixed("threads"):
         result.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    if request.is_fixed("compile-caches") or (request.is_perturbed("compile-caches") and request.number % 2 == 0):
+        result.update(empty_caches(folder / "compile-caches"))
+    if request.is_fixed("kernel-choices"):
+        result.update(_UNTIMED)
     return result
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,9 @@ def child_environment(environ: Mapping[str, str], spec: RunSpec) -> dict[str, st
     if spec.enabling is not None and not re.fullmatch(r"\d+", environ.get(HASH_SEED, "")):
         # Python reads it when it starts. All else is set inside: there the versions are known.
         result[HASH_SEED] = "0"
-    return result if spec.factors is None else factor_environment(result, spec.factors)
+    if spec.factors is None:
+        return result
+    return factor_environment(result, spec.factors, spec.trace_folder or Path(tempfile.gettempdir()))
 
 
 def with_bootstrap(environ: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from determinism.comparison.result import Comparison, FileChange, Leftover, RunSummary
+from determinism.compile_caches import compile_cache_of
 from determinism.diagnose.experiments import Intervention
 from determinism.errors import LaunchError, UsageError
 from determinism.exit_status import exit_phrase
@@ -339,6 +340,7 @@ class RunTimes:
                 not fresh_copy and Path(file).is_relative_to(working_directory),
                 site,
                 self._writes.change(file, run),
+                None if (cache := compile_cache_of(file, os.environ)) is None else cache.owner,
             )
             for (run, file), site in sorted(_notes(trace).items())
             if not _is_compiled_code(file)

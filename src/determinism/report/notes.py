@@ -29,10 +29,13 @@ MOST_FILES = 3
 
 def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
     """Say which files a run read that had changed during an earlier one; where the runs differ, also what to do."""
-    alike = [
-        (change, [leftover for leftover in comparison.leftovers if leftover.change is change]) for change in FileChange
-    ]
+    kept = [leftover for leftover in comparison.leftovers if leftover.cache is not None]
+    others = [leftover for leftover in comparison.leftovers if leftover.cache is None]
+    alike = [(change, [leftover for leftover in others if leftover.change is change]) for change in FileChange]
     is_first = True
+    if kept:
+        yield Entry(_of_caches(kept), "leftovers")
+        is_first = False
     for change, leftovers in alike:
         if not leftovers:
             continue
@@ -45,6 +48,16 @@ def leftover_entries(comparison: Comparison) -> Iterator[Entry]:
             yield Entry(f"{lead}{what}.", label)
             yield Entry(f"{_REMEDIES[change](leftovers)}.")
         is_first = False
+
+
+def _of_caches(kept: Sequence[Leftover]) -> str:
+    """That compiled code was taken from a cache, in one line: it holds hundreds of files with long names."""
+    files, first = _files(kept), kept[0]
+    owners = listed(list(dict.fromkeys(str(leftover.cache) for leftover in kept)))
+    return (
+        f"run {first.read_in} read {counted(len(files), 'file')} of the compile cache of {owners} that run "
+        f"{first.changed_in} had changed"
+    )
 
 
 def _what(change: FileChange, leftovers: Sequence[Leftover]) -> str:

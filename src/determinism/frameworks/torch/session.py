@@ -32,6 +32,7 @@ from determinism.frameworks.torch.hooks import (
     watch_captures,
 )
 from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints, watch_files
+from determinism.frameworks.torch.kernel_choices import KernelChoices
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.ops import leave_alone, leave_recorder_alone
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
@@ -195,6 +196,7 @@ class Session(AdapterSession):
         self._traces = ProcessTraces(spec)
         self._besides = Besides(spec)
         self._devices = DeviceDigests()
+        self._choices = KernelChoices()
         self._inherited: list[Any] = []
         """Writers of the processes that this one was forked from: they must neither write nor be collected here."""
         main, self._recorder_reason = recorder_for(self.level, paranoid=spec.paranoid)
@@ -224,6 +226,7 @@ class Session(AdapterSession):
         self._undo += hooks.watch_module_calls(threads, returned, self._besides.entered)
         self._undo.append(threads.install())
         self._undo += watch_captures(threads, lambda: self._devices)
+        self._undo.append(self._choices.watch(self._folders.failed))
         if self.recorder.is_waiting:
             return
         if self.level is Level.OP:
@@ -374,7 +377,11 @@ class Session(AdapterSession):
             recorder.run_unrecorded(self._note_extensions)
         self.writer.describe(
             **self._ending(),
-            environment={**self._traces.environment, **(recorder.run_unrecorded(gpu_facts) or {})},
+            environment={
+                **self._traces.environment,
+                **(recorder.run_unrecorded(gpu_facts) or {}),
+                **self._choices.facts(),
+            },
             **({} if recorder.progress.num_ended else {"settings": recorded_settings()}),
         )
         recorder.run_unrecorded(self._besides.close)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -133,7 +136,49 @@ def gpu_facts() -> dict[str, str]:
         f"gpu {number}": f"{device.name}, capability {device.major}.{device.minor}"
         for number, device in enumerate(devices)
     }
-    return {**facts, "library cuDNN": str(torch.backends.cudnn.version())}
+    return {**facts, "library cuDNN": str(torch.backends.cudnn.version()), **_gpu_libraries()}
+
+
+def _gpu_libraries() -> dict[str, str]:
+    """Versions of what computes on the GPUs, of libraries that the program has loaded."""
+    found = {"library cuBLASLt": cublaslt_version(), "library ptxas": ptxas_version()}
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        version = torch.cuda.nccl.version()
+        found["library NCCL"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def cublaslt_version() -> str | None:
+    """The version of cuBLASLt; None where it is not loaded."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in file if "/libcublasLt.so" in line}
+        if not paths:
+            return None
+        # Danger: without the flag this would load it, and a program that is recorded would then have it.
+        library = ctypes.CDLL(min(paths), mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+        library.cublasLtGetVersion.restype = ctypes.c_size_t
+        return str(library.cublasLtGetVersion())
+    except (OSError, AttributeError):
+        return None
+
+
+_PTXAS = re.compile(r"release [\d.]+, V(?P<version>[\d.]+)")
+
+
+def ptxas_version() -> str | None:
+    """The version of the ptxas that Triton compiled with; None where it has compiled nothing for a GPU of NVIDIA."""
+    compiler = sys.modules.get("triton.backends.nvidia.compiler")
+    asked = getattr(compiler, "get_ptxas_version", None)
+    try:
+        if asked is None or not asked.cache_info().currsize:
+            return None
+        # Triton has asked it before, for this kind of GPU, and kept the answer.
+        text = str(asked(int("{}{}".format(*torch.cuda.get_device_capability()))))
+    except Exception:
+        return None
+    match = _PTXAS.search(text)
+    return None if match is None else match["version"]
 
 
 _READ = (

@@ -1,0 +1,76 @@
+"""Compile caches, and the kernels that are chosen by timing: runs that differ by them are explained, and equal ones stay equal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from determinism.compile_caches import COMPILE_CACHES
+from determinism.launch.program import child_environment
+from determinism.run_spec import FactorRequest, RunSpec
+from tests.e2e.commands import TINY, check
+
+CACHES = {cache.owner: cache.variable for cache in COMPILE_CACHES}
+
+
+def choosing(how: str, place: str) -> list[str]:
+    return ["--", sys.executable, str(TINY / "choosing.py"), how, place]
+
+
+@pytest.mark.parametrize("owner", CACHES)
+def test_a_choice_that_a_run_finds_in_a_compile_cache_is_the_cause_with_a_pin_as_its_fix(
+    owner: str, tmp_path: Path
+) -> None:
+    variable = CACHES[owner]
+    finished = check(
+        tmp_path, "--budget", "60", *choosing("flips", variable), environment={variable: str(tmp_path / "cache")}
+    )
+    assert finished.report is not None and finished.status == 1, finished.text
+    (cause,) = finished.report["causes"]
+    assert (cause["id"], cause["status"]) == ("warm-compile-cache", "confirmed")
+    assert any("product.autotune.json" in text for text in cause["evidence"])
+    assert any(f"compile cache of {owner}" in text for text in cause["evidence"])
+    assert [site["function"] for site in cause["sites"]][:1] == ["chosen"]
+    (fix,) = finished.report["fixes"]
+    assert fix["verified"] and "TORCHINDUCTOR_CACHE_DIR=$(mktemp -d)" in fix["code"]
+    assert f"of the compile cache of {owner} that run 1 had changed" in finished.text
+
+
+@pytest.mark.parametrize("owner", CACHES)
+def test_a_choice_that_is_the_same_in_a_warm_cache_is_no_difference(owner: str, tmp_path: Path) -> None:
+    variable = CACHES[owner]
+    finished = check(tmp_path, "-n", "3", *choosing("keeps", variable), environment={variable: str(tmp_path / "cache")})
+    assert finished.status == 0, finished.text
+
+
+def test_a_registry_of_the_program_itself_is_a_file_that_an_earlier_run_left(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--budget", "60", *choosing("flips", "registry"))
+    assert finished.report is not None and finished.status == 1, finished.text
+    assert [cause["id"] for cause in finished.report["causes"]] == ["leftover-file"]
+    assert finished.report["fixes"][0]["verified"]
+
+
+def test_a_cache_that_is_filled_already_is_found_when_it_is_perturbed(tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    environment = {"TRITON_CACHE_DIR": str(place)}
+    command = choosing("flips", "TRITON_CACHE_DIR")
+    check(tmp_path, *command, environment=environment)
+
+    assert check(tmp_path, *command, environment=environment).status == 0, "both runs find it warm"
+    varied = check(tmp_path, "--vary", "compile-caches", *command, environment=environment)
+    assert varied.report is not None and varied.status == 1, varied.text
+    assert varied.report["varied"] == ["compile-caches"]
+
+
+@pytest.mark.parametrize(
+    ("action", "number", "is_own"), [("fixed", 1, True), ("perturbed", 1, False), ("perturbed", 2, True)]
+)
+def test_caches_of_a_runs_own_lie_in_its_trace(action: str, number: int, is_own: bool, tmp_path: Path) -> None:
+    spec = RunSpec(trace_folder=tmp_path / "run", factors=FactorRequest({"compile-caches": action}, number))
+    environment = child_environment({"HOME": os.fspath(tmp_path)}, spec)
+    folders = [environment.get(variable) for variable in CACHES.values()]
+    assert all(folder is not None and Path(folder).is_relative_to(tmp_path / "run") for folder in folders) is is_own
+    assert any(folders) is is_own
