@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +31,25 @@ def test_the_equation_that_varies_is_named_with_its_line(how: str, functions: li
     assert (inside["op"], inside["functions"]) == ("jax::ffi_call[add_in_any_order]", functions)
     assert inside["site"]["line"] == line(PROGRAM, "SITE race")
     assert any("less is fused" in one["text"] for one in report["story"] if one["label"] == "detail")
+
+
+def test_a_script_repeats_the_function_once_its_custom_call_is_registered(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), "nested"]
+    report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
+
+    path = Path(report["reproducer"])
+    assert "CUSTOM_CALLS = ['add_in_any_order']" in path.read_text()
+    registered = f"import runpy, racing_call; runpy.run_path({str(path)!r}, run_name='__main__')"
+    script = subprocess.run(
+        [sys.executable, "-c", registered],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str((PROGRAMS / PROGRAM).parent)},
+        check=False,
+    )
+    assert script.returncode == 1, script.stderr
+    assert "jax::jit(step)" in script.stdout
+    assert "output 0 differs in" in script.stdout
 
 
 def test_the_line_of_the_equation_is_that_of_the_cause(tmp_path: Path) -> None:

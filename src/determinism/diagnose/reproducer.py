@@ -6,6 +6,7 @@ that was checked to be one, or as a literal.
 
 from __future__ import annotations
 
+import base64
 import keyword
 import math
 import os
@@ -118,6 +119,39 @@ def _tensorflow_settings(found: Mapping[str, Any]) -> list[str]:
     ]
     lines.append(f"tf.config.experimental.enable_tensor_float_32_execution({bool(found['tensor_float_32'])})")
     return [*lines, "tf.config.experimental.enable_op_determinism()"] if found["op_determinism"] else lines
+
+
+# The call of a compiled function of JAX as the fields of the script that reproduces it.
+
+JAX_TEMPLATE = "reproduce_jax.py.template"
+PROGRAM_FILE = "program.jax_export"
+_JAX_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)
+
+
+def jax_fields(call: Mapping[str, Any]) -> dict[str, str]:
+    """What the template has to be given for a call, besides what every script has.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is no call.
+    """
+    settings = {name: call["settings"][name] for name in _JAX_SETTINGS}
+    flags = call["flags"]
+    if type(flags) is not str or not all(type(one) in (bool, str, type(None)) for one in settings.values()):
+        raise ValueError("flags and settings are texts and truth values")
+    return {
+        "inputs": "\n".join(
+            f"    {checked_name(one)!r}: ({checked_name(about['dtype'])!r}, {sizes(about['shape'])!r}),"
+            for one, about in call["tensors"].items()
+        ),
+        "custom_calls": ascii([str(one) for one in call["custom_calls"]]),
+        "flags": f'import os\n\nos.environ["XLA_FLAGS"] = {flags!a}' if flags else "",
+        "settings": "\n".join(f"    jax.config.update({name!r}, {value!a})" for name, value in settings.items()),
+    }
 
 
 # The call of an op of PyTorch as the fields of the script that reproduces it.
@@ -287,10 +321,25 @@ def write_reproducer(
     except OSError:
         with inputs.open("rb") as source, open(target, "wb", opener=private) as copy:
             shutil.copyfileobj(source, copy)
+    if call.get("framework") == "jax":
+        with open(folder / PROGRAM_FILE, "wb", opener=private) as file:
+            file.write(_program(call))
     path = folder / SCRIPT_FILE
-    with open(path, "w", encoding="utf-8", opener=private) as file:
-        file.write(text)
+    with open(path, "w", encoding="utf-8", opener=private) as written:
+        written.write(text)
     return path
+
+
+def _program(call: Mapping[str, Any]) -> bytes:
+    """The exported function; it is written as it is, and read by the script alone.
+
+    Raises:
+        NotReproducible: There is none.
+    """
+    try:
+        return base64.b64decode(call["program"], validate=True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotReproducible(f"the capturing run wrote no function ({error!r})") from None
 
 
 def script(call: Mapping[str, Any], *, origin: str, seen: str, repeats: int, moves: bool) -> str:
@@ -302,6 +351,8 @@ def script(call: Mapping[str, Any], *, origin: str, seen: str, repeats: int, mov
     try:
         if call.get("framework") == "tensorflow":
             template, fields = TENSORFLOW_TEMPLATE, tensorflow_fields(call)
+        elif call.get("framework") == "jax":
+            template, fields = JAX_TEMPLATE, jax_fields(call)
         else:
             template, fields = TORCH_TEMPLATE, torch_fields(call, moves=moves)
         told = {"op": ascii(str(call["op"])), "origin": ascii(printable(origin)), "seen": ascii(printable(seen))}

@@ -78,14 +78,15 @@ class CapturedExecution:
         return None if place is None else place._asdict()
 
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing: no script is written for JAX.
+        """The call as JSON; see `call_document`."""
+        from determinism.frameworks.jax.exported import call_document
 
-        Raises:
-            NotWritable: Always.
-        """
-        raise NotWritable(
-            "scripts are written for single ops of PyTorch and TensorFlow, and this is a compiled program"
-        )
+        # Constants that the function closes over come before its arguments.
+        constants = 0 if self._jaxpr is None else len(self._args) - len(self._jaxpr.in_avals)
+        kept = sorted(at - constants for at in self._execution.kept_var_idx)
+        if kept and kept[0] < 0:
+            raise NotWritable("it closes over arrays that JAX hands to it apart from its arguments")
+        return call_document(f"jax::{self._execution.name}", self._jaxpr, self._args[constants:], kept, arrays)
 
 
 def _copy(thing: Any) -> Any:
