@@ -26,9 +26,10 @@ $(VENV)/bin/python:
 	echo "Python $(OLDEST_PYTHON) or newer is needed, with its venv module; none of these is one: $(if $(PYTHON),$(PYTHON),$(CANDIDATES))." >&2; \
 	echo "Install it, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1
 
+# Python compiles what is imported; that pip compiles all of each package takes longer than to install it.
 $(INSTALLED): $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group torch --group triton --group demo --group test --group checks --group docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group torch --group triton --group demo --group test --group checks --group docs
 	@touch $@
 
 lint: $(INSTALLED)  ## Look for mistakes in the code.
@@ -62,8 +63,9 @@ slow-tests: environments  ## Measure which tests take long, of those that are ru
 	$(BIN)/python -m tests.slow_tests
 
 test:  ## Run every check, every test with each framework, and make the site.
-	@$(MAKE) --no-print-directory -j3 environments
-	@$(MAKE) --no-print-directory lint types layers tests frameworks tests-legacy site
+	@$(MAKE) --no-print-directory -j3 --output-sync=target environments types
+	@$(MAKE) --no-print-directory lint layers tests frameworks
+	@$(MAKE) --no-print-directory -j2 --output-sync=target tests-legacy site
 
 environments: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed .venv-integrations/.installed  ## Make the environments of all frameworks.
 
@@ -74,7 +76,7 @@ GROUPS_OF_integrations := --group torch
 
 .venv-%/.installed: .venv-%/bin/python pyproject.toml
 	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $* --group test $(GROUPS_OF_$*)
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group $* --group test $(GROUPS_OF_$*)
 	@touch $@
 
 tests-tensorflow: .venv-tensorflow/.installed  ## Run the tests that need TensorFlow, in an environment of its own.
@@ -121,7 +123,7 @@ $(DEMO_INSTALLED): $(VENV)/bin/python pyproject.toml
 	@if [ ! -e $(INSTALLED) ]; then \
 		echo "Installing determinism, PyTorch (CPU) and NumPy into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --retries 0 --timeout 20 \
 			--extra-index-url https://download.pytorch.org/whl/cpu --editable . \
 			--group $$($(BIN)/python -c 'from importlib.util import find_spec; print("demo" if find_spec("torch") else "torch")'); fi
 	@touch $@

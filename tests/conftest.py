@@ -6,7 +6,7 @@ A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all
 `tests/integrations` also what is built on it, which `integrations` asks for.
 
 Tests of which others like them are always run are marked with the part that they belong to, `thorough("causes")`, and those that take
-long (`slow_tests.py`) belong to one at two of three commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
+long (`slow_tests.py`) belong to one at three of four commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
 their part: then only the tests of the parts that it names are run.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import os
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -165,14 +165,15 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     def folder_of(name: str, fill: Callable[[Path], None]) -> Path:
-        folder = shared / f"made-once-{name}"
+        folder, made = shared / f"made-once-{name}", shared / f"made-once-{name}.made"
         with (shared / f"made-once-{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                filling = Path(tempfile.mkdtemp(prefix=f"made-once-{name}-", dir=shared))
-                fill(filling)
-                # Where a test ends within it, the next one begins anew.
-                filling.rename(folder)
+            if not made.exists():
+                # Where a test failed within it, the next one begins anew.
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                made.touch()
         return folder
 
     return folder_of

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.conftest import needed_framework
@@ -146,6 +147,12 @@ def _running_code(tree: ast.Module) -> Iterator[ast.AST]:
                     waiting.append(child)
 
 
+@cache
+def _bugs_in(file: Path) -> list[Bug]:
+    """Every bug that can be planted in a file of the repository."""
+    return bugs_of(file, (ROOT / file).read_text(encoding="utf-8"))
+
+
 def chosen(seed: int, count: int) -> list[Bug]:
     """Bugs at random places: a folder of the package first, then a file, then a place in it.
 
@@ -157,13 +164,13 @@ def chosen(seed: int, count: int) -> list[Bug]:
     by_folder: dict[Path, list[Path]] = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
         relative = file.relative_to(ROOT)
-        if "tools" not in relative.parts and bugs_of(relative, file.read_text(encoding="utf-8")):
+        if "tools" not in relative.parts and _bugs_in(relative):
             by_folder.setdefault(relative.parent, []).append(relative)
     found: list[Bug] = []
     while len(found) < count:
         folder = chance.choice(sorted(by_folder))
         file = chance.choice(by_folder[folder])
-        bug = chance.choice(bugs_of(file, (ROOT / file).read_text(encoding="utf-8")))
+        bug = chance.choice(_bugs_in(file))
         if bug.file not in [other.file for other in found]:
             found.append(bug)
     return found

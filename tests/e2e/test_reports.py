@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from determinism.types import Verdict
+from tests.conftest import MadeOnce
 from tests.e2e.commands import Finished, check, run
 from tests.html_structure import Page
 
@@ -49,10 +52,15 @@ def checked(folder: Path, name: str, file: str) -> Finished:
     return check(folder, "--no-explain", *FILES, "--", sys.executable, folder / file)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    folder = tmp_path_factory.mktemp("plain")
-    return folder, checked(folder, "body", "train.py")
+@pytest.fixture
+def plain(made_once: MadeOnce) -> tuple[Path, Finished]:
+    def fill(folder: Path) -> None:
+        finished = checked(folder, "body", "train.py")
+        (folder / "output").write_bytes(finished.stdout)
+
+    folder = made_once("reports", fill)
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return folder, Finished(Verdict(report["verdict"]).exit_status, (folder / "output").read_bytes(), "", report)
 
 
 def report_of(finished: Finished) -> dict[str, Any]:
