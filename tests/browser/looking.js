@@ -76,6 +76,8 @@ function seen(frame) {
     outside: outside(document),
     unwrapped: unwrapped(document),
     spilled: spilled(document),
+    hidden: [...document.querySelectorAll("#causes td")].filter((e) => e.getBoundingClientRect().right > root.clientWidth).map((e) => e.textContent),
+    labels: [...document.querySelectorAll(".chart .tick")].map((e) => e.getBoundingClientRect().height),
     drawings: [...document.querySelectorAll("svg")].map((e) => ({ width: e.getBoundingClientRect().width, height: e.getBoundingClientRect().height })),
     background: window.getComputedStyle(root).backgroundColor,
     faintest: faintest(window, document),

@@ -110,6 +110,12 @@ def test_nothing_sticks_out(name: str, width: int) -> None:
     assert seen["unwrapped"] == []
 
 
+def test_on_a_telephone_outcomes_of_experiments_are_in_view_and_charts_can_be_read() -> None:
+    full = usual(width=NARROW)["full"]
+    assert full["hidden"] == []
+    assert min(full["labels"]) > 9
+
+
 def test_names_fit_into_their_boxes() -> None:
     assert usual()["full"]["spilled"] == []
 
