@@ -113,3 +113,11 @@ def test_a_seed_that_differs_is_tried_before_what_it_is_made_of() -> None:
     likely = Hypothesis("clock", Intervention.fix("clock"))
     assert [one.cause for one in with_likely_lines(tried, [likely])][:2] == ["seed-varies", "clock"]
     assert with_likely_lines(tried, []) == tried
+
+
+def test_a_hash_seed_is_tried_with_the_line_where_each_likely_order_begins_alone() -> None:
+    sites = tuple(Frame("/p/train.py", line, "main", "code()") for line in (3, 5, 8))
+    likely = Hypothesis("hash-order", Intervention.fix("hash-seed"), sites[:2])
+    tried = [Hypothesis("hash-order", Intervention.fix("hash-seed"), sites[2:])]
+    (found,) = [one for one in with_likely_lines(tried, [likely]) if one.cause == "hash-order" and one is not likely]
+    assert found.sites == (sites[0], sites[2])
