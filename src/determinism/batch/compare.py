@@ -382,6 +382,9 @@ class OriginSearch:
         facts = found.conflicts[0].later.call.facts
         if facts["draws"]:
             return BatchKind.RNG
+        if any(conflict.later.call.facts.get("mixes") for conflict in found.conflicts):
+            # Seen when it was repeated with other rows beside the first one.
+            return BatchKind.MIXING
         call, dimension = found.conflicts[0].later.call, facts.get("dim")
         ranks = [len(tensor.shape) for tensor, axis in zip(call.inputs, found.axes.inputs, strict=True) if axis >= 0]
         along = dimension is not None and any(
@@ -673,11 +676,11 @@ _STATE = (
 _CUT = "The rows took too much memory, so the later part of a run was not compared. Give the program less data, or a smaller model."
 _NO_ROWS = (
     "No call was found that takes and returns as many rows as the batch has: sizes were {}, and the calls had batches of {}. Check that "
-    "{{batch}} in the command is the number of samples in a batch, that PyTorch computes, and that more than their mean is computed."
+    "{{batch}} in the command is the number of samples in a batch, that PyTorch or JAX computes, and that more than their mean is computed."
 )
 _NO_CALLS = (
-    "No call of a module or op of PyTorch was seen whose rows could be compared; sizes were {}. Rows of whole programs are compared only "
-    "in PyTorch. For TensorFlow, JAX or NumPy pass the function to determinism.check_batch_invariance."
+    "No call of a module or op of PyTorch or JAX was seen whose rows could be compared; sizes were {}. Rows of whole programs are compared "
+    "only in these. For TensorFlow or NumPy pass the function to determinism.check_batch_invariance."
 )
 _WEIGHTS = (
     "The inputs were equal, but the parameters of the model differed between the runs, so results cannot be compared. Seed the program, load "
@@ -689,5 +692,5 @@ _UNMATCHED = (
 )
 _LOST = (
     "No model was called that returns one result per row, and on the way to the result {} had no rows in common between the sizes. Wrap what is "
-    "to be tested in a torch.nn.Module, whose inputs and outputs are then compared."
+    "to be tested in a torch.nn.Module, or in JAX in one function under jax.jit, whose inputs and outputs are then compared."
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from determinism.comparison.result import BatchKind, Cause, Comparison, Experiment, Fix, Status
+from determinism.op_semantics import framework_of
 from determinism.types import Verdict
 
 _CPU_FACTS = Path("/proc/cpuinfo")
@@ -47,7 +48,14 @@ def first_trials(comparison: Comparison) -> list[Trial]:
         return []
     if rows.training or (rows.difference is not None and rows.difference.is_training):
         return [EVALUATION]
-    return kernel_trials() if kind in (BatchKind.OP, None) else []
+    return _kernel_trials_for(comparison) if kind in (BatchKind.OP, None) else []
+
+
+def _kernel_trials_for(comparison: Comparison) -> list[Trial]:
+    """What makes the libraries of the framework keep to one kernel; XLA compiles its own for each size, and has no such setting."""
+    first = comparison.first_divergence
+    is_of_jax = first is not None and framework_of(first.op) == "jax"
+    return [] if is_of_jax else kernel_trials()
 
 
 def joined(first: Trial, second: Trial) -> Trial:
@@ -174,11 +182,11 @@ class CureSearch:
 
     def _cure_of_kernels(self) -> Trial | None:
         """What cures it in the mode that the model is in, where that is a matter of kernels."""
-        return self._first_cure(kernel_trials()) if _is_of_kernels(self.comparison) else None
+        return self._first_cure(_kernel_trials_for(self.comparison)) if _is_of_kernels(self.comparison) else None
 
     def _cure_besides_evaluation(self) -> Trial | None:
         """What cures it in evaluation mode; without that mode if it does so alone."""
-        for kernel in kernel_trials():
+        for kernel in _kernel_trials_for(self.comparison):
             both = joined(EVALUATION, kernel)
             outcome = self._outcome(both)
             if outcome is None or not is_cured(outcome, self.comparison):

@@ -115,7 +115,7 @@ def check_batch_invariance(
     """Call a function on a batch that is cut into batches of different sizes, and compare what becomes of each row.
 
     Before each size, the states of the random generators are put back, and with PyTorch everything else that the function can reach.
-    With PyTorch the first op that makes something else of an equal row is named, with its line; of TensorFlow and JAX only the
+    With PyTorch and JAX the first op that makes something else of an equal row is named, with its line; of TensorFlow only the
     results are compared. Where a model was left in training mode, it is tried whether evaluation mode cures it.
 
     Args:

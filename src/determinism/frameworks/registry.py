@@ -12,7 +12,7 @@ RECORDERS = {
 }
 """Per framework the module with `Session(folders, spec)`, a recording; see `frameworks/session.py`."""
 
-ROW_RECORDERS = ("torch",)
+ROW_RECORDERS = ("torch", "jax")
 """Frameworks whose recorder can look at the rows of batches."""
 
 ENABLERS = {

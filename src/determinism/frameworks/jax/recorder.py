@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -180,6 +180,16 @@ _MOST_UNREAD = 1000
 _CALLS_BACK = "it calls back into Python, so its results do not show whether the compiled code or the callback differs"
 
 
+class Rows(Protocol):
+    """What looks at the rows of executions."""
+
+    def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> Any:
+        """An execution is about to run; gives what is known of its inputs, None if nothing is to be."""
+
+    def after(self, record: int, execution: Any, given: Any, made: Sequence[Any]) -> None:
+        """It has run, and was recorded."""
+
+
 class Recorder(RecordingGuard):
     """Records the executions of the thread that imported JAX."""
 
@@ -200,6 +210,8 @@ class Recorder(RecordingGuard):
         """What was traced of the function that JAX is about to execute."""
         self.capture: Capture | None = None
         """Looks at every record before it is made; set in a further run that looks closely at one."""
+        self.rows: Rows | None = None
+        """Looks at the rows of executions, where batches are compared."""
 
     def begin(self, stream: Stream) -> None:
         """Record into a stream from now on."""
@@ -243,9 +255,11 @@ class Recorder(RecordingGuard):
             if self.capture is None
             else self.run_unrecorded(CapturedExecution, original, execution, self.jaxpr, args)
         )
+        rows = self.rows
+        given = None if rows is None else self.run_unrecorded(rows.before, original, execution, self.jaxpr, args)
         results = original(execution, *args)
         if read is not None:
-            self.run_unrecorded(self._executed, function, execution, read, results, call, sys._getframe(2))
+            self.run_unrecorded(self._executed, function, execution, read, results, call, given, sys._getframe(2))
         return results
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
@@ -269,6 +283,7 @@ class Recorder(RecordingGuard):
         read: Sequence[Value],
         results: Any,
         call: CapturedExecution | None,
+        given: Any,
         frame: FrameType,
     ) -> None:
         arrays = [array for one in results if (array := array_of(one)) is not None]
@@ -282,6 +297,8 @@ class Recorder(RecordingGuard):
             self.capture.look(name, self.progress.step, self.progress.phase, "", None if call is None else lambda: call)
         text = self._programs.text(execution)
         number = self.emit(Role.OP, name, read, made, arguments=text, frame=frame)
+        if self.rows is not None and given is not None:
+            self.rows.after(number, execution, given, arrays)
         values = [Value(number, position, *one) for position, one in enumerate(made)]
         for array, value in zip(arrays, values, strict=True):
             self.values.made(array, value)

@@ -12,6 +12,7 @@ from jax._src.array import ArrayImpl
 from jax._src.interpreters import pxla
 
 from determinism import rng
+from determinism.batch.jax import Rows
 from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.training import STEPS_BY
@@ -109,6 +110,7 @@ class Session(AdapterSession):
     def __init__(self, folders: ProcessFolders, spec: RunSpec) -> None:
         super().__init__(folders, spec)
         self.recorder = Recorder(paranoid=spec.paranoid)
+        self._rows: Rows | None = None
         self.recorder.on_first_op = self._begin
         self.recorder.step_ended = self._end_step
         self.recorder.step_passed = self._end_if_asked
@@ -134,8 +136,14 @@ class Session(AdapterSession):
         note_earlier_threads(self.writer, self._earlier_threads)
         recorder.begin(Stream(self.writer))
         recorder.capture = self._capture(as_array, digest)
+        if self._spec.rows is not None:
+            self._rows = Rows(self._spec.rows, self.writer.folder, self._rows_are_cut)
+            recorder.rows = self._rows
         if self._outermost is not None:
             self.begin_at(self._outermost)
+
+    def _rows_are_cut(self, reason: str) -> None:
+        self.writer.blind_spot("rows-cut", "rows of executions", reason)
 
     def _record_state(self, op: str) -> None:
         """Record what may have left JAX unseen, and the states of the generators that everything in this process shares."""
@@ -148,6 +156,8 @@ class Session(AdapterSession):
             # The last call of the function that trains is followed by no other that would end its step.
             self.recorder.run_unrecorded(progress.trains_again, STEPS_BY)
         super()._finish_trace()
+        if self._rows is not None:
+            self._rows.close()
 
     def _tensors_in(self, value: Any) -> list[Any]:
         return [array for leaf in jax.tree_util.tree_leaves(value) if (array := array_of(leaf)) is not None]

@@ -1,0 +1,202 @@
+"""Looks at the rows of every execution of a compiled program of JAX, so that batches can be compared row by row.
+
+JAX has no modules: a function under `jax.jit`, and each op outside of one, is an op whose rows go in and come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from determinism.digest import digest_bytes
+from determinism.frameworks.jax.arrays import array_of, as_array
+from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
+from determinism.trace.schema import NONE
+from determinism.types import Phase
+
+_MOST_BYTES = 1 << 30
+_MOST_ROWS_PER_SAMPLE = 512
+"""Where a sample has more rows than this, they count together."""
+_DRAWS = frozenset(
+    {"random_bits", "random_split", "random_fold_in", "threefry2x32", "rng_bit_generator", "rng_uniform"}
+)
+_MOVES = frozenset(
+    {
+        "gather", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "reshape", "transpose", "sort", "rev", "squeeze", "expand_dims",
+        "broadcast_in_dim", "pad", "select_n", "iota", "copy", "copy_p", "split", "scatter", "convert_element_type", "lt", "le", "add", "clamp", "rem",
+    }
+)  # fmt: skip
+"""What indexing and sorting are made of: with integers also comparisons and sums, which compute the indices."""
+_OF_INDICES = frozenset({"lt", "le", "add", "clamp", "rem"})
+
+
+def seen(array: Any, batch: int) -> SeenTensor:
+    """What is to be known of an array to compare it row by row.
+
+    Args:
+        array: Of NumPy.
+        batch: How many samples the batch has.
+    """
+    shape = tuple(int(size) for size in array.shape)
+    array = np.ascontiguousarray(array).reshape(shape)
+    rows = {}
+    for dimension, size in enumerate(shape):
+        # Several rows of a sample lie in the first dimension where others were folded into it.
+        if not size or size % batch or (dimension and size != batch) or (batch == 1 and size == 1):
+            continue
+        count = size if size // batch <= _MOST_ROWS_PER_SAMPLE else batch
+        rows[dimension] = _digests(np.moveaxis(array, dimension, 0), count)
+    return SeenTensor(shape, digest_bytes(array.tobytes()), rows if array.size else {})
+
+
+def _digests(array: Any, count: int) -> bytes:
+    """Of the elements of an array, cut into equal parts."""
+    content = np.ascontiguousarray(array).tobytes()
+    length = len(content) // count
+    return b"".join(digest_bytes(content[at : at + length]) for at in range(0, len(content), length))
+
+
+class _Given(NamedTuple):
+    """An execution that is about to run."""
+
+    inputs: tuple[SeenTensor, ...]
+    is_mixing: bool
+
+
+class _Program(NamedTuple):
+    """What is known of a compiled program from what was traced."""
+
+    draws: bool
+    only_moves: bool
+    """Whether it takes values from one place to another, as indexing does; then an equal row in need not give an equal row out."""
+
+
+class Rows:
+    """The rows that executions in the thread of the program read and made."""
+
+    def __init__(self, request: dict[str, Any], folder: Path, full: Callable[[str], None]) -> None:
+        """Open the file.
+
+        Args:
+            request: `batch`; see `RunSpec.rows`.
+            folder: Of the process.
+            full: Called once, with the reason, when nothing more is kept.
+
+        Raises:
+            OSError: The file cannot be made.
+        """
+        self._batch = int(request["batch"])
+        self._writer = RowCallsWriter(folder, max_bytes=_MOST_BYTES)
+        self._full = full
+        self._programs: dict[Any, _Program] = {}
+        self._mixing: dict[Any, bool] = {}
+
+    def before(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> _Given | None:
+        """Look at the inputs, which it may take the memory of; None if its rows are not to be compared."""
+        program = self._programs.get(execution)
+        if program is None:
+            program = self._programs[execution] = _described(jaxpr)
+        if program.only_moves or execution.has_host_callbacks:
+            return None
+        kept = [at for at in range(len(args)) if at in execution.kept_var_idx]
+        arrays = {at: as_array(args[at]) for at in kept}
+        if execution not in self._mixing:
+            self._mixing[execution] = not program.draws and self._combines_rows(original, execution, args, arrays)
+        return _Given(tuple(seen(arrays[at], self._batch) for at in kept), self._mixing[execution])
+
+    def after(self, record: int, execution: Any, given: _Given, made: Sequence[Any]) -> None:
+        """It has run, and was recorded."""
+        draws = self._programs[execution].draws
+        facts = {
+            "phase": Phase.FORWARD.label,
+            "training": False,
+            "draws": draws,
+            "trains": False,
+            "dim": None,
+            "mixes": given.is_mixing,
+        }
+        outputs = tuple(seen(as_array(array), self._batch) for array in made)
+        was_full = self._writer.is_full
+        name = f"jax::{execution.name}"
+        self._writer.add(SeenCall(record, name, NONE, self._batch, facts, given.inputs, outputs))
+        if self._writer.is_full and not was_full:
+            self._full(f"their digests take more than {_MOST_BYTES:,} bytes, and what came later was not looked at")
+
+    def _combines_rows(
+        self, original: Callable[..., Any], execution: Any, args: Sequence[Any], arrays: dict[int, Any]
+    ) -> bool:
+        """Whether the first row comes out differently when all other rows are made like it, in a batch of the same size."""
+        alike, taken = list(args), False
+        for at, array in arrays.items():
+            axis = self._axis_of(array)
+            if axis is not None and array_of(args[at]) is args[at]:
+                first = np.take(array, [0], axis)
+                alike[at] = jax.device_put(np.repeat(first, self._batch, axis), args[at].sharding)
+                taken = True
+            elif array_of(args[at]) is args[at]:
+                # What is donated to the program is taken from it.
+                alike[at] = jax.device_put(np.array(array), args[at].sharding)
+        if not taken or self._batch == 1:
+            return False
+        first_rows = []
+        for given in (self._copied(args, arrays), alike):
+            results = [as_array(one) for one in original(execution, *given) if array_of(one) is not None]
+            axes = [self._axis_of(one) for one in results]
+            first_rows.append(
+                [np.take(one, 0, axis).tobytes() for one, axis in zip(results, axes, strict=True) if axis is not None]
+            )
+        return first_rows[0] != first_rows[1]
+
+    @staticmethod
+    def _copied(args: Sequence[Any], arrays: dict[int, Any]) -> list[Any]:
+        return [
+            jax.device_put(np.array(arrays[at]), one.sharding) if at in arrays and array_of(one) is one else one
+            for at, one in enumerate(args)
+        ]
+
+    def _axis_of(self, array: Any) -> int | None:
+        """Along which dimension the rows of an array most likely lie."""
+        return next((axis for axis, size in enumerate(array.shape) if size == self._batch), None)
+
+    def close(self) -> None:
+        """Finish the file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._writer.close()
+
+
+def _described(jaxpr: Any) -> _Program:
+    if jaxpr is None:
+        return _Program(draws=False, only_moves=False)
+    equations = list(_equations(getattr(jaxpr, "jaxpr", jaxpr)))
+    names = {one.primitive.name for one in equations}
+    moves = bool(equations) and all(_moves(one) for one in equations)
+    return _Program(draws=not names.isdisjoint(_DRAWS), only_moves=moves)
+
+
+def _moves(equation: Any) -> bool:
+    name = equation.primitive.name
+    if name in _OF_INDICES:
+        return all(getattr(one.aval, "dtype", np.dtype("f")).kind in "iub" for one in equation.invars)
+    return name in _MOVES
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a function and of what it calls; those that only call are left out."""
+    for equation in jaxpr.eqns:
+        called = [
+            one
+            for value in equation.params.values()
+            for one in (value if isinstance(value, (list, tuple)) else (value,))
+            if hasattr(getattr(one, "jaxpr", one), "eqns")
+        ]
+        if not called:
+            yield equation
+        for one in called:
+            yield from _equations(getattr(one, "jaxpr", one))
