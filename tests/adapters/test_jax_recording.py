@@ -18,6 +18,7 @@ from jax._src import pjit
 from jax._src.interpreters import pxla
 
 import determinism
+from determinism.comparison.records import entry_of
 from determinism.frameworks.jax import recorder as recorder_module
 from determinism.run_spec import RunSpec
 from determinism.session.record import recording
@@ -252,16 +253,82 @@ def test_a_failure_of_ours_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.M
     assert {identifier for identifier, _ in found.blind_spots} == {"handler-failed"}
 
 
-def test_threads_are_told(tmp_path: Path) -> None:
-    def run() -> None:
-        float(jnp.float32(1) + 1)
-        thread = threading.Thread(target=lambda: float(jnp.ones(3).sum()), name="prefetch")
+def in_threads(*targets: Callable[[], Any]) -> list[Any]:
+    """Run functions in threads, one after the other; gives their results."""
+    results: list[Any] = []
+    for number, target in enumerate(targets):
+        thread = threading.Thread(target=lambda target=target: results.append(target()), name=f"prefetch-{number}")
         thread.start()
         thread.join()
+    return results
 
-    found = recorded(tmp_path, run)
-    assert ("thread", "prefetch") in found.blind_spots
-    assert found.trace.processes[0].description["racy"] == ["threads"]
+
+def test_executions_of_threads_are_recorded_with_their_lines(tmp_path: Path) -> None:
+    def program() -> float:
+        (total,) = in_threads(lambda: jnp.sin(jnp.ones(3)).sum())
+        return float(total * 2)
+
+    found = recorded(tmp_path, program)
+    main, threads = found.trace.processes
+    ops, stacks = [], []
+    for chunk in threads.chunks():
+        for row in range(chunk.rows):
+            ops.append(entry_of(threads, chunk, row).op)
+            stacks.append(threads.names.stack(int(chunk.columns["stack"][row])))
+
+    assert (main.key, threads.key) == ("main", "main.threads")
+    assert threads.description["threads"] == ["prefetch-0"]
+    assert [op for op in ops if op.startswith("jax::")][-2:] == ["jax::jit(sin)", "jax::jit(_reduce_sum)"]
+    assert all(stack[0].file == __file__ for op, stack in zip(ops, stacks, strict=True) if op.startswith("jax::"))
+    assert found.blind_spots == []
+    assert main.description["racy"] == ["threads"]
+
+
+def test_threads_that_do_the_same_in_another_order_are_the_same(tmp_path: Path) -> None:
+    scales = [1.0, 2.0, 3.0]
+
+    def program() -> float:
+        made = in_threads(*(lambda scale=scale: jnp.sin(jnp.full(3, scale)).sum() for scale in scales))
+        scales.reverse()
+        return sum(sorted(map(float, made)))
+
+    assert compared(tmp_path, program).verdict is Verdict.SAME
+
+
+def test_what_differs_in_a_thread_is_named_there_with_its_line(tmp_path: Path) -> None:
+    offsets = iter([0.0, 1e-3])
+
+    def work() -> Any:
+        return jnp.sin(jnp.full(3, 1.0) + next(offsets)).sum()
+
+    comparison = compared(tmp_path, lambda: float(in_threads(work)[0] * 2))
+    first = comparison.first_divergence
+
+    assert comparison.verdict is Verdict.DIFFERENT
+    assert first is not None and first.site is not None
+    assert (first.stream, first.thread, first.kind) == ("main.threads", "prefetch-0", Kind.DATA)
+    assert first.site.function.endswith(".work")
+
+
+def test_a_thread_that_began_before_is_recorded_too(tmp_path: Path) -> None:
+    begin, is_done = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        begin.wait(10)
+        float(jnp.cos(jnp.ones(3)).sum())
+        is_done.set()
+
+    thread = threading.Thread(target=serve, name="earlier")
+    thread.start()
+
+    def program() -> None:
+        begin.set()
+        is_done.wait(10)
+
+    found = recorded(tmp_path, program)
+    thread.join()
+    assert found.blind_spots == []
+    assert found.trace.processes[1].description["threads"] == ["earlier"]
 
 
 def test_arrays_over_several_devices(tmp_path: Path) -> None:

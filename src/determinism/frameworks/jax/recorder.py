@@ -205,7 +205,8 @@ class Recorder(RecordingGuard):
         self.step_ended: Callable[[str], None] = lambda counted_by: None
         self.step_passed: Callable[[], None] = lambda: None
         """Called before the function that trains is called again, when nothing is being recorded."""
-        self.used_elsewhere: Callable[[], None] = lambda: None
+        self.number = 0
+        """Of the thread among those that are not the main one, from 1."""
         self.jaxpr: Any = None
         """What was traced of the function that JAX is about to execute."""
         self.capture: Capture | None = None
@@ -228,10 +229,7 @@ class Recorder(RecordingGuard):
 
     def is_own(self) -> bool:
         """Whether what this thread does is recorded, and something is to be recorded now."""
-        if get_ident() != self.thread:
-            self.used_elsewhere()
-            return False
-        return self.is_ready()
+        return get_ident() == self.thread and self.is_ready()
 
     def call(self, original: Callable[..., Any], *args: Any, **known: Any) -> Any:
         """Call a function that was compiled, which may execute it; `known` has what was traced."""
@@ -241,10 +239,8 @@ class Recorder(RecordingGuard):
         finally:
             self.jaxpr = outer
 
-    def execute(self, original: Callable[..., Any], execution: Any, *args: Any) -> Any:
-        """Run a compiled program, and record it."""
-        if self._is_busy or not self.is_own():
-            return original(execution, *args)
+    def execute(self, original: Callable[..., Any], execution: Any, *args: Any, frame: FrameType) -> Any:
+        """Run a compiled program, and record it; `frame` is what called it."""
         function = called(execution.name, self.jaxpr)
         step = self.progress.step
         read = self.run_unrecorded(self._read, function, execution, args)
@@ -259,14 +255,12 @@ class Recorder(RecordingGuard):
         given = None if rows is None else self.run_unrecorded(rows.before, original, execution, self.jaxpr, args)
         results = original(execution, *args)
         if read is not None:
-            self.run_unrecorded(self._executed, function, execution, read, results, call, given, sys._getframe(2))
+            self.run_unrecorded(self._executed, function, execution, read, results, call, given, frame)
         return results
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; before the program runs, which may take the memory of those that were donated to it."""
-        read = {
-            at: self.value(one) for at, one in enumerate(args) if at in execution.kept_var_idx and not _is_gone(one)
-        }
+        read = self.inputs(execution, args)
         if function is not None:
             self._coming_back = self._training.coming_back(function, read, [array_of(one) for one in args]) or None
             # A smaller function that was called just before may have ended this step already.
@@ -275,6 +269,12 @@ class Recorder(RecordingGuard):
                 self.progress.trains_again(STEPS_BY)
             self._coming_back = None
         return list(read.values())
+
+    def inputs(self, execution: Any, args: Sequence[Any]) -> dict[int, Value]:
+        """By its place among all arguments, what each holds that the compiled program reads."""
+        return {
+            at: self.value(one) for at, one in enumerate(args) if at in execution.kept_var_idx and not _is_gone(one)
+        }
 
     def _executed(
         self,
@@ -374,7 +374,7 @@ class Recorder(RecordingGuard):
         stream = self.stream
         stack = stream.sites.stack(frame or sys._getframe(1))
         cells = (
-            0, self.progress.step, self.progress.phase, role, stream.op(name), _NONE, stack, _NONE, NO_STACK,
+            self.number, self.progress.step, self.progress.phase, role, stream.op(name), _NONE, stack, _NONE, NO_STACK,
             stream.arguments(arguments),
         )  # fmt: skip
         return self.writer.append(cells, inputs, digests, outputs, drawn)

@@ -15,22 +15,22 @@ from determinism import rng
 from determinism.batch.jax import Rows
 from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
+from determinism.frameworks.jax.threads import Threads
 from determinism.frameworks.jax.training import STEPS_BY
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tracebacks import hide_own_frames
-from determinism.frameworks.unrecorded_threads import UnrecordedThreads, note_earlier_threads
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import RunSpec
-from determinism.trace.schema import Meaning
-from determinism.types import Level, ProcessFolders, Role
+from determinism.trace.writer import ProcessWriter
+from determinism.types import Level, ProcessFolders
 
 # Where values leave JAX: as NumPy arrays, as Python numbers, and in print.
 
 _NAMES = {"__array__": "numpy", "_device_get": "numpy", "__reduce__": "pickle", "__repr__": "print", "__str__": "print", "__format__": "print"}  # fmt: skip
 
 
-def watch_escapes(recorder: Recorder) -> list[Undo]:
+def watch_escapes(threads: Threads) -> list[Undo]:
     """Wrap the property through which an array gives its value to Python; returns what takes that off.
 
     What reads the memory itself, as `numpy.asarray` does, is not seen; see `Unread`.
@@ -38,9 +38,8 @@ def watch_escapes(recorder: Recorder) -> list[Undo]:
     original = vars(ArrayImpl)["_value"]
 
     def value(array: Any) -> Any:
-        if recorder.is_active and recorder.is_own():
-            way = sys._getframe(1).f_code.co_name
-            recorder.run_unrecorded(_escaped, recorder, f"determinism::{_NAMES.get(way, way.strip('_'))}", array)
+        way = sys._getframe(1).f_code.co_name
+        threads.escaped(f"determinism::{_NAMES.get(way, way.strip('_'))}", array)
         return original.fget(array)
 
     wrapper = property(value, doc=original.__doc__)
@@ -53,21 +52,11 @@ def watch_escapes(recorder: Recorder) -> list[Undo]:
     return [take_off]
 
 
-def _escaped(recorder: Recorder, name: str, array: Any) -> None:
-    if array.is_deleted():
-        return
-    value = recorder.value(array)
-    number = recorder.emit(Role.ESCAPE, name, [value], [(value.layout, value.digest)], frame=sys._getframe(2))
-    if array.ndim == 0 and array.dtype.kind == "f":
-        read = float(vars(type(array))["_value"].fget(array))
-        recorder.writer.number(Meaning.READ, number, (value.record, value.output), read, recorder.progress.step)
+# Lets the recorders see every execution of a compiled program.
 
 
-# Lets a recorder see every execution of a compiled program.
-
-
-def watch_executions(recorder: Recorder) -> list[Undo]:
-    """Hand each execution to a recorder; returns what takes each wrapper off.
+def watch_executions(threads: Threads) -> list[Undo]:
+    """Hand each execution to the recorder of its thread; returns what takes each wrapper off.
 
     JAX keeps a way through C++ for a function that was called before, on which no execution is seen. While a recorder is there no
     such way is made; the functions then run the same programs, some tens of microseconds later.
@@ -84,8 +73,8 @@ def watch_executions(recorder: Recorder) -> list[Undo]:
     return [
         wrap(pjit, "_get_fastpath_data", no_shorter_way),
         wrap(pxla.MeshExecutable, "create_cpp_call", no_shorter_way),
-        wrap(pjit, "_pjit_call_impl_python", recorder.call),
-        wrap(pxla.ExecuteReplicated, "__call__", recorder.execute),
+        wrap(pjit, "_pjit_call_impl_python", threads.call),
+        wrap(pxla.ExecuteReplicated, "__call__", threads.execute),
     ]
 
 
@@ -93,7 +82,6 @@ _SETTINGS = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_disable_jit",
 )  # fmt: skip
 _ALL_LEVELS = "JAX is recorded execution by execution at every level"
-_ELSEWHERE = "executions in threads other than the one that imported JAX are not recorded"
 _FORKED = "A process that was forked after JAX was used used JAX, and was not recorded. Use the start method spawn."
 
 
@@ -114,10 +102,9 @@ class Session(AdapterSession):
         self.recorder.on_first_op = self._begin
         self.recorder.step_ended = self._end_step
         self.recorder.step_passed = self._end_if_asked
-        threads = UnrecordedThreads(_ELSEWHERE, lambda: self.writer if self.has_begun else None, self.note_racy)
-        self.recorder.used_elsewhere = threads.used
+        self.threads = Threads(self.recorder, self._open_thread_stream, paranoid=spec.paranoid)
         self._show_own_frames = hide_own_frames()
-        self._undo += [*watch_executions(self.recorder), *watch_escapes(self.recorder)]
+        self._undo += [*watch_executions(self.threads), *watch_escapes(self.threads), self.threads.install()]
 
     @property
     def has_begun(self) -> bool:
@@ -133,7 +120,6 @@ class Session(AdapterSession):
             return
         if self.level is not Level.OP:
             self.writer.blind_spot("level", f"level {self.level.value}", _ALL_LEVELS)
-        note_earlier_threads(self.writer, self._earlier_threads)
         recorder.begin(Stream(self.writer))
         recorder.capture = self._capture(as_array, digest)
         if self._spec.rows is not None:
@@ -141,6 +127,20 @@ class Session(AdapterSession):
             recorder.rows = self._rows
         if self._outermost is not None:
             self.begin_at(self._outermost)
+
+    def _open_thread_stream(self) -> Stream | None:
+        folder = self.writer.folder.with_name(f"{self.writer.folder.name}.threads")
+        try:
+            folder.mkdir(mode=0o700)
+            description = {**self.describe("threads", {}, {}), "part_of": self.writer.folder.name}
+            writer = ProcessWriter(folder, description=description, max_bytes=self._spec.max_disk)
+        except OSError as error:
+            self.writer.blind_spot("thread", "executions of threads", f"their trace cannot be written: {error}")
+            return None
+        stream = Stream(writer)
+        stream.sites.outermost = self._outermost
+        self.note_racy("threads")
+        return stream
 
     def _rows_are_cut(self, reason: str) -> None:
         self.writer.blind_spot("rows-cut", "rows of executions", reason)
@@ -155,9 +155,13 @@ class Session(AdapterSession):
         if progress.steps_by == STEPS_BY and (steps is None or progress.step < steps):
             # The last call of the function that trains is followed by no other that would end its step.
             self.recorder.run_unrecorded(progress.trains_again, STEPS_BY)
+        self.threads.close({"steps": 0})
         super()._finish_trace()
         if self._rows is not None:
             self._rows.close()
+
+    def note_earlier_threads(self) -> None:
+        """Threads that the program started before it imported JAX are recorded like all others."""
 
     def _tensors_in(self, value: Any) -> list[Any]:
         return [array for leaf in jax.tree_util.tree_leaves(value) if (array := array_of(leaf)) is not None]
