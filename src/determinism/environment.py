@@ -11,7 +11,7 @@ from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
 
-from determinism.compile_caches import compile_cache_facts
+from determinism.compile_caches import COMPILE_CACHES, compile_cache_facts
 from determinism.redaction import redacted_text
 from determinism.source_files import original_path
 
@@ -170,6 +170,7 @@ _PART_BY_NAME = {
     "variable LD_PRELOAD": Part.SYSTEM,
     "variable GLIBC_TUNABLES": Part.SYSTEM,
     "package determinism": Part.OTHER,
+    **{f"variable {cache.variable}": Part.OTHER for cache in COMPILE_CACHES},
 }
 
 

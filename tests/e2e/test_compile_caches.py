@@ -11,6 +11,7 @@ import pytest
 from determinism.compile_caches import COMPILE_CACHES
 from determinism.launch.program import child_environment
 from determinism.run_spec import FactorRequest, RunSpec
+from tests.e2e.checking import PROGRAMS
 from tests.e2e.commands import TINY, check
 
 CACHES = {cache.owner: cache.variable for cache in COMPILE_CACHES}
@@ -74,3 +75,27 @@ def test_caches_of_a_runs_own_lie_in_its_trace(action: str, number: int, is_own:
     folders = [environment.get(variable) for variable in CACHES.values()]
     assert all(folder is not None and Path(folder).is_relative_to(tmp_path / "run") for folder in folders) is is_own
     assert any(folders) is is_own
+
+
+TIMED = str(PROGRAMS / "compilers" / "timed_choice.py")
+
+
+@pytest.mark.thorough("programs")
+def test_a_kernel_that_inductor_chose_by_timing_is_the_cause_with_a_pin_as_its_fix(tmp_path: Path) -> None:
+    for _ in range(12):
+        finished = check(tmp_path, "--budget", "300", "--", sys.executable, TIMED, "flips")
+        assert finished.report is not None
+        if finished.status:
+            break
+    (cause,) = finished.report["causes"]
+    assert (cause["id"], cause["status"]) == ("kernel-choice", "confirmed")
+    evidence = " ".join(cause["evidence"])
+    assert all(part in evidence for part in ("product of 64x64, 64x64 by Inductor", "whole_mm", "halves_mm"))
+    (fix,) = finished.report["fixes"]
+    assert fix["verified"] and fix["env"] == [{"name": "TORCHINDUCTOR_DETERMINISTIC", "value": "1"}]
+
+
+@pytest.mark.thorough("programs")
+def test_a_kernel_that_is_always_the_faster_one_is_no_difference(tmp_path: Path) -> None:
+    finished = check(tmp_path, "--", sys.executable, TIMED, "keeps")
+    assert finished.status == 0, finished.text

@@ -60,3 +60,5 @@ def test_every_variable_of_nccl_is_recorded_and_the_caches_are(monkeypatch: pyte
 def test_a_choice_of_a_kernel_may_decide_numbers_and_a_warm_cache_alone_does_not() -> None:
     assert part_of("kernel chosen for mm of 2x2 by Inductor") is Part.LIBRARIES
     assert part_of("compile cache of Inductor") is Part.OTHER
+    assert part_of("variable TRITON_CACHE_DIR") is Part.OTHER
+    assert part_of("variable TORCHINDUCTOR_DETERMINISTIC") is Part.SETTINGS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
-from determinism.compile_caches import FACT
+from determinism.compile_caches import COMPILE_CACHES, FACT
 from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
     MOST_RUNS,
@@ -293,7 +293,8 @@ class Investigation:
     @property
     def _has_other_surroundings(self) -> bool:
         """Whether the runs ran on something else, apart from what they themselves made: compile caches, and choices of kernels."""
-        return any(not name.startswith((FACT, CHOICE_OF_KERNEL)) for name, *_ in self.comparison.environment)
+        made = (FACT, CHOICE_OF_KERNEL, *(f"variable {cache.variable}" for cache in COMPILE_CACHES))
+        return any(not name.startswith(made) for name, *_ in self.comparison.environment)
 
     def _blame_surroundings(self) -> None:
         """Two further runs agree, and the runs that differ had other surroundings."""
