@@ -81,11 +81,17 @@ def compile_cache_facts(environ: Environment) -> dict[str, str]:
     Args:
         environ: The environment of the program.
     """
-    return {
-        FACT + cache.owner: "warm" if _is_filled(folder) else "empty"
-        for cache in COMPILE_CACHES
-        if (folder := cache.folder(environ)) is not None
-    }
+    folders = {cache.owner: cache.folder(environ) for cache in COMPILE_CACHES}
+    return {FACT + owner: state_of_cache(folder) for owner, folder in folders.items() if folder is not None}
+
+
+def state_of_cache(folder: Path) -> str:
+    """Whether a cache is filled: `warm` or `empty`.
+
+    Args:
+        folder: Where it lies; it need not exist.
+    """
+    return "warm" if _is_filled(folder) else "empty"
 
 
 def _is_filled(folder: Path) -> bool:

@@ -253,6 +253,28 @@ def test_a_failure_of_ours_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.M
     assert {identifier for identifier, _ in found.blind_spots} == {"handler-failed"}
 
 
+def test_a_compile_cache_that_the_program_asks_for_is_a_fact_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    (cache := tmp_path / "cache").mkdir()
+    before = jax.config.jax_compilation_cache_dir
+    states = []
+    try:
+        for kept in (False, True):
+            jax.config.update("jax_compilation_cache_dir", str(cache))
+            if kept:
+                (cache / "jit_step").touch()
+            found = recorded(tmp_path, lambda: float(jnp.ones(3).sum()))
+            states.append(found.trace.processes[0].description["environment"]["compile cache of JAX"])
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+    assert states == ["empty", "warm"]
+    unasked = recorded(tmp_path, lambda: float(jnp.ones(3).sum()))
+    assert "compile cache of JAX" not in unasked.trace.processes[0].description["environment"]
+
+
 def in_threads(*targets: Callable[[], Any]) -> list[Any]:
     """Run functions in threads, one after the other; gives their results."""
     results: list[Any] = []

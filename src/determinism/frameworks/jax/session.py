@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax._src.interpreters import pxla
 
 from determinism import rng
 from determinism.batch.jax import Rows
+from determinism.compile_caches import FACT, state_of_cache
 from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.threads import Threads
@@ -85,6 +87,12 @@ _ALL_LEVELS = "JAX is recorded execution by execution at every level"
 _FORKED = "A process that was forked after JAX was used used JAX, and was not recorded. Use the start method spawn."
 
 
+def _compile_cache() -> dict[str, str]:
+    """Whether XLA's results of earlier runs are kept, by the environment or by the program itself, and there are any."""
+    folder = getattr(jax.config, "jax_compilation_cache_dir", None)
+    return {f"{FACT}JAX": state_of_cache(Path(folder))} if folder and "://" not in folder else {}
+
+
 class Session(AdapterSession):
     """One recording of this process, from the first execution after it was made to `close`.
 
@@ -114,7 +122,7 @@ class Session(AdapterSession):
     def _begin(self, recorder: Recorder) -> None:
         recorder.on_first_op = None
         try:
-            self._open({}, {name: str(getattr(jax.config, name)) for name in _SETTINGS})
+            self._open(_compile_cache(), {name: str(getattr(jax.config, name)) for name in _SETTINGS})
         except OSError as error:
             self._folders.failed(f"What process {os.getpid()} does with JAX is not recorded: {error}")
             return
