@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from determinism.frameworks.jax import inside
-from determinism.frameworks.jax.inside import varying_place
+from determinism.frameworks.jax.inside import equation_places, varying_place
 from tests.e2e.checking import line
 from tests.e2e.programs.compiled_by_xla.racing_call import racing_sum
 
@@ -74,3 +75,20 @@ def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: py
     monkeypatch.setattr(inside, "_MOST_BYTES", VALUES.nbytes + 1)
 
     assert place_in(lambda values: jnp.sin(doubled(-jnp.abs(values))), VALUES).op.startswith("jax::ffi_call")
+
+
+def test_each_equation_of_a_function_has_its_line_also_within_loops() -> None:
+    def body(carry: Any, row: Any) -> Any:
+        return carry.at[jnp.array([0, 0])].add(row), jnp.cos(row)  # LINE body
+
+    def function(rows: Any) -> Any:
+        return jax.lax.scan(body, jnp.zeros(3), rows)[0]
+
+    places = equation_places(jax.make_jaxpr(function)(jnp.ones((4, 2))))
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    expected = next(at for at, line in enumerate(lines, 1) if line.endswith("# LINE body"))
+    by_op = {one.op: one for one in places}
+
+    assert by_op["jax::scatter-add"].line == by_op["jax::cos"].line == expected
+    assert by_op["jax::scatter-add"].file == __file__
+    assert by_op["jax::scatter-add"].inside == ("scan",)

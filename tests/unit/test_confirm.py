@@ -122,6 +122,33 @@ def test_what_a_kernel_was_made_of_is_said_line_by_line(
     assert (first.inside is not None) == (inside is not None)
 
 
+@pytest.mark.parametrize(
+    ("device", "ops", "said"),
+    [
+        (
+            "cuda",
+            ["jax::sin", "jax::scatter-add", "jax::select_and_scatter_add"],
+            "known to vary on a GPU: scatter-add (train.py:8), select_and_scatter_add (train.py:9).",
+        ),
+        ("cpu", ["jax::sin", "jax::scatter-add"], None),
+        ("cuda", ["jax::sin", "jax::psum"], None),
+    ],
+)
+def test_of_a_compiled_function_the_ops_are_named_that_are_known_to_vary_on_the_device(
+    device: str, ops: list[str], said: str | None
+) -> None:
+    places = [
+        {"op": op, "file": "/home/ada/train.py", "line": 7 + at, "function": "step", "code": "", "inside": []}
+        for at, op in enumerate(ops)
+    ]
+    found = {"changed_inputs": [], "repeats": 9, "outputs": [{**VARIED, "distinct": 1}], "made_of": places}
+    before = make_different(first_divergence=make_divergence(op="jax::jit(step)", outputs=(unseen(device=device),)))
+    first = confirmed(before, found).first_divergence
+    assert first is not None
+    assert ("known to vary" in first.detail) == (said is not None)
+    assert said is None or first.detail.endswith(said)
+
+
 def test_a_run_that_did_not_come_to_the_record() -> None:
     before = make_different()
     after = confirmed(before, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from determinism.comparison.result import (
 )
 from determinism.comparison.tensors import difference
 from determinism.errors import TraceError
+from determinism.knowledge.entries import Device, OpVerdict, op_at
+from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics
 from determinism.trace.files import read_document
 from determinism.trace.reader import ProcessTrace, Trace
@@ -178,6 +180,8 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
         more = f" It could not be looked into ({failed})."
     else:
         more = "" if inside is None else f" {_COMPILED_ANEW}"
+    if inside is None:
+        more += _known_to_vary(found.get("made_of") or (), first)
     detail = f"{_detail(outputs)}{more}"
     return replace(first, inputs_equal=True, outputs=outputs, detail=detail, inside=inside)
 
@@ -186,6 +190,33 @@ _COMPILED_ANEW = (
     "Compiled once more so that it gives its intermediate values, it was found to vary at one equation first; compiled like this less is "
     "fused, so the kernels may differ from those of the program."
 )
+
+
+_MOST_KNOWN = 4
+
+
+def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
+    """The ops of a compiled function that are known to vary on its device, each with its line; begins with a space."""
+    device = "cpu" if all(output.device.startswith("cpu") for output in first.outputs) else "gpu"
+    varying = [one for one in ops if _varies_on(device, _base_name(one["op"]).replace("-", "_"))]
+    if not varying:
+        return ""
+    named = [
+        f"{_base_name(one['op'])} ({PurePath(one['file']).name}:{one['line']})"
+        if one["file"]
+        else _base_name(one["op"])
+        for one in varying[:_MOST_KNOWN]
+    ]
+    more = f" and {len(varying) - _MOST_KNOWN} more" if len(varying) > _MOST_KNOWN else ""
+    return f" Of the ops that it is compiled from, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
+
+
+def _varies_on(device: str, name: str) -> bool:
+    """Whether an op of JAX is nondeterministic by default, by what is known."""
+    statuses = [status for entry in entries_for(f"jax.lax.{name}", "jax") for status in op_at(entry).statuses]
+    return any(
+        status.default is OpVerdict.NONDETERMINISTIC and status.device in (device, Device.ANY) for status in statuses
+    )
 
 
 def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:

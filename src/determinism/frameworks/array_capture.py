@@ -64,6 +64,9 @@ class Call(Protocol):
             seconds: For looking.
         """
 
+    def places(self) -> list[dict[str, Any]]:
+        """The ops that a compiled function is made of, each with its line; empty for what is no such function."""
+
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON, from which a script can make it again.
 
@@ -165,6 +168,8 @@ class Capture:
                 found["inside"] = call.varying_place(_SECONDS_INSIDE)
             except Exception as error:
                 found["inside_failed"] = f"{type(error).__name__}: {error}"[:300]
+        if found.get("inside") is None:
+            found["made_of"] = call.places()
         return found
 
     def _keep(self, file: str, values: Mapping[str, Any]) -> str | None:

@@ -189,6 +189,35 @@ def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:
     return Place(f"jax::{name}", frame.file_name, frame.start_line, frame.function_name, code, inside)
 
 
+_MOST_PLACES = 500
+
+
+def equation_places(jaxpr: Any) -> list[Place]:
+    """Each equation of a function and of what it calls, once for each line, in order.
+
+    Args:
+        jaxpr: What was traced.
+    """
+    found: dict[tuple[str, str, int], Place] = {}
+    for equation, inside in _all_equations(getattr(jaxpr, "jaxpr", jaxpr), ()):
+        place = _place_of(equation, inside)
+        found.setdefault((place.op, place.file, place.line), place)
+        if len(found) >= _MOST_PLACES:
+            break
+    return list(found.values())
+
+
+def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    for equation in jaxpr.eqns:
+        yield equation, inside
+        name = str(equation.params.get("name") or equation.primitive.name)
+        for value in equation.params.values():
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                called = getattr(one, "jaxpr", one)
+                if hasattr(called, "eqns"):
+                    yield from _all_equations(called, (*inside, name))
+
+
 def _frames(source_info: Any) -> list[Any]:
     """The frames that an equation was traced in, the innermost first, without those of JAX; older versions take the whole."""
     try:

@@ -77,6 +77,14 @@ class CapturedExecution:
         place = varying_place(self._jaxpr, args, seconds)
         return None if place is None else place._asdict()
 
+    def places(self) -> list[dict[str, Any]]:
+        """The equations of the function that was traced, with their lines; none if it was not traced in this process."""
+        if self._jaxpr is None:
+            return []
+        from determinism.frameworks.jax.inside import equation_places
+
+        return [one._asdict() for one in equation_places(self._jaxpr)]
+
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON; see `call_document`."""
         from determinism.frameworks.jax.exported import call_document

@@ -117,6 +117,10 @@ class OpCall(NamedTuple):
     def varying_place(self, seconds: float) -> None:
         """Nothing: a function is recorded op by op, and what XLA compiled of one cannot be looked into."""
 
+    def places(self) -> list[dict[str, Any]]:
+        """Nothing: a function is recorded op by op."""
+        return []
+
     def document(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The call as JSON; see `call_document`."""
         return call_document(self, arrays)
