@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from jax._src.interpreters import pxla
 import determinism
 from determinism.comparison.records import entry_of
 from determinism.frameworks.jax import recorder as recorder_module
+from determinism.frameworks.jax.session import Session
 from determinism.run_spec import RunSpec
 from determinism.session.record import recording
 from determinism.trace.opening import open_trace
@@ -330,6 +333,61 @@ def test_what_differs_in_a_thread_is_named_there_with_its_line(tmp_path: Path) -
     assert first is not None and first.site is not None
     assert (first.stream, first.thread, first.kind) == ("main.threads", "prefetch-0", Kind.DATA)
     assert first.site.function.endswith(".work")
+
+
+@pytest.mark.parametrize("most_unread", [2, 1000])
+def test_a_pool_whose_threads_take_work_as_they_come_is_the_same(
+    most_unread: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Few enough that a thread comes to it in the middle of its work.
+    monkeypatch.setattr(recorder_module, "_MOST_UNREAD", most_unread)
+
+    @jax.jit
+    def step(weight: Any, x: Any) -> Any:
+        return weight - 0.1 * jnp.tanh(x @ weight)
+
+    samples = [np.random.default_rng(seed).normal(size=(8, 8)).astype("f") for seed in range(6)]
+
+    def train_one(x: Any) -> Any:
+        weight = jnp.eye(8)
+        for _ in range(5):
+            weight = step(weight, x)
+        return weight
+
+    def program() -> float:
+        with ThreadPoolExecutor(3) as pool:
+            trained = list(pool.map(train_one, samples))
+        return float(jnp.stack(trained).sum())
+
+    for _ in range(3):
+        comparison = compared(tmp_path, program)
+        assert comparison.verdict is Verdict.SAME, comparison
+
+
+def test_what_the_main_thread_does_while_another_begins_the_recording_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_beginning = threading.Event()
+    open_trace_of = Session._open
+
+    def slowly(session: Session, *args: Any) -> None:
+        is_beginning.set()
+        time.sleep(0.3)
+        open_trace_of(session, *args)
+
+    monkeypatch.setattr(Session, "_open", slowly)
+    values = np.ones(3, np.float32)
+
+    def program() -> None:
+        thread = threading.Thread(target=lambda: float(jnp.cos(values).sum()))
+        thread.start()
+        is_beginning.wait(10)
+        float(jnp.sin(values).sum())
+        thread.join()
+
+    found = recorded(tmp_path, program)
+    assert "jax::jit(sin)" in found.ops
+    assert len(found.trace.processes) == 2
 
 
 def test_a_thread_that_began_before_is_recorded_too(tmp_path: Path) -> None:

@@ -365,6 +365,7 @@ class Recorder(RecordingGuard):
         arguments: str = "",
         drawn: Sequence[bytes] = (),
         frame: FrameType | None = None,
+        has_place: bool = True,
     ) -> int:
         """Add a record of what this thread does now; returns its number.
 
@@ -376,11 +377,12 @@ class Recorder(RecordingGuard):
             arguments: As text.
             drawn: Digests of states of generators.
             frame: Where to look for the line of the program; None for whoever called.
+            has_place: Whether it is of a line of the program at all.
         """
         inputs, digests = self.values.unread.read(read, paranoid=self._paranoid)
         outputs = [part for one in made for part in one]
         stream = self.stream
-        stack = stream.sites.stack(frame or sys._getframe(1))
+        stack = stream.sites.stack(frame or sys._getframe(1)) if has_place else NO_STACK
         cells = (
             self.number, self.progress.step, self.progress.phase, role, stream.op(name), _NONE, stack, _NONE, NO_STACK,
             stream.arguments(arguments),

@@ -17,7 +17,7 @@ from determinism.frameworks.made_values import Value
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress, ThreadProgress
 from determinism.frameworks.wrapping import Undo, wrap
-from determinism.trace.schema import Meaning
+from determinism.trace.schema import RESULTS_OP, Meaning
 from determinism.types import Role
 
 _MOST_NAMES = 64
@@ -38,6 +38,11 @@ class ThreadRecorder(Recorder):
         self.number = number
         self.progress = ThreadProgress(process, lambda counted_by: None)
         self.progress.phase = process.phase
+
+    def note_unread(self) -> None:
+        """Record what was not read, each value by itself and of no line: which thread of a pool does what differs from run to run."""
+        for value in self.values.unread.take():
+            self.emit(Role.ESCAPE, RESULTS_OP, [value], has_place=False)
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         return list(self.inputs(execution, args).values())
@@ -61,12 +66,16 @@ class Threads:
         self._is_closed = False
         self._names: list[str] = []
         self._others: dict[threading.Thread, ThreadRecorder] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def recorder(self) -> Recorder | None:
         """The recorder of this thread, ready to record; None if nothing is to be recorded now."""
         if get_ident() == self.main.thread:
-            return self.main if self.main.is_ready() else None
+            if self.main.is_active:
+                return self.main if self.main.is_ready() else None
+            # Another thread may be about to begin the recording; what this one does meanwhile is not to be missed.
+            with self._lock:
+                return self.main if self.main.is_ready() else None
         thread = threading._active.get(get_ident())  # type: ignore[attr-defined]
         if thread is None or isinstance(thread, threading._DummyThread) or self._is_closed:
             # A thread of the framework runs the program's function within something whose result is recorded.
