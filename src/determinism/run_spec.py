@@ -159,7 +159,9 @@ class RunSpec:
     window: int | None = None
     """The step from which ops are recorded; before it, and only of PyTorch, the program runs with a ledger of its steps alone."""
     max_disk: int | None = None
-    """Bytes that the trace never grows past."""
+    """Bytes that the trace of a process never grows past."""
+    keeps_newest: bool = False
+    """Whether the oldest records are removed at that limit; else recording ends there."""
     paranoid: bool = False
     """Digest every input of every op."""
     invariants: bool = False

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.commands import check, program, run
+from determinism.trace.ledger import read_ledger
+from determinism.trace.opening import open_trace
+from tests.e2e.commands import TINY, check, program, run
 
 STEPS = 3000
 FINISHED = b"finished 3000\n"
@@ -70,3 +76,50 @@ def test_max_disk(tmp_path: Path) -> None:
         assert sum(file.stat().st_size for file in trace.rglob("*") if file.is_file()) <= 300_000
     shown = run(tmp_path, "show", "out/run-1")
     assert "complete no: the limit of --max-disk was reached" in shown.text
+
+
+def recorded(folder: Path, name: str, how: str, at: int, status: int = 0) -> Path:
+    """Record a program of 900 steps that keeps its newest ops."""
+    words = (sys.executable, str(TINY / "narrowing.py"), how, str(at), "900")
+    assert run(folder, "record", "--max-disk", "400k", "-o", name, "--", *words).status == status
+    return folder / name
+
+
+def compared(folder: Path, first: Path, second: Path) -> tuple[int, Any]:
+    """Compare two runs; gives the exit status and the report."""
+    finished = run(folder, "compare", "--json", "report.json", first, second)
+    return finished.status, json.loads((folder / "report.json").read_text())
+
+
+def test_record_keeps_the_newest_ops_and_all_steps_in_the_ledger(tmp_path: Path) -> None:
+    first, second, late, early = (
+        recorded(tmp_path, name, how, at)
+        for name, how, at in (("a", "clean", 0), ("b", "clean", 0), ("c", "planted", 890), ("d", "planted", 207))
+    )
+
+    for trace in (first, late):
+        assert sum(file.stat().st_size for file in (trace / "processes").rglob("*") if file.is_file()) <= 400_000
+    shown = " ".join(run(tmp_path, "show", first).text.split())
+    assert "kept the newest: ops before step" in shown and "complete no" not in shown
+
+    status, report = compared(tmp_path, first, second)
+    assert (status, report["verdict"]) == (0, "same")
+    assert [spot["id"] for spot in report["recorded"]["blind_spots"]] == ["ops-removed"] * 2
+
+    status, report = compared(tmp_path, first, late)
+    assert (status, report["first_divergence"]["step"]) == (1, 890)
+    assert report["first_divergence"]["site"]["file"] == str(TINY / "narrowing.py")
+
+    status, report = compared(tmp_path, first, early)
+    assert (status, report["first_divergence"]["step"], report["narrowing"]["step"]) == (1, 207, 207)
+    assert "step 207" in report["headline"] and "removed to stay within --max-disk" in json.dumps(report["story"])
+
+
+def test_after_kill_9_the_ops_before_it_are_there(tmp_path: Path) -> None:
+    killed = recorded(tmp_path, "killed", "killed", 850, 128 + signal.SIGKILL)
+
+    (process,) = open_trace(killed).processes
+    steps = [int(step) for chunk in process.chunks() for step in chunk.columns["step"]]
+    assert process.num_removed > 0 and not process.truncated
+    assert (steps[0], steps[-1]) == (process.first_step, 849)
+    assert len(read_ledger(process.folder)) == 850

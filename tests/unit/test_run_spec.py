@@ -35,6 +35,7 @@ def whole(folder: Path) -> RunSpec:
         first_step=1,
         window=2,
         max_disk=10**9,
+        keeps_newest=True,
         paranoid=True,
         invariants=True,
         values=64,

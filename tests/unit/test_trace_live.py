@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 
 from determinism.op_semantics import OpSemantics
+from determinism.trace.manifest import create_trace
 from determinism.trace.opening import snapshot_live_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
-from determinism.trace.writer import ProcessWriter, create_trace
+from determinism.trace.writer import ProcessWriter
 
 
 class Running:

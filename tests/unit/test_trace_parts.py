@@ -9,8 +9,8 @@ import pytest
 
 from determinism.comparison.runs import compare
 from determinism.errors import DeterminismError
+from determinism.trace.manifest import create_trace
 from determinism.trace.opening import open_trace, part_folder
-from determinism.trace.writer import create_trace
 from determinism.types import Role, Verdict
 from tests.streams import first_of
 from tests.traces import TraceBuilder

@@ -13,11 +13,12 @@ import pytest
 from determinism.comparison.runs import compare
 from determinism.op_semantics import OpSemantics
 from determinism.trace.batches import batch_from_names, readable_parts
+from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table
 from determinism.trace.spool import Spool
-from determinism.trace.writer import NamesWriter, ProcessWriter, RecordsWriter, create_trace, write_manifest
+from determinism.trace.writer import NamesWriter, ProcessWriter, RecordsWriter
 from determinism.types import Verdict
 from tests.traces import process_of
 

@@ -247,7 +247,8 @@ _RECORDING_OPTIONS = {
         help="Record ops from step N on; before it only a ledger of the steps (PyTorch).",
     ),
     "max_disk": click.option(
-        "--max-disk", type=Size(), metavar="SIZE", help="Stop recording when a trace reaches this size."
+        "--max-disk", type=Size(), metavar="SIZE",
+        help="Size that the trace of a process may reach: record keeps the newest ops, other commands stop there.",
     ),
     "paranoid": click.option(
         "--paranoid", is_flag=True,

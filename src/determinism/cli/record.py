@@ -52,7 +52,10 @@ def record(
             say(warning)
         try:
             with StandardInput() as standard_input:
-                result = record_program(program, replace(spec, trace_folder=folder), stdin=standard_input)
+                # What comes last is what a long run that fails is recorded for. Kept values belong to records from the first on.
+                keeps_newest = spec.max_disk is not None and spec.values is None
+                completed = replace(spec, trace_folder=folder, keeps_newest=keeps_newest)
+                result = record_program(program, completed, stdin=standard_input)
             status = result.exit_status
             require_recorded(folder, status)
         except Interrupted as interrupted:

@@ -32,9 +32,10 @@ class _Side:
     folder: str
     key: str
     description: dict[str, Any]
+    from_step: int | None
 
     def opened(self) -> ProcessTrace:
-        process = ProcessTrace(Path(self.folder), description=self.description)
+        process = ProcessTrace(Path(self.folder), description=self.description, from_step=self.from_step)
         process.key = self.key
         return process
 
@@ -127,7 +128,9 @@ class PairsOverExecutor:
 
         def hand_out() -> None:
             for number in waiting:
-                first, second = (_Side(str(one.folder), one.key, one.description) for one in pairs[number])
+                first, second = (
+                    _Side(str(one.folder), one.key, one.description, one.from_step) for one in pairs[number]
+                )
                 running[executor.submit(_compare, _Task(first, second, is_stopped))] = number
                 if len(running) >= _MOST_WAITING * self._workers:
                     return

@@ -178,7 +178,8 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
 
 def _seen_racing(divergence: Divergence, processes: tuple[ProcessTrace, ProcessTrace]) -> Divergence:
     """The same divergence, said to come from threads if one wrote what its op used while that ran."""
-    is_noted = divergence.record in (processes[divergence.records_of].description.get("overlapped") or ())
+    process = processes[divergence.records_of]
+    is_noted = divergence.record + process.begin in (process.description.get("overlapped") or ())
     return as_race(divergence) if divergence.kind is Kind.OP and is_noted else divergence
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from determinism.comparison.dropped import removed_spots
 from determinism.comparison.fingerprints import stream_of
 from determinism.comparison.result import BlindSpot, Recorded, RunSummary, Trouble
 from determinism.environment import EnvironmentDifference, weight_of
@@ -259,11 +260,11 @@ def recorded_by(traces: Sequence[Trace]) -> Recorded:
     steps = max((steps for _, steps in extents), default=0)
     steps_by = next((process.steps_by for process in processes if process.steps_by), None)
     spots: dict[tuple[str, str, str], int] = {}
-    for trace in traces:
+    for number, trace in enumerate(traces, start=1):
         for described in (trace.manifest, *(process.description for process in trace.processes)):
             for key, count in _blind_spots(described):
                 spots[key] = max(spots.get(key, 0), count)
-        for spot in missing_ranks(trace):
+        for spot in (*missing_ranks(trace), *removed_spots(trace, number)):
             spots[spot.identifier, spot.what, spot.reason] = spot.count
     return Recorded(
         records=sum(records for records, _ in extents),

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from determinism.comparison.causality import Explained, Found
+from determinism.comparison.dropped import from_common_step, is_apart, ledgers_part, parted_before, troubles
 from determinism.comparison.fingerprints import ordered, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.origins import DigestSearch
 from determinism.comparison.partners import pair_siblings
-from determinism.comparison.processes import ComparePairs, ProcessComparison, compare_none
+from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.comparison.recorded import (
     cut_reasons,
     cut_troubles,
@@ -314,12 +315,19 @@ def _compare_pair(
     """Compare the first run with another one, counted from 1, and add what was found to what earlier pairs showed."""
     mine, others = (ordered(trace) for trace in (first, second))
     partners = {process.key: process for process in others}
-    pairs = [(process, partners[process.key]) for process in mine if process.key in partners]
+    whole = [(process, partners[process.key]) for process in mine if process.key in partners]
+    parting = ledgers_part(whole)
+    if parting is not None:
+        return parted_before(comparison, parting)
+    pairs = [from_common_step(pair) for pair in whole]
     is_stopped = any(trace.manifest.get("stopped_by") in STOPPED_BY_US for trace in (first, second))
     results: list[ProcessComparison] = [
-        compare_as_far_as_recorded(*pair, (first, second)) if found is None else found
+        _compared_here(pair, (first, second)) if found is None else found
         for pair, found in zip(pairs, compare_pairs(pairs, is_stopped), strict=True)
     ]
+    for originals, shorter in zip(whole, pairs, strict=True):
+        for process, compared in zip(originals, shorter, strict=True):
+            process.truncated |= compared.truncated
     received = frozenset[Pair]().union(*(result.received.pairs for result in results))
     main = {result.part_of: result.traces for result in results}
     search = DigestSearch()
@@ -342,6 +350,7 @@ def _compare_pair(
         return replace(
             _with_origin(comparison, ways), step_history=StepHistory((1, number), StepCounts.spans(counts) or None)
         )
+    comparison = replace(comparison, trouble=(*comparison.trouble, *troubles(whole)))
     partial = [result.key for result in results if result.is_partial]
     if partial:
         comparison = replace(comparison, trouble=(*comparison.trouble, _too_many(partial)))
@@ -354,6 +363,10 @@ def _compare_pair(
     if strict and (dead := next((r.first_dead for r in results if r.first_dead is not None), None)) is not None:
         return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=dead)
     return comparison
+
+
+def _compared_here(pair: ProcessPair, traces: Sequence[Trace]) -> ProcessComparison:
+    return ProcessComparison(pair[0].key) if is_apart(pair) else compare_as_far_as_recorded(*pair, traces)
 
 
 _MOST_DEAD = 5

@@ -122,7 +122,10 @@ class AdapterSession:
         folder = self._folders.claim(None)
         description = self.describe("process", {**environment.describe(), **libraries}, set_to)
         self.writer = ProcessWriter(
-            folder, description={**description, "world_size": world_size()}, max_bytes=self._spec.max_disk
+            folder,
+            description={**description, "world_size": world_size()},
+            max_bytes=self._spec.max_disk,
+            keeps_newest=self._spec.keeps_newest,
         )
         if self._spec.window is not None:
             # What is not asked for is recorded, too: the runs can be compared all the same.

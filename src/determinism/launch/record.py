@@ -24,8 +24,8 @@ from determinism.launch.program import Interrupted, ProgramExit, ProgressCallbac
 from determinism.launch.unrecorded import unrecorded_processes
 from determinism.redaction import redacted
 from determinism.run_spec import RunSpec, recorder_choice
+from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.schema import PROCESS_FILE, PROCESSES_FOLDER
-from determinism.trace.writer import create_trace, write_manifest
 from determinism.types import Level
 
 

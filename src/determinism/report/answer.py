@@ -9,6 +9,7 @@ from typing import Any
 
 from determinism.exit_status import exit_phrase
 from determinism.report.entries import Entry, Section, counted, dead_phrase, listed, path_text, prose
+from determinism.trace.schema import STEP_OP
 from determinism.types import Kind
 
 # The composer reads the JSON document only, so every form of the report says the same, of a stored one too.
@@ -293,7 +294,7 @@ def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
         name = f"{PurePath(place['file']).name}:{place['line']}" if is_shown else line_of(place)
         where.append(f"{gradient}{name}")
     elif place is None:
-        where.append(short_op(first["op"]))
+        where.append(_named(first))
     if content["recorded"]["processes"] > 1:
         where.append(f"process {first['process']}")
     if first["thread"] is not None:
@@ -322,8 +323,13 @@ def _what(first: Document) -> str:
 def _point(first: Document, content: Document) -> str:
     """Where a divergence is, as short as can be: its step and its line."""
     place = _line(first)
-    parts = [_step(first, content), short_op(first["op"]) if place is None else line_of(place)]
+    parts = [_step(first, content), _named(first) if place is None else line_of(place)]
     return f"at {', '.join(part for part in parts if part)}"
+
+
+def _named(first: Document) -> str:
+    """The op; nothing where a step as a whole differs."""
+    return "" if first["op"] == STEP_OP else short_op(first["op"])
 
 
 def _step(first: Document, content: Document) -> str:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from determinism.comparison.result import Cause, Divergence, Fix
-from determinism.trace.schema import Frame
+from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 
 # Causes and fixes as JSON.
@@ -147,6 +147,8 @@ def kind_sentence(first: Divergence, level: str) -> str:
         return f"{kind}: {_UNPROVEN_OP}"
     if kind is not None:
         return f"{kind}: {_KINDS[kind]}"
+    if first.op == STEP_OP and level == Level.OP:
+        return f"not known: {first.detail}"
     if level != Level.OP:
         return f"not known: recording at level {level} does not show it; rerun with --level op"
     return "not established: the outputs of this op differ, and it is not known why"

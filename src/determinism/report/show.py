@@ -87,6 +87,9 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     )
     counted = legible(process.steps_by or "") or ("batches" if steps else "nothing")
     console.print(Text(f"steps by     {counted}"))
+    if process.num_removed:
+        removed = f"ops before step {process.first_step:,} were removed to stay within --max-disk"
+        console.print(Text(f"kept         the newest: {removed}"))
     lack = _completeness(process)
     if lack is not None:
         console.print(Text(f"complete     no: {lack}"))

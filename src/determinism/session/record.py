@@ -21,8 +21,8 @@ from determinism.process_name import own_name
 from determinism.redaction import redacted
 from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, RunSpec
 from determinism.sites import innermost_user_frame
+from determinism.trace.manifest import create_trace, not_begun, write_manifest
 from determinism.trace.schema import PROCESSES_FOLDER
-from determinism.trace.writer import create_trace, not_begun, write_manifest
 from determinism.types import Level, LevelName
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ def record(
     Args:
         path: The trace to make; a folder that does not exist or is empty.
         level: `op`, `module` or `step`.
-        max_disk: Bytes that the trace never grows past.
+        max_disk: Bytes that the trace of a process never grows past. The oldest records make room, and a ledger says of every step what it
+            had; with `values`, recording ends at the limit.
         paranoid: Digest every input of every op, also those whose producer was recorded.
         values: Keep up to so many elements of each tensor that an op gave, so that `compare` can say how far apart two are.
 
@@ -245,7 +246,10 @@ def record(
         raise UsageError(
             "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
         )
-    spec = RunSpec(Path(path), level=level, max_disk=max_disk, paranoid=paranoid, values=values)
+    keeps_newest = max_disk is not None and values is None
+    spec = RunSpec(
+        Path(path), level=level, max_disk=max_disk, keeps_newest=keeps_newest, paranoid=paranoid, values=values
+    )
     with recording(spec) as session:
         yield session
 

@@ -194,6 +194,11 @@ class NumbersWriter:
             self._num_in_step += 1
             self._pending += _NUMBER_ROW.pack(record, producer, value, step, output, meaning)
 
+    @property
+    def bytes_pending(self) -> int:
+        """How many bytes wait to be written."""
+        return len(self._pending)
+
     def boundary(self) -> None:
         """A step ended."""
         self._num_in_step = 0

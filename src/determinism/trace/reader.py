@@ -215,6 +215,7 @@ _PROCESS_RULES: dict[str, _Rule] = {
     "steps": _is_count,
     "step_seconds": _is_duration,
     "world_size": _is_count,
+    "keeps_newest": lambda value: value is None or isinstance(value, bool),
     "values": lambda value: value is None or (_is_count(value) and value > 0),
     "stopped_by": lambda value: value is None or _is_stop(value),
     "environment": _is_facts,
@@ -351,13 +352,23 @@ def recorded_records(trace: Path) -> int:
 class ProcessTrace:
     """The records and names of one process of a run."""
 
-    def __init__(self, folder: Path, *, limit: int | None = None, description: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit: int | None = None,
+        description: dict[str, Any] | None = None,
+        from_step: int | None = None,
+    ) -> None:
         """Open the folder of one process.
+
+        Where the oldest records were removed, those of the first step that is whole are counted from 0.
 
         Args:
             folder: Where it is.
             limit: Give only so many of the first records.
             description: What is known of the process; None reads it from the folder.
+            from_step: Leave out the records before this step; None for all that there are.
 
         Raises:
             TraceError: It was written by a newer version, or `process.json` cannot be read.
@@ -365,9 +376,10 @@ class ProcessTrace:
         self.folder = folder
         self.key = folder.name
         self.description = read_description(folder) if description is None else description
+        self.from_step = from_step
         self._limit = limit
-        self._firsts, self._offsets = array("q"), array("q")
-        """Of each batch that `chunks` passed: the number of its first record, and where it lies in the stream."""
+        self._firsts, self._places = array("q"), list[tuple[BatchStream, int]]()
+        """Of each batch that `chunks` passed: the number of its first record, and where it lies in which file."""
         self._cached: Chunk | None = None
         self._tail: Chunk | None = None
         self._num_batches = 0
@@ -376,8 +388,57 @@ class ProcessTrace:
         """Whether records that were written are missing; known when `chunks` has come to its end."""
 
     @cached_property
-    def _stream(self) -> BatchStream:
-        return BatchStream(self.folder / schema.RECORDS_FILE)
+    def _streams(self) -> list[BatchStream]:
+        """The files of records, the earliest first."""
+        earlier = sorted(self.folder.glob(schema.EARLIER_RECORDS))
+        last = self.folder / schema.RECORDS_FILE
+        # It is missing where the process was killed while it began a new one.
+        return [BatchStream(path) for path in (*earlier, *([last] if last.exists() or not earlier else []))]
+
+    @cached_property
+    def num_removed(self) -> int:
+        """How many of the oldest records were removed, so that the newest stay within the limit of --max-disk."""
+        if not self.description.get("keeps_newest"):
+            return 0
+        first = self._streams[0].first
+        if first is None:
+            content = read_spool(self.folder / schema.SPOOL_FILE)
+            first = 0 if content is None else content.first_record
+        return first
+
+    @property
+    def begin(self) -> int:
+        """How many records of the process lie before the first one that is given here."""
+        return self._beginning[0]
+
+    @property
+    def first_step(self) -> int:
+        """The step of the first record that is given here."""
+        return self._beginning[1]
+
+    @cached_property
+    def _beginning(self) -> tuple[int, int]:
+        if not self.num_removed and not self.from_step:
+            return 0, 0
+        found = self._find_beginning()
+        # The search may have ended early: what it passed is passed again.
+        self._firsts, self._places, self._tail = array("q"), [], None
+        return found
+
+    def _find_beginning(self) -> tuple[int, int]:
+        ops = self.names.texts(Table.OP)
+        step_op = ops.index(schema.STEP_OP) if schema.STEP_OP in ops else NONE
+        first: tuple[int, int] | None = None
+        last = 0
+        for chunk in self._stored_chunks(Decoder()):
+            first = first or (chunk.first, int(chunk.columns["step"][0]))
+            for row in np.flatnonzero(chunk.columns["op"] == step_op).tolist():
+                following = int(chunk.columns["step"][row]) + 1
+                if following >= (self.from_step or 0):
+                    return chunk.number(row) + 1, following
+            last = chunk.first + chunk.rows
+        # Of a step that is longer than what is kept, what there is counts.
+        return (first or (0, 0)) if self.from_step is None else (last, self.from_step)
 
     @cached_property
     def names(self) -> Names:
@@ -386,9 +447,15 @@ class ProcessTrace:
 
     def until(self, limit: int) -> ProcessTrace:
         """The same process, as if it had made no more than this many records."""
-        shorter = ProcessTrace(self.folder, limit=limit)
-        shorter.key, shorter.description = self.key, self.description
+        shorter = ProcessTrace(self.folder, limit=limit, description=self.description, from_step=self.from_step)
+        shorter.key = self.key
         return shorter
+
+    def since(self, step: int) -> ProcessTrace:
+        """The same process, as if it had begun with this step."""
+        later = ProcessTrace(self.folder, limit=self._limit, description=self.description, from_step=step)
+        later.key = self.key
+        return later
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record in order, in the batches they were written in.
@@ -401,7 +468,8 @@ class ProcessTrace:
         # Threads are in the step of their process.
         counts_batches = self.steps_by is None and self.description.get("stream") != Stream.THREADS
         batches = self._num_batches = 0
-        for chunk in self._stored_chunks(decoder or Decoder()):
+        _ = self.begin
+        for chunk in map(self._counted, self._stored_chunks(decoder or Decoder())):
             if self._limit is not None and chunk.first >= self._limit:
                 return
             if self._limit is not None and chunk.first + chunk.rows > self._limit:
@@ -415,10 +483,33 @@ class ProcessTrace:
                 chunk = replace(chunk, columns={**chunk.columns, "step": np.maximum(upto - 1, 0).astype(np.int32)})
             yield chunk
 
+    def _counted(self, chunk: Chunk) -> Chunk:
+        """A batch with its records counted from the first that is given, and nothing that leads to those before."""
+        begin = self.begin
+        if not begin:
+            return chunk
+        chunk = cut(chunk, min(max(0, begin - chunk.first), chunk.rows), chunk.rows)
+        chunk = replace(chunk, first=max(0, chunk.first - begin))
+        inputs, numbers = chunk.children["inputs"], chunk.numbers
+        forward, producer = chunk.columns["forward"], inputs.columns["producer"]
+        forward = np.where(forward > numbers, 0, forward).astype(forward.dtype)
+        producer = np.where(producer > inputs.spread(numbers), 0, producer).astype(producer.dtype)
+        inputs = inputs._replace(columns={**inputs.columns, "producer": producer})
+        return replace(
+            chunk,
+            columns={**chunk.columns, "forward": forward},
+            children={**chunk.children, "inputs": inputs},
+        )
+
     @cached_property
     def numbers(self) -> np.ndarray[Any, Any]:
         """What is known of losses as numbers, see `read_numbers`; nothing where batches count as steps."""
-        numbers = read_numbers(self.folder, self._limit)
+        begin = self.begin
+        numbers = read_numbers(self.folder, None if self._limit is None else self._limit + begin)
+        if begin:
+            numbers = numbers[numbers["record"] >= begin].copy()
+            numbers["record"] -= begin
+            numbers["producer"] = np.maximum(numbers["producer"] - begin, -1)
         return numbers if self.steps_by is not None else numbers[:0]
 
     @property
@@ -440,7 +531,7 @@ class ProcessTrace:
         """How many records and steps there are; what a killed process could not count is counted here."""
         promised = self._promised()
         if promised is not None and self._limit is None:
-            return promised, int(self.description.get("steps") or 0)
+            return max(0, promised - self.begin), max(0, int(self.description.get("steps") or 0) - self.first_step)
         ops = self.names.texts(schema.Table.OP)
         step_op = ops.index(schema.STEP_OP) if schema.STEP_OP in ops else schema.NONE
         records = steps = 0
@@ -457,31 +548,44 @@ class ProcessTrace:
         return None if records is None else int(records)
 
     def _stored_chunks(self, decoder: Decoder) -> Iterator[Chunk]:
-        self._firsts, self._offsets = array("q"), array("q")
+        self._firsts, self._places = array("q"), []
         self.truncated = False
-        first = 0
-        offset = self._stream.start
-        promised = self._promised()
-        while offset is not None and (placed := self._stream.at(offset)) is not None:
-            if promised is not None and first > promised:
-                # More than the process says that it wrote; how much more follows is anybody's guess.
+        first = self.num_removed
+        for stream in self._streams:
+            if stream.first not in (None, first):
+                self.truncated = True
                 break
-            chunk = self._sound(decoder.chunk(first, placed.message))
-            if chunk is None:
+            for chunk in self._chunks_of(stream, first, decoder):
+                yield chunk
+                first += chunk.rows
+            self.truncated |= stream.is_broken
+            if self.truncated:
                 break
-            self._firsts.append(first)
-            self._offsets.append(offset)
-            offset = placed.end
-            first += chunk.rows
-            ReadSoFar.records += chunk.rows
-            yield chunk
-        self.truncated |= self._stream.is_broken
         tail = self._left_in_spool(first)
         if tail is not None:
             self._tail = tail
             first += tail.rows
             yield tail
+        promised = self._promised()
         self.truncated |= promised is not None and promised != first
+
+    def _chunks_of(self, stream: BatchStream, first: int, decoder: Decoder) -> Iterator[Chunk]:
+        """The batches of one file, as far as they can be what was written."""
+        offset = stream.start
+        promised = self._promised()
+        while offset is not None and (placed := stream.at(offset)) is not None:
+            if promised is not None and first > promised:
+                # More than the process says that it wrote; how much more follows is anybody's guess.
+                return
+            chunk = self._sound(decoder.chunk(first, placed.message))
+            if chunk is None:
+                return
+            self._firsts.append(first)
+            self._places.append((stream, offset))
+            offset = placed.end
+            first += chunk.rows
+            ReadSoFar.records += chunk.rows
+            yield chunk
 
     def _left_in_spool(self, first: int) -> Chunk | None:
         """What a killed process had not yet moved to the stream."""
@@ -517,17 +621,20 @@ class ProcessTrace:
     def _chunk_of(self, number: int) -> Chunk:
         if self._cached is not None and 0 <= number - self._cached.first < self._cached.rows:
             return self._cached
+        stored = number + self.begin
         if not self._firsts and self._tail is None:
             # It was compared in another process.
             for _ in self._stored_chunks(Decoder()):
                 pass
-        if self._tail is not None and number >= self._tail.first:
-            return self._tail
-        index = bisect_right(self._firsts, number) - 1
-        placed = self._stream.at(self._offsets[index])
+        if self._tail is not None and stored >= self._tail.first:
+            return self._counted(self._tail)
+        index = bisect_right(self._firsts, stored) - 1
+        stream, offset = self._places[index]
+        placed = stream.at(offset)
         assert placed is not None
-        self._cached = Decoder().chunk(self._firsts[index], placed.message)
-        assert self._cached is not None
+        chunk = Decoder().chunk(self._firsts[index], placed.message)
+        assert chunk is not None
+        self._cached = self._counted(chunk)
         return self._cached
 
     def reader(self, decoder: Decoder | None = None) -> RecordReader:
@@ -565,9 +672,10 @@ class Trace:
         own = self.manifest.get("run"), process.folder.name
         description = process.description
         named = {process.folder / schema.PROCESS_FILE: (description.get("run"), description.get("process"))}
-        for file in (schema.RECORDS_FILE, schema.NAMES_FILE):
-            if (process.folder / file).exists():
-                named[process.folder / file] = owner_named_in(process.folder / file)
+        earlier = sorted(process.folder.glob(schema.EARLIER_RECORDS))
+        for file in (*earlier, process.folder / schema.RECORDS_FILE, process.folder / schema.NAMES_FILE):
+            if file.exists():
+                named[file] = owner_named_in(file)
         for place, owner in named.items():
             for what, mine, its in zip(("run", "process"), own, owner, strict=True):
                 if mine is not None and its is not None and its != mine:

@@ -20,6 +20,7 @@ from determinism.errors import TraceError
 from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA
 from determinism.trace.files import open_plain, read_plain
 from determinism.trace.schema import (
+    FIRST_METADATA,
     FORMAT,
     MOST_BATCH_BYTES,
     NAMES_FILE,
@@ -36,6 +37,8 @@ _MOST_RATIO = 64
 """How many times larger than its file a table may become, beyond one batch. Names are texts that compress about tenfold."""
 _MOST_TABLE_ROWS = 1 << 14
 """So many rows of a table become objects at a time."""
+_MOST_DIGITS = 15
+"""Of the number of a record."""
 _PREFIX = struct.Struct("<II")
 _CONTINUATION = 0xFFFFFFFF
 _MOST_METADATA_BYTES = 1 << 20
@@ -204,6 +207,8 @@ class BatchStream:
         """Whether something follows the last batch that could be read."""
         self.start: int | None = None
         """Where the first batch begins; None if the file ends before that."""
+        self.first: int | None = None
+        """Number of the first record; None if the file ends before that is said."""
         try:
             self._source = _MessageFile(path)
         except OSError as error:
@@ -224,6 +229,8 @@ class BatchStream:
                 "trace-damaged",
                 f"{path} has different columns from those of {FORMAT!r}, so this trace was changed or damaged. Record the run again.",
             )
+        said = _metadata_of(self._source).get(FIRST_METADATA.encode(), b"0")
+        self.first = int(said) if said.isdigit() and len(said) <= _MOST_DIGITS else None
 
     def at(self, offset: int) -> Placed | None:
         """The batch that begins at an offset; None at the end of what can be read."""
@@ -244,13 +251,20 @@ def owner_named_in(path: Path) -> tuple[str | None, str | None]:
         TraceError: It is not a regular file.
     """
     try:
-        placed = _MessageFile(path).at(0, _SCHEMA)
-        metadata = (pa.ipc.read_schema(placed.message).metadata if placed is not None else None) or {}
+        metadata = _metadata_of(_MessageFile(path))
     except (pa.ArrowException, OSError, ValueError):
         # Whoever reads its rows says what is wrong with it.
         return None, None
-    run, process = (metadata.get(key.encode()) for key in (RUN_METADATA, PROCESS_METADATA))
-    return run and run.decode("utf-8", "replace"), process and process.decode("utf-8", "replace")
+    run, process = (
+        None if (said := metadata.get(key.encode())) is None else said.decode("utf-8", "replace")
+        for key in (RUN_METADATA, PROCESS_METADATA)
+    )
+    return run, process
+
+
+def _metadata_of(source: _MessageFile) -> dict[bytes, bytes]:
+    placed = source.at(0, _SCHEMA)
+    return (pa.ipc.read_schema(placed.message).metadata if placed is not None else None) or {}
 
 
 def read_table(path: Path, columns: pa.Schema) -> Iterator[tuple[Any, ...]]:

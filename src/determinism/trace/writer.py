@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from determinism.errors import TraceError
 from determinism.op_semantics import OpSemantics, text_of
-from determinism.trace import schema
 from determinism.trace.batches import (
     NAMES_SCHEMA,
     RECORD_SCHEMA,
@@ -26,10 +23,15 @@ from determinism.trace.batches import (
     readable_parts,
     written_bytes,
 )
-from determinism.trace.files import make_private_folder, private, read_document, write_json
+from determinism.trace.files import private, write_json
 from determinism.trace.kept_values import NumbersWriter, ValuesWriter
+from determinism.trace.ledger import ROW_BYTES
+from determinism.trace.manifest import NO_MORE_FILES, run_of
 from determinism.trace.schema import (
+    EARLIER_RECORDS,
+    FIRST_METADATA,
     FORMAT,
+    LEDGER_FILE,
     NAMES_FILE,
     PENDING_NAMES_FILE,
     PROCESS_FILE,
@@ -42,83 +44,12 @@ from determinism.trace.schema import (
 )
 from determinism.trace.spool import PendingDigest, Spool, WaitingRows, batch_from_spool, spool_bytes
 
-NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
-"""Errors of a process, or a machine, that has as many files open as it may."""
 
-# The manifest of a trace: what was run, where, and how it ended.
-
-
-def create_trace(folder: Path, **facts: Any) -> None:
-    """Make a new trace folder with its manifest.
-
-    Raises:
-        TraceError: Something is already there, or the folder cannot be made.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TraceError(
-            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
-        )
-    try:
-        make_private_folder(folder, exist_ok=True)
-        make_private_folder(folder / schema.PROCESSES_FOLDER)
-        write_manifest(folder, {"run": os.urandom(8).hex(), "created": time.time(), "complete": False, **facts})
-    except OSError as error:
-        raise not_begun(folder, error) from None
-
-
-def not_begun(folder: Path, error: OSError) -> TraceError:
-    """Empty the folder of a trace that could not be begun, so that it can be used later.
-
-    Returns:
-        What to raise.
-    """
-    with suppress(OSError):
-        (folder / schema.MANIFEST_FILE).unlink(missing_ok=True)
-        # `shutil.rmtree` keeps a descriptor per level open, and there may be none.
-        for place, _, names in os.walk(folder / schema.PROCESSES_FOLDER, topdown=False):
-            for name in names:
-                os.unlink(os.path.join(place, name))
-            os.rmdir(place)
-        (folder / schema.PROCESSES_FOLDER).rmdir()
-    if error.errno in NO_MORE_FILES:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return TraceError(
-            "too-many-open-files",
-            f"No more files can be opened ({error.strerror}; this process may have {limit} open), so nothing was recorded "
-            f"in {folder}. Raise the limit with `ulimit -n`, or close files before the recording begins.",
-        )
-    return TraceError("output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output.")
-
-
-def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Replace the manifest. That of a complete run lists its processes, so that one that is lost later is missed.
-
-    It keeps the name of the run, which every file of records and names has too: one of another run is noticed.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    if facts.get("complete"):
-        described = (folder / schema.PROCESSES_FOLDER).glob(f"*/{schema.PROCESS_FILE}")
-        facts = {**facts, "processes": sorted(path.parent.name for path in described)}
-    write_json(folder / schema.MANIFEST_FILE, {"format": schema.FORMAT, "run": run_of(folder), **facts})
-
-
-def run_of(folder: Path) -> str | None:
-    """What the manifest of a trace calls its run; None where there is none."""
-    try:
-        named = read_document(folder / schema.MANIFEST_FILE).get("run")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return named if isinstance(named, str) else None
-
-
-def _of_run(columns: pa.Schema, process: Path) -> pa.Schema:
+def _of_run(columns: pa.Schema, process: Path, **more: str) -> pa.Schema:
     """Columns of a file in the folder of a process, with the names of the run and the process."""
     run = run_of(process.parents[1])
-    if run is None:
-        return columns
-    return columns.with_metadata({**columns.metadata, RUN_METADATA: run, PROCESS_METADATA: process.name})
+    named = {} if run is None else {RUN_METADATA: run, PROCESS_METADATA: process.name}
+    return columns.with_metadata({**columns.metadata, **named, **more}) if named or more else columns
 
 
 # Writes the tables of names of one process.
@@ -240,7 +171,10 @@ class ProcessFile:
 
 
 class RecordsWriter:
-    """A stream of records, and a spool with those that are not in the stream yet."""
+    """A stream of records, and a spool with those that are not in the stream yet.
+
+    Where the oldest records may be removed, the stream is cut into several files.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Create the file of the stream.
@@ -248,16 +182,66 @@ class RecordsWriter:
         Raises:
             OSError: It cannot be created.
         """
+        self._folder = folder
         self._spool_path = folder / SPOOL_FILE
-        self._file = open(folder / RECORDS_FILE, "wb", opener=private)  # noqa: SIM115 (it stays open)
-        self._stream: Any = pa.ipc.new_stream(self._file, _of_run(RECORD_SCHEMA, folder), options=WRITE_OPTIONS)
+        self._earlier: deque[tuple[Path, int]] = deque()
+        """Files with earlier records, and how large they are."""
+        self._first = 0
+        """Number of the first record in the stream."""
+        self._file, self._stream = self._open(folder / RECORDS_FILE, 0)
         self.spool: Spool | None = None
         """None until the first one is opened."""
+
+    def _open(self, path: Path, first: int) -> tuple[Any, Any]:
+        file = open(path, "wb", opener=private)  # noqa: SIM115 (it stays open)
+        more = {FIRST_METADATA: str(first)} if first else {}
+        return file, pa.ipc.new_stream(file, _of_run(RECORD_SCHEMA, self._folder, **more), options=WRITE_OPTIONS)
 
     @property
     def bytes_written(self) -> int:
         """How large the stream is."""
-        return self._file.tell()
+        return int(self._file.tell()) + sum(size for _, size in self._earlier)
+
+    def begin_file(self) -> None:
+        """Put what follows into another file, so that what was written can be removed.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        if self.spool is None or self.spool.first_record == self._first:
+            return
+        earlier = self._folder / EARLIER_RECORDS.replace("*", f"{self._first:012}")
+        previous, current = self._folder / RECORDS_FILE, self._folder / f"{RECORDS_FILE}.part"
+        first = self.spool.first_record
+        file, stream = self._open(current, first)
+        try:
+            self._stream.close()
+        except (OSError, pa.ArrowException):
+            file.close()
+            current.unlink()
+            raise
+        self._earlier.append((earlier, int(self._file.tell())))
+        self._file.close()
+        self._file, self._stream, self._first = file, stream, first
+        # A process that is killed in between leaves no current file, and all records in the earlier ones and the spool.
+        previous.rename(earlier)
+        current.rename(previous)
+
+    def remove_oldest(self) -> bool:
+        """Remove the oldest file; returns whether there was one.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        if not self._earlier:
+            return False
+        self._earlier.popleft()[0].unlink()
+        return True
+
+    @property
+    def file_bytes(self) -> int:
+        """How large the current file is."""
+        return int(self._file.tell())
 
     @property
     def spool_bytes(self) -> int:
@@ -330,22 +314,27 @@ _DOCUMENT_BYTES = 16384
 """What the manifest and `process.json` may take."""
 _HEADER_BYTES = 4096
 _LINE_BYTES = 64
+_NEWEST_FILES = 8
+"""Records are in about so many files, where the oldest one is removed at the limit."""
 
 
 class ProcessFiles:
     """Records, names, numbers and kept values, each in a file; together they stay within a limit."""
 
-    def __init__(self, folder: Path, max_bytes: int | None) -> None:
+    def __init__(self, folder: Path, max_bytes: int | None, *, keeps_newest: bool = False) -> None:
         """Create them.
 
         Args:
             folder: An existing folder that belongs to this process alone.
             max_bytes: All of them together, and what describes the process, never take more; None for no limit.
+            keeps_newest: The oldest records are removed where the limit is reached.
 
         Raises:
             OSError: They cannot be created.
         """
         self.max_bytes = max_bytes
+        self._keeps_newest = keeps_newest and max_bytes is not None
+        self._ledger = folder / LEDGER_FILE
         self.names = NamesWriter(folder)
         self.records = RecordsWriter(folder)
         self.numbers = NumbersWriter(folder)
@@ -364,17 +353,45 @@ class ProcessFiles:
 
     @property
     def _bytes_written(self) -> int:
-        return sum(file.bytes_written for file in self.all) + _DOCUMENT_BYTES
+        # Another writer adds the ledger's rows.
+        ledger = self._ledger.stat().st_size if self._keeps_newest and self._ledger.exists() else 0
+        return sum(file.bytes_written for file in self.all) + ledger + _DOCUMENT_BYTES
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes still fit; where the newest records are kept, the oldest make room.
+
+        Raises:
+            OSError: They cannot be removed.
+        """
+        while (room := self.room) is not None and size > room:
+            if not self.records.remove_oldest():
+                return False
+        return True
+
+    def make_room_for_step(self) -> None:
+        """Make room for the numbers of a step that ends, and for the next row of the ledger.
+
+        Raises:
+            OSError: The oldest records cannot be removed.
+        """
+        if self._keeps_newest:
+            self.has_room_for(self.numbers.bytes_pending + 2 * ROW_BYTES)
 
     def has_room_for_name(self, text: str) -> bool:
-        """Whether a name still fits."""
-        room = self.room
-        return room is None or len(text) + _LINE_BYTES <= room
+        """Whether a name still fits; see `has_room_for`."""
+        return self.has_room_for(len(text) + _LINE_BYTES)
 
     def has_room_for_batch(self, batch: pa.RecordBatch) -> bool:
-        """Whether a batch still fits."""
+        """Whether a batch still fits; see `has_room_for`."""
+        if self._keeps_newest and self.records.file_bytes * _NEWEST_FILES >= (self.max_bytes or 0) - self._fixed_bytes:
+            self.records.begin_file()
         room = self.room
-        return room is None or batch.nbytes + _HEADER_BYTES <= room or written_bytes(batch) <= room
+        return room is None or batch.nbytes + _HEADER_BYTES <= room or self.has_room_for(written_bytes(batch))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        """What everything but records takes."""
+        return self.bytes_on_disk - self.records.bytes_written
 
     def open_spool(self, record_capacity: int, child_capacity: int) -> Spool:
         """Put an empty spool in the place of the one that there is; see `RecordsWriter.open_spool`."""
@@ -412,16 +429,20 @@ class ProcessWriter:
     """Appends records of one process to its folder.
 
     A record is in the file when `append` returns, also if the process is killed the next moment (see `spool`).
-    When the disk is full or the limit reached, writing stops for good and `stopped_by` says why.
+    When the disk is full or the limit reached, writing stops for good and `stopped_by` says why; unless the oldest records are to be
+    removed at the limit.
     """
 
-    def __init__(self, folder: Path, *, description: dict[str, Any], max_bytes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, description: dict[str, Any], max_bytes: int | None = None, keeps_newest: bool = False
+    ) -> None:
         """Create the folder's files.
 
         Args:
             folder: An existing folder that belongs to this process alone.
             description: What `process.json` says about the process.
             max_bytes: The trace of this process never grows past this many bytes.
+            keeps_newest: The oldest records are removed at this limit.
 
         Raises:
             OSError: The files cannot be created.
@@ -434,9 +455,15 @@ class ProcessWriter:
         # Bound methods take half the time of a `with` statement.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._process_file = ProcessFile(
-            folder, {"run": run_of(folder.parents[1]), "process": folder.name, **description}
+            folder,
+            {
+                "run": run_of(folder.parents[1]),
+                "process": folder.name,
+                **description,
+                **({"keeps_newest": True} if keeps_newest else {}),
+            },
         )
-        self._files = ProcessFiles(folder, max_bytes)
+        self._files = ProcessFiles(folder, max_bytes, keeps_newest=keeps_newest)
         self._records, self._names = self._files.records, self._files.names
         self._numbers, self._values = self._files.numbers, self._files.values
         self._last_flush = time.monotonic()
@@ -649,6 +676,10 @@ class ProcessWriter:
 
     def _flush_numbers(self) -> None:
         was_full = self._values.is_full
+        try:
+            self._files.make_room_for_step()
+        except OSError as error:
+            self._stop("disk-full", str(error))
         for file in (self._numbers, self._values):
             if self.stopped_by is None:
                 try:

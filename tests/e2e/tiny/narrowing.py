@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 import time
 
@@ -27,6 +28,8 @@ for step in range(begin, steps):
     factor = 0.5 + step / 1000
     if how == "wandering" and step == max(0, at - 10 * run):
         factor = 1 / run
+    if how == "killed" and step == at:
+        os.kill(os.getpid(), signal.SIGKILL)
     if step == at:
         if how in ("planted", "forgetful", "breaks", "waits"):
             factor = random.random()

@@ -46,9 +46,10 @@ class Session:
                 "settings": {},
             },
             max_bytes=options.max_disk,
+            keeps_newest=options.keeps_newest,
         )
         self._stream = Stream(self.writer)
-        has_ledger = options.level == "step" or options.window is not None
+        has_ledger = options.level == "step" or options.window is not None or options.keeps_newest
         self._ledger = LedgerWriter(self.writer.folder) if has_ledger else None
         tinyframe.on_op, tinyframe.on_step = self._op, self._stepped
 

@@ -182,7 +182,13 @@ class ProcessTraces:
             facts["world_size"] = world_size()
         elif stream in _PARTS:
             facts["part_of"] = folder.name.rpartition(".")[0]
-        return ProcessWriter(folder, description={**description, **facts}, max_bytes=self._options.max_disk)
+        # Records of workers and threads have no steps by which two runs could be cut alike.
+        return ProcessWriter(
+            folder,
+            description={**description, **facts},
+            max_bytes=self._options.max_disk,
+            keeps_newest=self._options.keeps_newest and stream == "process",
+        )
 
 
 class Session(AdapterSession):
@@ -272,7 +278,8 @@ class Session(AdapterSession):
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
         recorder.begin(recorder.stream_of(self.writer, self._devices))
         recorder.progress.step = self._spec.first_step
-        if self._part.stream == "process" and (self.level is Level.STEP or self._spec.window is not None):
+        has_ledger = self.level is Level.STEP or self._spec.window is not None or self._spec.keeps_newest
+        if self._part.stream == "process" and has_ledger:
             recorder.ledger = StepLedger(folder)
         self.writer.describe(recorder=recorder.name, recorder_reason=self._recorder_reason)
         if self._part.stream == "pool":
