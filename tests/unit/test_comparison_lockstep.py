@@ -117,7 +117,7 @@ def test_equal_bytes_are_decoded_once(tmp_path: Path) -> None:
 def test_other_bytes_or_another_place_are_decoded_anew(tmp_path: Path) -> None:
     process = process_of(write(tmp_path / "1"))
     other = process_of(write(tmp_path / "2", at(1, outputs=["other"])))
-    placed, changed = process._stream.at(process._stream.start or 0), other._stream.at(other._stream.start or 0)
+    placed, changed = (one._streams[0].at(one._streams[0].start or 0) for one in (process, other))
     assert placed is not None and changed is not None
     decoder = Decoder()
     chunk = decoder.chunk(0, placed.message)
