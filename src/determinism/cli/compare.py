@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from determinism.cli.configuration import ConfiguredCommand
@@ -21,9 +19,9 @@ from determinism.cli.options import Reports, verdict_options
 @click.option(
     "--invariants", "checks_invariants", is_flag=True, help="Check what must agree within one recorded run, DIR."
 )
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR DIR...")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(), metavar="DIR DIR...")
 def compare(
-    traces: tuple[Path, ...],
+    traces: tuple[str, ...],
     strict: bool,
     allow_failure: bool,
     reports: Reports,
@@ -33,9 +31,12 @@ def compare(
 ) -> None:
     """Compare two or more recorded runs, as `check` does.
 
+    A DIR may be a URL that fsspec knows, such as s3://bucket/run.
+
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
     from determinism.cli.ending import ProgressLine, conclude, conclude_invariants, reporting
+    from determinism.trace.remote import trace_folder
 
     if checks_invariants:
         from determinism.invariants.launch import check_stored
@@ -45,14 +46,15 @@ def compare(
                 "--invariants checks one run by itself, so give one DIR, and no --strict, --jobs or --scheduler."
             )
         with reporting(reports):
-            findings = check_stored(traces[0])
+            findings = check_stored(trace_folder(traces[0]))
         conclude_invariants(findings, reports)
     with reporting(reports), ProgressLine() as line:
         from determinism.comparison.executors import pairs_over
         from determinism.session.check import compare_over
         from determinism.trace.reader import recorded_records
 
-        line.expect(sum(recorded_records(trace) for trace in traces))
+        folders = [trace_folder(trace) for trace in traces]
+        line.expect(sum(map(recorded_records, folders)))
         with pairs_over(jobs, scheduler, line.say) as compare_pairs:
-            comparison = compare_over(compare_pairs, *traces, strict=strict, allow_failure=allow_failure)
+            comparison = compare_over(compare_pairs, *folders, strict=strict, allow_failure=allow_failure)
     conclude(comparison, reports)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.errors import LaunchError, UsageError
 from determinism.trace.reader import ProcessTrace, ReadSoFar
+from determinism.trace.remote import name_of, trace_folder
 from determinism.types import Kind
 
 MOST_ATTEMPTS = 3
@@ -30,12 +30,13 @@ class _Side:
     """A process of a run, as another Python process opens it."""
 
     folder: str
+    """Or its URL."""
     key: str
     description: dict[str, Any]
     from_step: int | None
 
     def opened(self) -> ProcessTrace:
-        process = ProcessTrace(Path(self.folder), description=self.description, from_step=self.from_step)
+        process = ProcessTrace(trace_folder(self.folder), description=self.description, from_step=self.from_step)
         process.key = self.key
         return process
 
@@ -129,7 +130,7 @@ class PairsOverExecutor:
         def hand_out() -> None:
             for number in waiting:
                 first, second = (
-                    _Side(str(one.folder), one.key, one.description, one.from_step) for one in pairs[number]
+                    _Side(name_of(one.folder), one.key, one.description, one.from_step) for one in pairs[number]
                 )
                 running[executor.submit(_compare, _Task(first, second, is_stopped))] = number
                 if len(running) >= _MOST_WAITING * self._workers:

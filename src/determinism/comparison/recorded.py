@@ -13,6 +13,7 @@ from determinism.environment import EnvironmentDifference, weight_of
 from determinism.errors import UsageError
 from determinism.trace.opening import part_names
 from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.remote import name_of
 from determinism.trace.schema import END_OP, INTERRUPT, STOPPED_BY_US, Table
 from determinism.types import Stream
 
@@ -243,7 +244,7 @@ def summary_of(trace: Trace) -> RunSummary:
         exit_status=manifest.get("exit_status"),
         stopped_by=manifest.get("stopped_by") or _stopped_by(trace),
         seconds=float(manifest.get("seconds") or 0.0),
-        trace=str(trace.folder),
+        trace=name_of(trace.folder),
         waited=float(manifest.get("waited") or 0.0),
     )
 

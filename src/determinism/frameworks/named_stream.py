@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from determinism.op_semantics import semantics_of
 from determinism.sites import SiteTable
-from determinism.trace.schema import Table
+from determinism.trace.ledger import form_text
+from determinism.trace.schema import Layout, Table
 from determinism.trace.writer import ProcessWriter
 
 _MOST_TEXTS = 20_000
+_VALUE = form_text(None)
 
 
 class Stream:
@@ -22,6 +24,8 @@ class Stream:
         self.sites = SiteTable(lambda t: writer.name(Table.FRAME, t), lambda t: writer.name(Table.STACK, t))
         self._numbers: dict[tuple[Table, str], int] = {}
         self._layouts: dict[tuple[str, tuple[int, ...], str], int] = {}
+        self._forms: dict[int, str] = {}
+        """By the number of a layout: how the form of a tensor counts in a ledger."""
         self.value_layout = self._number(Table.LAYOUT, json.dumps(["value"]))
         """Stands for a value that is no tensor: a string, or what a resource holds."""
 
@@ -59,4 +63,9 @@ class Stream:
                 strides[at] = strides[at + 1] * max(shape[at + 1], 1)
             text = json.dumps([dtype, list(shape), strides, 0, device, 0])
             number = self._layouts[key] = self.writer.name(Table.LAYOUT, text)
+            self._forms[number] = form_text(Layout(dtype, tuple(shape), (), 0, "", 0))
         return number
+
+    def form_of(self, layout: int) -> str:
+        """The form of a tensor, by the number of its layout."""
+        return self._forms.get(layout, _VALUE)

@@ -74,6 +74,11 @@ class AdapterSession:
         """How many records this process has made."""
         return self.writer.num_records if self.recorder.is_active else 0
 
+    @property
+    def _keeps_ledger(self) -> bool:
+        """Whether a ledger of the steps is kept."""
+        return self.level is Level.STEP or self._spec.window is not None or self._spec.keeps_newest
+
     # Filled in by adapters.
 
     def _record_state(self, op: str) -> None:
@@ -267,6 +272,8 @@ class AdapterSession:
         self.recorder.run_unrecorded(self._record_state, END_OP)
         self.writer.describe(**self._ending())
         self.recorder.is_active = False
+        if self.recorder.ledger is not None:
+            self.recorder.ledger.close()
         self.recorder.stream.sites.outermost = None
         self.writer.close()
 

@@ -404,6 +404,6 @@ def _ledgers(trace: Trace) -> dict[str, StoredLedger]:
 def _without_ledger(trace: Trace) -> TraceError:
     return TraceError(
         "ledger-missing",
-        f"{trace.folder} has no ledger, so its steps cannot be compared. Ledgers are kept of PyTorch, at level step: record with "
-        "determinism record --level step, and check programs of TensorFlow and JAX with determinism check --fail-fast.",
+        f"{trace.folder} has no ledger, so its steps cannot be compared. Ledgers are kept at level step: record with "
+        "determinism record --level step.",
     )

@@ -18,8 +18,10 @@ from determinism.exit_status import exit_phrase
 from determinism.knowledge.settings import Remaining, Setting, table
 from determinism.redaction import redacted
 from determinism.report.entries import counted, frame_text, stop_phrase
+from determinism.trace.files import stored_bytes
 from determinism.trace.opening import part_names
 from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.remote import name_of
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Phase, Role
 
@@ -33,7 +35,7 @@ def render_trace(trace: Trace, console: Console) -> None:
         TraceError: The trace cannot be read.
     """
     manifest = trace.manifest
-    console.print(Text(f"trace        {legible(str(trace.folder))}"))
+    console.print(Text(f"trace        {legible(name_of(trace.folder))}"))
     if parts := part_names(trace.folder):
         console.print(Text(f"parts        {legible(', '.join(parts))}"))
     console.print(Text(f"command      {legible(shlex.join(redacted(manifest.get('command') or [])))}"))
@@ -67,7 +69,7 @@ def _completeness(process: ProcessTrace) -> str | None:
 def _render_process(process: ProcessTrace, console: Console) -> None:
     _, steps = process.extent
     records = 0
-    size = sum(file.stat().st_size for file in process.folder.iterdir())
+    size = sum(map(stored_bytes, process.folder.iterdir()))
     phases: Counter[int] = Counter()
     ops: Counter[int] = Counter()
     for chunk in process.chunks():

@@ -23,6 +23,7 @@ from determinism.frameworks.registry import RECORDERS
 from determinism.session.record import record
 from determinism.session.snapshot import Snapshot, imported_names
 from determinism.trace.opening import open_trace
+from determinism.trace.remote import trace_folder
 
 
 def check(
@@ -79,7 +80,7 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
     still those that ran are read.
 
     Args:
-        *traces: The folders that `determinism record` or `determinism.record` wrote.
+        *traces: The folders that `determinism record` or `determinism.record` wrote, or URLs of such folders that fsspec knows.
         strict: Dead differences make runs different too.
         allow_failure: Report equal runs as the same even if they failed.
 
@@ -116,7 +117,7 @@ def compare_over(
     Raises:
         DeterminismError: A trace cannot be read, or what compares elsewhere fails.
     """
-    opened = [open_trace(Path(trace)) for trace in traces]
+    opened = [open_trace(trace_folder(trace)) for trace in traces]
     comparison = compare_opened(opened, strict=strict, allow_failure=allow_failure, compare_pairs=compare_pairs)
     causes = tuple(likely_causes_left(likely_hypotheses(comparison, opened)))
     diagnosis = replace(comparison.diagnosis, causes=causes, limit=_how_to_search(comparison))

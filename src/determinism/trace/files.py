@@ -7,6 +7,9 @@ import io
 import json
 import os
 import stat
+import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,16 @@ def require_plain(path: Path, status: os.stat_result) -> None:
         )
 
 
+def open_stream(path: Path) -> Any:
+    """Open a file to read it from the first byte to the last, also where `read_elsewhere` says that it is somewhere else.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+        TraceError: It is not a regular file.
+    """
+    return _elsewhere[path][1]() if path in _elsewhere else io.BufferedReader(open_plain(path))
+
+
 def open_plain(path: Path) -> io.FileIO:
     """Open a regular file for reading, without a buffer and without ever waiting for another process.
 
@@ -109,6 +122,64 @@ def open_plain(path: Path) -> io.FileIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+class FileParts:
+    """A file that is read in parts, from any place in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, also where `read_elsewhere` says that it is somewhere else.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+            TraceError: It is not a regular file.
+        """
+        place = _elsewhere.get(path)
+        self._size = None if place is None else place[0]
+        self._file: Any = open_plain(path) if place is None else place[1]()
+        self._lock = threading.Lock()
+        weakref.finalize(self, self._file.close)
+
+    @property
+    def size(self) -> int:
+        """How large the file is now; one that is elsewhere stays as it was."""
+        return os.fstat(self._file.fileno()).st_size if self._size is None else self._size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to so many bytes from a place on.
+
+        Raises:
+            OSError: They cannot be read.
+        """
+        if self._size is None:
+            return os.pread(self._file.fileno(), size, offset)
+        with self._lock:
+            self._file.seek(offset)
+            return bytes(self._file.read(size))
+
+
+_elsewhere: dict[Path, tuple[int, Callable[[], Any]]] = {}
+"""By path: how large the file is that stands for, and what opens it for reading."""
+
+
+def read_elsewhere(path: Path, size: int, opened: Callable[[], Any]) -> None:
+    """Read a file somewhere else from now on, where it is read in parts or from the first byte to the last.
+
+    Args:
+        path: That stands for it here.
+        size: How large it is.
+        opened: Opens it; what it gives can be read and positioned.
+    """
+    _elsewhere[path] = size, opened
+
+
+def stored_bytes(path: Path) -> int:
+    """How large a file is, also where `read_elsewhere` says that it is somewhere else.
+
+    Raises:
+        OSError: It is not there.
+    """
+    return _elsewhere[path][0] if path in _elsewhere else path.stat().st_size
 
 
 def read_plain(path: Path, *, most: int) -> bytes:

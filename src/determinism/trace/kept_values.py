@@ -5,7 +5,6 @@ Of a large tensor a sample is kept, at places that depend on nothing but its siz
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from determinism.trace.files import open_plain, private, read_plain
+from determinism.trace.files import open_stream, private, read_plain
 from determinism.trace.schema import NUMBERS_FILE, VALUES_FILE, Meaning
 
 _SAMPLE_ROW = struct.Struct("<qhxxI")
@@ -148,7 +147,7 @@ def _rows(path: Path, most: int) -> Iterator[tuple[Place, bytes]]:
         TraceError: It is not a regular file.
     """
     try:
-        file = io.BufferedReader(open_plain(path))
+        file = open_stream(path)
     except OSError:
         return
     with file:

@@ -7,9 +7,7 @@ one; so what it claims is checked before Arrow sees it.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +16,7 @@ import pyarrow as pa
 
 from determinism.errors import TraceError
 from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA
-from determinism.trace.files import open_plain, read_plain
+from determinism.trace.files import FileParts, read_plain
 from determinism.trace.schema import (
     FIRST_METADATA,
     FORMAT,
@@ -66,13 +64,12 @@ class _MessageFile:
             OSError: It is not there, or cannot be read.
             TraceError: It is not a regular file.
         """
-        self._file = open_plain(path)
-        weakref.finalize(self, self._file.close)
+        self._file = FileParts(path)
 
     @property
     def size(self) -> int:
         """How large the file is now."""
-        return os.fstat(self._file.fileno()).st_size
+        return self._file.size
 
     def at(self, offset: int, kind: int) -> Placed | None:
         """The message that begins at an offset; None at the end of the stream.
@@ -103,9 +100,9 @@ class _MessageFile:
         return Placed(message, body + header.body_bytes, rows, decoded)
 
     def _read(self, offset: int, size: int) -> bytes:
-        content = os.pread(self._file.fileno(), size, offset)
+        content = self._file.read_at(offset, size)
         while len(content) < size:
-            part = os.pread(self._file.fileno(), size - len(content), offset + len(content))
+            part = self._file.read_at(offset + len(content), size - len(content))
             if not part:
                 raise ValueError("the file is truncated")
             content += part

@@ -23,12 +23,13 @@ from determinism.frameworks.array_capture import Capture, NotWritable
 from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, digest_value
 from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
+from determinism.frameworks.named_ledger import NamedLedger
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.sites import NO_STACK
 from determinism.source_files import copy_of
-from determinism.trace.schema import INPUT_PATHS, RESULTS_OP, Meaning
+from determinism.trace.schema import INPUT_PATHS, RESULTS_OP, STEP_OP, Meaning
 from determinism.types import Phase, Role
 
 # One execution of a compiled program with what it was given, to be run again by itself.
@@ -217,6 +218,8 @@ class Recorder(RecordingGuard):
         """Of the thread among those that are not the main one, from 1."""
         self.jaxpr: Any = None
         """What was traced of the function that JAX is about to execute."""
+        self.ledger: NamedLedger | None = None
+        """Gets what each step had, where a ledger is kept."""
         self.capture: Capture | None = None
         """Looks at every record before it is made; set in a further run that looks closely at one."""
         self.rows: Rows | None = None
@@ -328,7 +331,11 @@ class Recorder(RecordingGuard):
             number = self.emit(Role.LOSS, "determinism::loss", [value], [(value.layout, value.digest)])
             place = (value.record, value.output)
             self.writer.number(Meaning.LOSS, number, place, loss.number, self.progress.step)
+            if self.ledger is not None:
+                self.ledger.loss([value], loss.number)
         held = self._training.held() if self._coming_back is None else self._coming_back
+        if self.ledger is not None and op == STEP_OP:
+            self.ledger.end_step(self.progress.step, [(one.sort, one.value) for one in held], drawn)
         names = [[one.sort, one.path] for one in held]
         self.emit(Role.STATE, op, [one.value for one in held], arguments=json.dumps(names), drawn=drawn)
 

@@ -19,6 +19,7 @@ from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.threads import Threads
 from determinism.frameworks.jax.training import STEPS_BY
+from determinism.frameworks.named_ledger import NamedLedger
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tracebacks import hide_own_frames
@@ -129,6 +130,8 @@ class Session(AdapterSession):
         if self.level is not Level.OP:
             self.writer.blind_spot("level", f"level {self.level.value}", _ALL_LEVELS)
         recorder.begin(Stream(self.writer))
+        if self._keeps_ledger:
+            recorder.ledger = NamedLedger(self.writer.folder, recorder.stream)
         recorder.capture = self._capture(as_array, digest)
         if self._spec.rows is not None:
             self._rows = Rows(self._spec.rows, self.writer.folder, self._rows_are_cut)

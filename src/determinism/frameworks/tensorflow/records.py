@@ -17,6 +17,7 @@ from tensorflow.python.framework import config, op_def_registry
 
 from determinism.frameworks.array_capture import Capture, NotWritable
 from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.named_ledger import NamedLedger
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.recording_guard import RecordingGuard
@@ -317,6 +318,8 @@ class RecordMaker(RecordingGuard):
         self.note_racy: Callable[[str], None] = lambda what: None
         """Told what may differ in the next run."""
         self.backward_depth = 0
+        self.ledger: NamedLedger | None = None
+        """Gets what each step had, where a ledger is kept."""
         self.capture: Capture | None = None
         """Looks at every record before it is made; set in a further run that looks closely at one."""
 

@@ -20,6 +20,7 @@ from tensorflow.python.framework import config, func_graph, ops
 from determinism import rng
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
+from determinism.frameworks.named_ledger import NamedLedger
 from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tensorflow import enable
@@ -32,7 +33,7 @@ from determinism.frameworks.unrecorded_threads import UnrecordedThreads
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 from determinism.run_spec import RunSpec
-from determinism.trace.schema import RESULTS_OP, Meaning
+from determinism.trace.schema import RESULTS_OP, STEP_OP, Meaning
 from determinism.types import Level, Phase, ProcessFolders, Role
 
 # What a program made before it was recorded: functions that were traced, and optimizers that step in them.
@@ -222,6 +223,9 @@ def record_held(recorder: Recorder, held: HeldVariables, name: str, generators: 
         if value is not None:
             names.append([sort, path])
             held_now.append(value)
+    if recorder.ledger is not None and name == STEP_OP:
+        sorts = [sort for sort, _ in names]
+        recorder.ledger.end_step(recorder.progress.step, zip(sorts, held_now, strict=True), generators)
     if recorder.tracks_ops:
         recorder.emit(Role.STATE, name, held_now, arguments=json.dumps(names), drawn=generators, phase=Phase.OTHER)
         return
@@ -339,6 +343,8 @@ def _loss(recorder: Recorder, target: Any) -> None:
     if tensors:
         is_number = tensors[0].dtype.is_floating and tensors[0].shape.rank == 0
         held = float(tensors[0]._numpy_internal()) if is_number else 0.0
+        if recorder.ledger is not None:
+            recorder.ledger.loss(values, held if is_number else None)
         meaning = Meaning.LOSS if is_number else Meaning.UNKNOWN_LOSS
         recorder.writer.number(meaning, number, (values[0].record, values[0].output), held, recorder.progress.step)
 
@@ -435,6 +441,8 @@ class Session(AdapterSession):
         recorder.arrived = self._batch_arrived
         recorder.note_racy = self.note_racy
         recorder.begin(Stream(self.writer))
+        if self._keeps_ledger:
+            recorder.ledger = NamedLedger(self.writer.folder, recorder.stream)
         recorder.capture = self._capture(as_array, digest_array)
         if recorder.capture is not None:
             Probe.keeps_arrays = True

@@ -278,8 +278,7 @@ class Session(AdapterSession):
         recorder.step_ended = lambda counted_by: self._step_ended(recorder, counted_by)
         recorder.begin(recorder.stream_of(self.writer, self._devices))
         recorder.progress.step = self._spec.first_step
-        has_ledger = self.level is Level.STEP or self._spec.window is not None or self._spec.keeps_newest
-        if self._part.stream == "process" and has_ledger:
+        if self._part.stream == "process" and self._keeps_ledger:
             recorder.ledger = StepLedger(folder)
         self.writer.describe(recorder=recorder.name, recorder_reason=self._recorder_reason)
         if self._part.stream == "pool":
