@@ -42,6 +42,8 @@ MOST_WINDOWS = 2
 _PLACES = ("{steps}", "{save}", "{load}")
 _LEAST_RESUMED = 20
 """Steps that a checkpoint must save for it to be worth a run of its own."""
+_RESULTS = frozenset({"loss", "optimizer", "parameters", "buffers"})
+"""Groups that must be equal in the first step after a checkpoint; what else differs there makes no difference if these are."""
 _BUDGET_RUNS = 10
 _LONG = 1800.0
 """Further runs of more seconds are made only as far as the ordinary budget goes."""
@@ -322,6 +324,9 @@ class NarrowCheck:
     def _continues(self, resumed: Trace, whole: Trace, step: int) -> bool:
         """Whether a resumed run does what the whole one did, up to the step at which runs part."""
         parting = parting_of(whole, resumed, begin=self._checkpoint)
+        if parting is not None and parting.step == self._checkpoint and not _RESULTS.intersection(parting.groups):
+            # A trainer that fetches a batch ahead did so in the step before, and gradients may be cleared at another moment.
+            parting = parting_of(whole, resumed, begin=self._checkpoint + 1)
         return parting is None or parting.step >= step or not parting.groups
 
     def _window_check(self, number: int, first: int, end: int, like: Trace) -> Check:

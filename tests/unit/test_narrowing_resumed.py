@@ -1,0 +1,60 @@
+"""Whether a run that was resumed from a checkpoint does what the whole one did, by their ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from determinism.launch.runs import CheckRequest
+from determinism.narrow.launch import NarrowCheck, NarrowRequest
+from determinism.run_spec import RunSpec
+from determinism.trace.ledger import LedgerWriter
+from determinism.trace.manifest import create_trace
+from determinism.trace.opening import open_trace
+from determinism.trace.reader import Trace
+from determinism.trace.writer import ProcessWriter
+from tests.traces import digest_of
+
+CHECKPOINT, STEPS = 3, 6
+GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers")
+
+
+def ledger(folder: Path, first: int, others: Collection[tuple[int, str]] = ()) -> Trace:
+    """A run with a ledger from a step on, in which some groups of some steps differ from those of other runs."""
+    create_trace(folder, command=["program"])
+    own = folder / "processes" / "main"
+    own.mkdir()
+    writer = ProcessWriter(own, description={"level": "step", "steps_by": "optimizer", "framework": "torch"})
+    rows = LedgerWriter(own)
+    for step in range(first, STEPS):
+        of_step = {group: digest_of(f"{group} {step} {(step, group) in others}") for group in GROUPS}
+        rows.add(step, of_step, [])
+    rows.close()
+    writer.close()
+    return open_trace(folder)
+
+
+@pytest.mark.parametrize(
+    ("others", "continues"),
+    [
+        (set(), True),
+        ({(CHECKPOINT, "batches")}, True),
+        ({(CHECKPOINT, "batches"), (CHECKPOINT, "gradients")}, True),
+        ({(CHECKPOINT, "batches"), (CHECKPOINT, "loss")}, False),
+        ({(CHECKPOINT, "parameters")}, False),
+        ({(CHECKPOINT, "buffers")}, False),
+        ({(CHECKPOINT, "batches"), (CHECKPOINT + 1, "optimizer")}, False),
+        ({(CHECKPOINT + 1, "batches")}, False),
+        ({(STEPS - 1, "parameters")}, True),
+    ],
+)
+def test_what_a_resumed_run_computes_must_be_equal_and_not_when_it_fetched_its_first_batch(
+    others: set[tuple[int, str]], continues: bool, tmp_path: Path
+) -> None:
+    check = NarrowCheck(NarrowRequest(CheckRequest(("program",), RunSpec())))
+    check._checkpoint = CHECKPOINT
+    whole, resumed = ledger(tmp_path / "whole", 0), ledger(tmp_path / "resumed", CHECKPOINT, others)
+
+    assert check._continues(resumed, whole, STEPS - 1) == continues
