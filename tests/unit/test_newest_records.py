@@ -10,6 +10,8 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
+from determinism.errors import UsageError
+from determinism.launch.runs import open_stored_run
 from determinism.op_semantics import OpSemantics
 from determinism.trace.ledger import LedgerWriter
 from determinism.trace.manifest import create_trace, write_manifest
@@ -225,3 +227,15 @@ def test_runs_without_a_step_in_common_give_no_verdict(tmp_path: Path) -> None:
 
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert [trouble.identifier for trouble in comparison.trouble] == ["steps-apart"]
+
+
+def test_a_check_does_not_begin_with_a_run_that_lacks_its_first_ops(tmp_path: Path) -> None:
+    program, whole = Program(tmp_path / "trace"), Program(tmp_path / "whole")
+    program.train(300)
+    whole.train(3)
+
+    with pytest.raises(UsageError) as raised:
+        open_stored_run(program.end(), level="op", steps=None)
+
+    assert raised.value.identifier == "stored-run-removed"
+    assert open_stored_run(whole.end(), level="op", steps=None).folder == tmp_path / "whole"

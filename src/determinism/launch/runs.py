@@ -619,6 +619,13 @@ def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
             f"{trace.folder} was recorded at level {its_level}, the new run would be at level {level}, so nothing was "
             f"run. Give --level {its_level}.",
         )
+    removed = max((process.first_step for process in trace.processes if process.num_removed), default=0)
+    if removed:
+        raise UsageError(
+            "stored-run-removed",
+            f"{trace.folder} has no ops of the steps before {removed:,}: they were removed to stay within --max-disk. A new run has them all, "
+            "so nothing was run. Record the new run in the same way, and give both to determinism compare.",
+        )
     its_steps = trace.manifest.get("steps")
     if its_steps != steps:
         wanted = "Leave --steps out" if its_steps is None else f"Give --steps {its_steps}"
