@@ -71,6 +71,29 @@ def test_the_line_says_about_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -
     assert "determinism: run, run 2 of 3, step 5, 0 s, at most 3 min left" in stream.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (100, "determinism: experiment 1: torch-seed fixed, run 2 of 3, step 5, 0 s, at most 3 min left"),
+        (84, "determinism: experiment 1: torch-seed fixed, run 2 of 3, 0 s, at most 3 min left"),
+        (80, "determinism: experiment 1: torch-seed fixed, 0 s, at most 3 min left"),
+        (50, "determinism: experi..., 0 s, at most 3 min left"),
+    ],
+)
+def test_on_a_narrow_terminal_the_factor_of_an_experiment_stays_as_long_as_anything_fits_behind_it(
+    monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
+) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show = ProgressLine().announce(
+        "experiment 1: torch-seed fixed", Path("run.log"), part="run 2 of 3", seconds=200.0, is_limit=True
+    )
+    assert show is not None
+    show(1234, 5)
+    assert stream.getvalue().rpartition("\x1b[2K")[2] == shown
+
+
 def test_without_a_terminal_runs_of_one_experiment_are_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
     line = ProgressLine()
     for title, number in (("experiment 1", 1), ("experiment 1", 2), ("experiment 2", 1)):

@@ -266,11 +266,17 @@ def _folded(line: str) -> str:
 _ERASE = "\r\x1b[2K"
 
 
-def _fitting(title: str, state: str) -> str:
-    """A line cut to the width of the terminal, less what ^C takes: of one that wraps only the last row could be erased."""
+def _fitting(title: str, *states: str) -> str:
+    """A line cut to the width of the terminal, less what ^C takes: of one that wraps only the last row could be erased.
+
+    Args:
+        title: What is going on. It matters more than the rest, so it is only cut where no state fits behind it.
+        *states: How far it is, in full first and then with less.
+    """
     width = max(shutil.get_terminal_size().columns, 20) - 3
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    title, state = legible(title, encoding), legible(state, encoding)
+    title, legible_states = legible(title, encoding), [legible(state, encoding) for state in states]
+    state = next((one for one in legible_states if len(title) + len(one) <= width), legible_states[-1])
     if len(title) + len(state) > width:
         room = max(width - len(state) - 3, 0)
         title = f"{title[:room].rstrip(' ,')}..." if room else title[:width]
@@ -345,7 +351,8 @@ class ProgressLine:
             which = f", {part}" if part else ""
             self._expected = 2 * records
             self._run_seen = time.monotonic()
-            self._show(f"{which}{at}, {_time_text(passed)}{left}", title)
+            times = f", {_time_text(passed)}{left}"
+            self._show(title, f"{which}{at}{times}", f"{which}{times}", times)
 
         show(0, -1)
         return show
@@ -388,12 +395,12 @@ class ProgressLine:
                 began, first = now, read_before
             read_before = read
             if now - began > _QUIET_SECONDS:
-                self._show(_reading_text(read - first, self._expected, now - began), "comparing the runs")
+                self._show("comparing the runs", _reading_text(read - first, self._expected, now - began))
 
-    def _show(self, state: str, title: str) -> None:
-        """Draw the line; of what does not fit the end of the title is cut."""
+    def _show(self, title: str, *states: str) -> None:
+        """Draw the line, with the first state that fits; where none does the end of the title is cut."""
         with self._lock:
-            self._print(f"{_ERASE}{_fitting(f'determinism: {title}', state)}")
+            self._print(f"{_ERASE}{_fitting(f'determinism: {title}', *states)}")
             self._is_shown = True
 
     def _print(self, text: str) -> None:
