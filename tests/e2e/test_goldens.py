@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MadeOnce
 from tests.e2e.commands import Finished, run
 
 PROGRAM = """\
@@ -40,14 +41,16 @@ def golden(folder: Path, word: str, *options: str) -> Finished:
     return run(folder, "golden", word, "train.golden", *options, "--", sys.executable, "train.py")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def made(made_once: MadeOnce) -> str:
     """The golden of the program."""
-    folder = tmp_path_factory.mktemp("golden")
-    write(folder)
-    finished = golden(folder, "create", "--steps", "3")
-    assert finished.status == 0, finished.text
-    return (folder / "train.golden").read_text(encoding="utf-8")
+
+    def fill(folder: Path) -> None:
+        write(folder)
+        finished = golden(folder, "create", "--steps", "3")
+        assert finished.status == 0, finished.text
+
+    return (made_once("golden", fill) / "train.golden").read_text(encoding="utf-8")
 
 
 def keep(folder: Path, text: str) -> None:
