@@ -57,7 +57,7 @@ def test_a_key_gives_other_numbers_to_other_batches() -> None:
 def test_what_only_moves_rows_is_no_difference() -> None:
     def sorted_and_back(batch: jax.Array) -> jax.Array:
         order = jnp.argsort(batch[:, 0])
-        return jnp.tanh(batch[order])[jnp.argsort(order)]
+        return jnp.maximum(batch[order], 0)[jnp.argsort(order)]
 
     comparison = determinism.check_batch_invariance(sorted_and_back, rows(), sizes=(2, 8, 24))
 

@@ -16,12 +16,13 @@ options = parser.parse_args()
 
 generator = np.random.default_rng(0)
 data = generator.normal(size=(24, 8)).astype("f")
-weights = {"w": jnp.asarray(generator.normal(size=(8,)).astype("f")), "b": jnp.float32(0.5)}
+weights = {"w": jnp.asarray(generator.normal(size=(8,)).astype("f"))}
 
 
 @jax.jit
 def scaled(weights, x):
-    return jnp.tanh(x * weights["w"] + weights["b"])
+    # Nothing that a vectorised kernel may round differently at its end.
+    return jnp.maximum(x * weights["w"], 0)
 
 
 @jax.jit
@@ -41,7 +42,7 @@ def indexed(weights, x):
 
 
 def eager(weights, x):
-    return jnp.tanh(x * weights["w"] + weights["b"])
+    return jnp.maximum(x * weights["w"], 0)
 
 
 PREDICT = {"rows": scaled, "mixing": centred, "drawing": noisy, "indexing": indexed, "eager": eager}[options.how]

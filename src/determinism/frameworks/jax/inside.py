@@ -143,7 +143,7 @@ def _giving(jaxpr: Any, wanted: list[Any]) -> Any:
     known = {"eqns": needed, "outvars": wanted}
     information = getattr(jaxpr, "debug_info", None)
     if information is not None:
-        known["debug_info"] = information._replace(result_paths=None)
+        known["debug_info"] = information._replace(result_paths=("",) * len(wanted))
     return jaxpr.replace(**known)
 
 
