@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.utils import fresh_cache
 
 from determinism.frameworks.torch import compiled_graphs
 from determinism.trace.opening import open_trace
@@ -152,3 +153,20 @@ def test_a_step_with_backward_and_optimizer_is_compiled_as_without_a_recorder(
     assert plain["unique_graphs"] >= 1
     assert {row.step for row in rows} >= {0, 1, 2}, "steps of the optimizer are counted all the same"
     assert what_is_compiled(optimizer_of) == plain, "and after the recording"
+
+
+def test_a_run_that_compiles_and_one_that_finds_the_code_in_a_cache_are_the_same(tmp_path: Path) -> None:
+    def program() -> Any:
+        torch.compiler.reset()
+        values = torch.ones(5, 3, requires_grad=True)
+        # Each backward graph is copied before it is compiled, with the constant in it.
+        torch.compile(lambda given: given[torch.tensor([0, 2, 2, 1])].sin())(values).sum().backward()
+        torch.compile(lambda given: given.clone().index_put((torch.tensor([0, 1]),), given[:2]))(
+            values
+        ).sum().backward()
+        return values.grad
+
+    with fresh_cache():
+        comparison = compare_program(program, tmp_path)
+    assert comparison.verdict is Verdict.SAME
+    assert comparison.dead_differences == 0

@@ -31,8 +31,11 @@ from determinism.source_files import Owner, owner_of_file
 MODULE = "torch._inductor.output_code"
 COMPILER = "torch._inductor.compile_fx"
 GENERATOR = "torch._inductor.codegen.cpp"
+BACKWARDS = "torch._functorch._aot_autograd.runtime_wrappers"
+"""Where backward graphs are copied and compiled when they are first needed, with the function `tracing` around it."""
 _COMPILING = ("compile_fx", "_compile_fx_inner")
 """Where graphs are traced and compiled: forward ones at once, backward ones when they are first needed."""
+_TRACING = "tracing"
 _storage_of = torch._C.TensorBase.untyped_storage
 _WHOLE_GRAPH = replace(OPAQUE, name="inductor::graph")
 _REASON = "the ops inside its kernels are not recorded one by one, only what goes into the graph and what comes out"
@@ -79,11 +82,25 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
         if fused is not None and hasattr(module, _COMPILING[-1]):
             undo.append(wrap(module, _COMPILING[-1], fused.compiled))
 
+    def backwards_found(module: Any) -> None:
+        if hasattr(module, _TRACING):
+            undo.append(wrap(module, _TRACING, tracing))
+
+    @contextmanager
+    def tracing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        recorder = threads.recorder()
+        with ExitStack() if recorder is None else recorder.suspended(), original(*args, **kwargs) as context:
+            yield context
+
     def end() -> None:
         for one in (*waiting, *undo):
             one()
 
-    waiting = [after_import(MODULE, found, failed), after_import(COMPILER, compiler_found, failed)]
+    waiting = [
+        after_import(MODULE, found, failed),
+        after_import(COMPILER, compiler_found, failed),
+        after_import(BACKWARDS, backwards_found, failed),
+    ]
     if fused is not None:
         waiting.append(after_import(GENERATOR, lambda module: undo.append(fused.watch(module)), failed))
     return end
