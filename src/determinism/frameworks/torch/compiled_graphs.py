@@ -70,8 +70,23 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
     def found(module: Any) -> None:
         undo.append(wrap(module.CompiledFxGraph, "__call__", around))
 
+    def end() -> None:
+        for one in (*waiting, *undo):
+            one()
+
+    waiting = [after_import(MODULE, found, failed), *_suspend_while_compiling(threads, failed, fused, undo)]
+    return end
+
+
+def _suspend_while_compiling(
+    threads: Threads, failed: Callable[[str], None], fused: _FusedOps | None, undo: list[Undo]
+) -> Iterator[Undo]:
+    """Record nothing that compilers do: with a warm cache they do other things, or nothing.
+
+    Gives what lets go of modules that have not been imported; `undo` gets what takes off what was wrapped.
+    """
+
     def compiling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # What the compiler tries out is not the program's, and with a warm cache it tries out nothing.
         if (recorder := threads.recorder()) is None:
             return original(*args, **kwargs)
         with recorder.suspended(), fused.compiled_anew() if fused is not None else ExitStack():
@@ -82,28 +97,20 @@ def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, ke
         if fused is not None and hasattr(module, _COMPILING[-1]):
             undo.append(wrap(module, _COMPILING[-1], fused.compiled))
 
-    def backwards_found(module: Any) -> None:
-        if hasattr(module, _TRACING):
-            undo.append(wrap(module, _TRACING, tracing))
-
     @contextmanager
     def tracing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
         recorder = threads.recorder()
         with ExitStack() if recorder is None else recorder.suspended(), original(*args, **kwargs) as context:
             yield context
 
-    def end() -> None:
-        for one in (*waiting, *undo):
-            one()
+    def backwards_found(module: Any) -> None:
+        if hasattr(module, _TRACING):
+            undo.append(wrap(module, _TRACING, tracing))
 
-    waiting = [
-        after_import(MODULE, found, failed),
-        after_import(COMPILER, compiler_found, failed),
-        after_import(BACKWARDS, backwards_found, failed),
-    ]
+    yield after_import(COMPILER, compiler_found, failed)
+    yield after_import(BACKWARDS, backwards_found, failed)
     if fused is not None:
-        waiting.append(after_import(GENERATOR, lambda module: undo.append(fused.watch(module)), failed))
-    return end
+        yield after_import(GENERATOR, lambda module: undo.append(fused.watch(module)), failed)
 
 
 def _graph_tensors(values: Any) -> list[torch.Tensor]:
