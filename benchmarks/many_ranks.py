@@ -1,9 +1,10 @@
 """What comparing runs of many ranks costs: time and memory of a process that does nothing else.
 
     python benchmarks/many_ranks.py --ranks 100 1000 --jobs 1 2 --json benchmarks/results/many-ranks.json
+    python benchmarks/many_ranks.py --ranks 1000 --steps 1430 --cases same --jobs 1 2 --json benchmarks/results/many-long-ranks.json
 
 Two ranks are recorded for real, twice where they are equal and twice where the generator of rank 1 is seeded anew in each run; the other ranks
-are copies of rank 0. Needs PyTorch, and Linux, for the memory.
+are copies of rank 0, which share its files on the disk. Needs PyTorch, and Linux, for the memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PROGRAM = textwrap.dedent("""
     torch.manual_seed(1 + rank)
     if rank == 1 and "differs" in sys.argv:
         torch.seed()
-    for _ in range(20):
+    for _ in range(int(sys.argv[1])):
         optimizer.zero_grad()
         net(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
@@ -52,13 +53,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--jobs", type=int, nargs="+", default=[1], help="how many processes compare at once")
+    parser.add_argument("--steps", type=int, default=20, help="of the training that is recorded")
+    parser.add_argument("--cases", nargs="+", choices=list(_CASES), default=list(_CASES))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     around = surroundings("determinism", "torch")
     results = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        recorded = {verdict: [record(folder, f"{verdict}-{run}", verdict) for run in range(2)] for verdict in _CASES}
+        recorded = {
+            verdict: [record(folder, f"{verdict}-{run}", verdict, arguments.steps) for run in range(2)]
+            for verdict in arguments.cases
+        }
         for ranks in arguments.ranks:
             for verdict, runs in recorded.items():
                 for run in runs:
@@ -74,23 +80,28 @@ def main() -> None:
         write(arguments.json, around, results)
 
 
-def record(folder: Path, name: str, verdict: str) -> Path:
+def record(folder: Path, name: str, verdict: str, steps: int) -> Path:
     """Record two ranks."""
     program = folder / "train.py"
     program.write_text(_PROGRAM)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
     command = [sys.executable, "-m", "determinism", "record", "-o", str(folder / name), "--", *launcher]
-    subprocess.run([*command, *(["differs"] if verdict == "different" else [])], check=True, capture_output=True)
+    subprocess.run(
+        [*command, str(steps), *(["differs"] if verdict == "different" else [])], check=True, capture_output=True
+    )
     return folder / name
 
 
 def multiply(run: Path, ranks: int) -> None:
     """Add copies of rank 0 until there are so many ranks."""
     processes = run / "processes"
-    for rank in range(2, ranks):
+    first = processes / "main.rank-2"
+    if not first.exists():
+        shutil.copytree(processes / "main.rank-0", first)
+        rename(first)
+    for rank in range(3, ranks):
         if not (copy := processes / f"main.rank-{rank}").exists():
-            shutil.copytree(processes / "main.rank-0", copy)
-            rename(copy)
+            shutil.copytree(first, copy, copy_function=os.link)
 
 
 def rename(copy: Path) -> None:
