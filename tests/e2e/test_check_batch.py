@@ -167,3 +167,14 @@ def test_commands_that_leave_nothing_to_compare_are_refused(
 
     assert finished.trouble == [identifier]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json"]
+
+
+def test_rows_that_no_framework_computes_are_said_to_need_the_function(tmp_path: Path) -> None:
+    (tmp_path / "predict.py").write_text(
+        "import sys, torch, numpy as np\nprint(np.ones((int(sys.argv[1]), 4)).sum(axis=1)[0])\n"
+    )
+    finished = run(tmp_path, "check-batch", "--", sys.executable, "predict.py", "{batch}")
+    assert finished.status == 2
+    said = " ".join(finished.text.split())
+    assert "batches of ." not in said
+    assert "For TensorFlow or NumPy pass the function to determinism.check_batch_invariance" in said

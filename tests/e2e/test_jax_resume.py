@@ -1,4 +1,4 @@
-"""`determinism check-resume` and `check-batch` on JAX programs: what they say is true of JAX."""
+"""`determinism check-resume` on JAX programs: what it says is true of JAX."""
 
 from __future__ import annotations
 
@@ -69,14 +69,3 @@ def test_what_is_left_out_is_named_in_words_of_jax(left_out: str, identifier: st
     assert advice in missing["fix"]
     said = json.dumps(finished.report["story"]) + missing["fix"]
     assert not [word for word in OF_OTHER_FRAMEWORKS if word in said]
-
-
-def test_rows_of_a_program_are_said_to_need_pytorch(tmp_path: Path) -> None:
-    (tmp_path / "predict.py").write_text(
-        "import sys, jax.numpy as jnp\nprint(jnp.ones((int(sys.argv[1]), 4)).sum(axis=1)[0])\n"
-    )
-    finished = run(tmp_path, "check-batch", "--", sys.executable, "predict.py", "{batch}")
-    assert finished.status == 2
-    said = " ".join(finished.text.split())
-    assert "batches of ." not in said
-    assert "For TensorFlow, JAX or NumPy pass the function to determinism.check_batch_invariance" in said
