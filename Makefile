@@ -9,6 +9,9 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 # How many processes run the tests at once: the programs that they start have two threads and more, and wait for each other.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores * 3 / 4 : 3)))
 
+# Keeps the lines of what runs at once together, where make can do that.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 # The tests start a thousand Python processes; without the cache each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -63,9 +66,9 @@ slow-tests: environments  ## Measure which tests take long, of those that are ru
 	$(BIN)/python -m tests.slow_tests
 
 test:  ## Run every check, every test with each framework, and make the site.
-	@$(MAKE) --no-print-directory -j3 --output-sync=target environments types
+	@$(MAKE) --no-print-directory -j3 $(TOGETHER) environments types
 	@$(MAKE) --no-print-directory lint layers tests frameworks
-	@$(MAKE) --no-print-directory -j2 --output-sync=target tests-legacy site
+	@$(MAKE) --no-print-directory -j2 $(TOGETHER) tests-legacy site
 
 environments: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed .venv-integrations/.installed  ## Make the environments of all frameworks.
 
