@@ -248,19 +248,3 @@ def test_relative_path_of_another_folder_is_not_taken_for_one_here(
     watched.run(first)
     watched.run(watched.read)
     assert watched.found == {"here": FileChange.UNSEEN}
-
-
-def test_code_in_the_cache_of_a_compiler_is_no_leftover(
-    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stage.times.run():
-        for name in ("torchinductor_me/ab/cab.py", "chosen/kernel.so", "other/weights.pt"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text("x")
-        time.sleep(0.02)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
-    stage.begin()
-    for name in ("torchinductor_me/ab/cab.py", "chosen/kernel.so", "other/weights.pt"):
-        stage.open(str(tmp_path / name))
-    assert stage.found() == ["weights.pt"]

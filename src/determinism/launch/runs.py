@@ -343,27 +343,7 @@ class RunTimes:
                 None if (cache := compile_cache_of(file, os.environ)) is None else cache.owner,
             )
             for (run, file), site in sorted(_notes(trace).items())
-            if not _is_compiled_code(file)
         ]
-
-
-_CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "CUDA_CACHE_PATH")
-_CACHES = ("~/.triton/cache", "~/.nv/ComputeCache")
-_INDUCTOR_CACHE = "torchinductor_"
-
-
-def _is_compiled_code(file: str) -> bool:
-    """Whether a file lies in a cache of a compiler.
-
-    There it has the name of what it was compiled from, so that a run that finds it runs the code that it would have compiled itself; where
-    two runs compiled different code, their records say so.
-    """
-    path = Path(file)
-    given = [Path(folder) for name in _CACHE_VARIABLES if (folder := os.environ.get(name))]
-    if any(path.is_relative_to(cache) for cache in (*given, *(Path(cache).expanduser() for cache in _CACHES))):
-        return True
-    temporary = Path(tempfile.gettempdir())
-    return path.is_relative_to(temporary) and path.relative_to(temporary).parts[0].startswith(_INDUCTOR_CACHE)
 
 
 class _Writes:
