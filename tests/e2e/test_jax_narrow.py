@@ -11,7 +11,7 @@ from determinism.trace.opening import open_trace
 from tests.e2e.checking import command, line
 from tests.e2e.commands import run
 
-PROGRAM = "jax/late_number"
+PROGRAM = "compiled_by_xla/late_number"
 STEPS = "8"
 NEVER = "-1"
 
