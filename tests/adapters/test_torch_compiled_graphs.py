@@ -170,3 +170,28 @@ def test_a_run_that_compiles_and_one_that_finds_the_code_in_a_cache_are_the_same
         comparison = compare_program(program, tmp_path)
     assert comparison.verdict is Verdict.SAME
     assert comparison.dead_differences == 0
+
+
+def fused(op: str, line: int) -> compiled_graphs.FusedOp:
+    return compiled_graphs.FusedOp(f"aten::{op}", "/work/train.py", line, "forward", "code")
+
+
+@pytest.mark.parametrize(
+    ("code", "ops", "expected"),
+    [
+        ("atomic_add(", [("sin", 7), ("index_add", 8)], ("aten::index_add", 8)),
+        ("atomic_add(", [("scatter_add", 8), ("index_add", 8)], ("aten::scatter_add and index_add", 8)),
+        ("atomic_add(", [("index_put", 7), ("index_add", 8)], None),
+        ("", [("sin", 7), ("mul", 7)], ("aten::sin and mul", 7)),
+        ("", [("sin", 7), ("index_add", 8)], None),
+        ("", [], None),
+    ],
+)
+def test_what_varies_in_a_kernel_is_named_only_where_one_line_can_vary(
+    code: str, ops: list[tuple[str, int]], expected: tuple[str, int] | None
+) -> None:
+    kernel = compiled_graphs.CompiledKernel(
+        compiled_graphs.OPAQUE, lambda *args: None, code, "", [fused(*one) for one in ops]
+    )
+    place = kernel.varying_place()
+    assert (place and (place["op"], place["line"])) == expected

@@ -41,7 +41,7 @@ def test_manifest_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
     result = record_program(command, RunSpec(folder, level="module", steps=4), log=tmp_path / "log")
     assert (result.exit_status, result.stopped_by, result.folder) == (3, None, folder)
     found = manifest(folder)
-    assert found["format"] == "determinism.trace/2"
+    assert found["format"] == "determinism.trace/3"
     assert found["command"] == command
     assert found["cwd"] == os.getcwd()
     assert (found["exit_status"], found["stopped_by"], found["complete"]) == (3, None, True)

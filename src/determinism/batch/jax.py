@@ -14,6 +14,7 @@ import numpy as np
 
 from determinism.digest import digest_bytes
 from determinism.frameworks.jax.arrays import array_of, as_array
+from determinism.frameworks.jax.inside import functions_in
 from determinism.trace.row_calls import RowCallsWriter, SeenCall, SeenTensor
 from determinism.trace.schema import NONE
 from determinism.types import Phase
@@ -190,13 +191,8 @@ def _moves(equation: Any) -> bool:
 def _equations(jaxpr: Any) -> Iterator[Any]:
     """The equations of a function and of what it calls; those that only call are left out."""
     for equation in jaxpr.eqns:
-        called = [
-            one
-            for value in equation.params.values()
-            for one in (value if isinstance(value, (list, tuple)) else (value,))
-            if hasattr(getattr(one, "jaxpr", one), "eqns")
-        ]
+        called = list(functions_in(equation))
         if not called:
             yield equation
         for one in called:
-            yield from _equations(getattr(one, "jaxpr", one))
+            yield from _equations(one)

@@ -45,7 +45,7 @@ def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
     Raises:
         TraceError: A ledger is damaged.
     """
-    # That one run made fewer steps is told by what it has records of, and by how it ended.
+    # Whether one run made fewer steps is known from its records and from how it ended.
     return earliest(
         parting
         for pair in pairs

@@ -228,7 +228,8 @@ def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
     text = f"Inductor compiled this kernel from {', '.join(lines)}."
     if inside is None or len(by_line) == 1:
         return text
-    return f"{text} Of these, {_base_name(inside.op)} adds to the same elements from several threads, in whatever order these come."
+    adds = "add" if " and " in inside.op else "adds"
+    return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in whatever order these come."
 
 
 def _base_name(op: str) -> str:

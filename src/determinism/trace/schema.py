@@ -41,7 +41,7 @@ class Layout(NamedTuple):
         return count
 
 
-VERSION = 2
+VERSION = 3
 FORMAT = f"determinism.trace/{VERSION}"
 
 RUN_METADATA = "run"

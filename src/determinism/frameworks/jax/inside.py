@@ -211,11 +211,21 @@ def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, t
     for equation in jaxpr.eqns:
         yield equation, inside
         name = str(equation.params.get("name") or equation.primitive.name)
-        for value in equation.params.values():
-            for one in value if isinstance(value, (list, tuple)) else (value,):
-                called = getattr(one, "jaxpr", one)
-                if hasattr(called, "eqns"):
-                    yield from _all_equations(called, (*inside, name))
+        for called in functions_in(equation):
+            yield from _all_equations(called, (*inside, name))
+
+
+def functions_in(equation: Any) -> Iterator[Any]:
+    """The functions that an equation calls, as they were traced; of a condition those of all its branches.
+
+    Args:
+        equation: Of a function that was traced.
+    """
+    for value in equation.params.values():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            called = getattr(one, "jaxpr", one)
+            if hasattr(called, "eqns"):
+                yield called
 
 
 def _frames(source_info: Any) -> list[Any]:

@@ -213,7 +213,11 @@ class CompiledKernel:
             able = [one for one in able if any(name in one.op for name in _ADDING)] or able
         if len({(one.file, one.line) for one in able}) != 1:
             return None
-        return {**vars(able[-1]), "inside": []}
+        # Of several ops at one line, nobody knows which of them varies.
+        names = list(dict.fromkeys(one.op for one in able))
+        first, *others = names
+        op = " and ".join([first, *(name.rpartition("::")[2] for name in others)])
+        return {**vars(able[0]), "op": op, "inside": []}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from determinism.environment import CHOICE_OF_KERNEL
@@ -78,23 +79,19 @@ class KernelChoices:
         self, original: Callable[..., Any], cache: Any, name: Any, choices: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         result = original(cache, name, choices, inputs, *args, **kwargs)
-        try:
+        # What fails is only what another version of Inductor calls things; the program has its kernel.
+        with suppress(Exception):
             chosen = result[1] if isinstance(result, tuple) else None
             if chosen is not None:
                 work = f"{name} of {', '.join(map(_shape, inputs))} by Inductor"
                 self._chosen.setdefault(work, _kernel(chosen))
-        except Exception:
-            # Only what this version of Inductor calls things; the program has its kernel.
-            return result
         return result
 
     def _configured(self, original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(tuner, *args, **kwargs)
-        try:
+        with suppress(Exception):
             work = f"{tuner.fn.__name__} by Inductor"
             self._chosen.setdefault(work, str(tuner.launchers[0].config))
-        except Exception:
-            return result
         return result
 
     def _made(self, original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
