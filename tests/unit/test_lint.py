@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from determinism.cli import command
-from determinism.diagnose.checkpoints import fix
+from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.experiments import causes
 from determinism.knowledge.settings import effects_of
 from determinism.lint.explanations import explained, explanation
@@ -70,7 +70,8 @@ def test_what_settings_and_checkpoints_are_is_listed_once() -> None:
     assert rules_in("import torch\ntorch.set_float32_matmul_precision('high')\n") == ["allow-tf32"]
     assert rules_in("import torch\ntorch.set_float32_matmul_precision('highest')\n") == []
     (lacks,) = lint_text(Source("p.py", rules()["checkpoint-incomplete"].bad))
-    assert "lacks optimizer and rng-torch" in lacks.message and fix("optimizer") in lacks.message
+    titles = f"lacks {PARTS['optimizer'].title} and {PARTS['rng-torch'].title}, so"
+    assert titles in lacks.message and fix("optimizer") in lacks.message
 
 
 SAVES_WITHIN_AN_EPOCH = """
@@ -96,8 +97,67 @@ def train(model, loader, path):
 
 def test_a_checkpoint_between_batches_needs_the_position_of_the_loader() -> None:
     (found,) = lint_text(Source("p.py", SAVES_WITHIN_AN_EPOCH.replace("EXTRA", "")))
-    assert found.rule == "checkpoint-incomplete" and "lacks sampler-position" in found.message
+    assert found.rule == "checkpoint-incomplete" and "lacks the position in the epoch" in found.message
     assert rules_in(SAVES_WITHIN_AN_EPOCH.replace("EXTRA", '"loader": loader.state_dict(),')) == []
+
+
+RESUMES = """
+import torch
+
+model = torch.nn.Linear(1, 1)
+opt = torch.optim.Adam(model.parameters())
+sched = torch.optim.lr_scheduler.StepLR(opt, 1)
+saved = torch.load("last.pt")
+model.load_state_dict(saved["model"])
+for epoch in range(3):
+    model(torch.ones(1)).backward()
+    torch.save(SAVED, "last.pt")
+"""
+
+
+def lacking(saved: str) -> str:
+    found = lint_text(Source("p.py", RESUMES.replace("SAVED", saved)))
+    return "; ".join(one.message.partition(", so")[0] for one in found if one.rule == "checkpoint-incomplete")
+
+
+def test_what_a_checkpoint_holds_is_known_by_the_variables_that_are_saved() -> None:
+    whole = '"m": model.state_dict(), "o": opt.state_dict(), "s": sched.state_dict(), "epoch": epoch, "r": torch.get_rng_state()'
+    assert lacking(f"{{{whole}}}") == ""
+    assert "the state of the optimizer" in lacking(f"{{{whole.replace('opt.', 'other.')}}}")
+    assert "the state of its scheduler" in lacking(
+        "dict(m=model.state_dict(), o=opt.state_dict(), epoch=epoch, r=torch.get_rng_state())"
+    )
+
+
+def test_weights_that_the_program_takes_up_again_are_a_checkpoint() -> None:
+    assert "a number that the program keeps itself" in lacking('{"model": model.state_dict()}')
+    exported = RESUMES.replace('SAVED, "last.pt"', '{"model": model.state_dict()}, "weights.pt"')
+    assert "checkpoint-incomplete" not in rules_in(exported)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_named"),
+    [
+        ("interpolate(x, scale_factor=2, mode='bilinear')", True),
+        ("interpolate(x, scale_factor=2, mode='nearest')", False),
+        ("interpolate(x, scale_factor=2)", False),
+        ("interpolate(x, scale_factor=2, mode=mode)", True),
+        ("pad(x, (1, 1), mode='reflect')", True),
+        ("pad(x, (1, 1))", False),
+        ("cross_entropy(x, y)", False),
+    ],
+)
+def test_an_op_is_named_where_its_arguments_allow_that_it_varies(call: str, is_named: bool) -> None:
+    text = f"import torch.nn.functional as F\n\ndef f(x, y, mode):\n    return F.{call}\n"
+    assert rules_in(text, "cuda") == ["nondeterministic-op"] * is_named
+
+
+def test_what_the_call_does_not_show_is_said_as_a_condition() -> None:
+    text = "import torch\nfrom torch import nn\nnet = nn.Conv2d(3, 9, 1)\n\ndef f(x, y):\n    return nn.functional.cross_entropy(net(x), y)\n"
+    (found,) = [one for one in lint_text(Source("p.py", text), "cuda") if "cross_entropy" in one.message]
+    assert "on cuda if this holds: class indices as targets, input of four dimensions" in found.message
+    with_classes = lint_text(Source("p.py", f"{text}head = nn.Linear(9, 9)\n"), "cuda")
+    assert not any("cross_entropy" in one.message for one in with_classes)
 
 
 def test_ops_are_looked_up_for_the_version_that_is_named() -> None:
@@ -212,6 +272,54 @@ def test_what_timing_or_a_framework_decides(text: str, rules_found: list[str]) -
     assert rules_in(text) == rules_found
 
 
+DRAWS = [
+    ("import torch\nx = torch.zeros(3).normal_()\n", "torch"),
+    ("import torch\nx = torch.zeros(3)\ntorch.nn.init.kaiming_normal_(x)\n", "torch"),
+    ("import keras\nx = keras.random.normal((2, 2))\n", "tensorflow"),
+    ("import tensorflow as tf\nx = tf.data.Dataset.range(9).shuffle(9)\n", "tensorflow"),
+    ("from sklearn.model_selection import train_test_split\nx = train_test_split(rows)\n", "numpy"),
+    ("import pandas\nx = pandas.read_csv('rows').sample(frac=0.5)\n", "numpy"),
+]
+SEEDINGS = {
+    "torch": "torch.manual_seed(0)",
+    "tensorflow": "keras.utils.set_random_seed(0)",
+    "numpy": "numpy.random.seed(0)",
+}
+
+
+@pytest.mark.parametrize(("text", "library"), DRAWS)
+@pytest.mark.parametrize(
+    "end", ["model.fit(x)", "history = model.fit(x)", "torch.save(x, 'x')", "with open('x') as file:\n    file.save(x)"]
+)
+def test_what_draws_is_known_in_each_library_and_however_a_program_ends(text: str, library: str, end: str) -> None:
+    assert rules_in(f"{text}{end}\n") == [f"seed-missing-{library}"]
+    imports, _, rest = text.partition("\n")
+    assert rules_in(f"{imports}\nimport numpy, keras\n{SEEDINGS[library]}\n{rest}{end}\n") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import keras\nx = keras.random.normal((2, 2), seed=3)\nmodel.fit(x)\n",
+        "import tensorflow as tf\nx = tf.data.Dataset.range(9).shuffle(9, seed=3)\nmodel.fit(x)\n",
+        "import tensorflow as tf\nrng.shuffle(rows)\nmodel.fit(rows)\n",
+        "from sklearn.model_selection import train_test_split as split\nx = split(rows, random_state=3)\nx.fit(x)\n",
+        "from sklearn.model_selection import train_test_split\nx = train_test_split(rows, shuffle=False)\nmodel.fit(x)\n",
+        "import pandas\nx = pandas.read_csv('rows').sample(frac=0.5, random_state=3)\nmodel.fit(x)\n",
+        "import torch\nLAYER = torch.nn.Linear(1, 1)\nTABLE = make_table()\n",
+        "import torch\n\ndef register(layer):\n    return layer\n\nLAYER = register(torch.nn.Linear(1, 1))\n",
+    ],
+)
+def test_what_is_given_a_seed_or_is_no_program_is_no_missing_seed(text: str) -> None:
+    assert rules_in(text) == []
+
+
+def test_the_seed_of_gpus_leaves_the_generator_of_the_cpu_without_one() -> None:
+    text = "import torch\ntorch.cuda.manual_seed_all(0)\nx = torch.randn(3DEVICE)\nprint(x)\nmodel.fit(x)\n"
+    assert rules_in(text.replace("DEVICE", "")) == ["seed-missing-torch"]
+    assert rules_in(text.replace("DEVICE", ", device='cuda'")) == []
+
+
 def test_programs_that_only_look_as_if_they_differed_have_no_finding() -> None:
     found = lint(LintRequest((str(PROGRAMS / "controls"),)))
     assert found.files > 10
@@ -290,6 +398,13 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "from pathlib import Path\n\ndef is_filled(folder):\n    return next(Path(folder).iterdir(), None) is not None\n",
         "import torch\n\nclass Norm(torch.nn.Module):\n    def __init__(self):\n"
         "        self.scale = torch.nn.Parameter(torch.empty(3), requires_grad=False)\n",
+        "import time, torch\nspent = torch.tensor(time.time() - start)\n",
+        "import time, torch\nprint(f'{time.time() % 60}')\nclock = torch.tensor(rows, requires_grad=time.time() > 3)\n",
+        "import uuid, torch\nname = uuid.uuid4().hex\n",
+        "import time\nparser.add_argument('--start', default=int(time.time()))\n",
+        "import sys\n\ndef f():\n    out = sys.stdout\n    for word in {'a', 'b'}:\n        sys.stdout.write(word)\n",
+        "def f():\n    for word in {'a', 'b'}:\n        with open(word) as out:\n            out.write(word)\n",
+        "import json\n\ndef f(path):\n    json.dump(sorted({'a', 'b'}), path)\n",
         "import torch\nTABLE = {}\nfor name in ('a', 'b'):\n    TABLE[name] = len(name)\n\ndef layer():\n    return torch.nn.Linear(1, 1)\n",
     ],
 )
@@ -307,6 +422,17 @@ def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
         ("def first(value):\n    return list(value)[0]\n\nfirst({'a', 'b'})\n", "hash-order"),
         ("import random\nrng = random.Random()\nprint(rng.random())\nkept = rng.random()\n", "generator-unseeded"),
         ("import time, torch\n\ndef train(step, start):\n    while time.time() - start < 9:\n        step.backward()\n", "clock"),
+        ("import time, torch\nx = torch.tensor(float(time.time()))\n", "clock"),
+        ("import time, torch\nrate = make(model, lr=time.time() % 1)\n", "clock"),
+        ("import uuid, torch\nrow = uuid.uuid4().int % 10\n", "entropy"),
+        ("import uuid, torch\nrow = int(uuid.uuid4().hex, 16) % 10\n", "entropy"),
+        ("import time\nparser.add_argument('--seed', default=int(time.time()))\n", "seed-varies"),
+        ("from torch import nn\n\ndef run(x):\n    for layer in {nn.Linear(1, 1), nn.Tanh()}:\n        x = layer(x)\n", "address-order"),
+        ("from torch import nn\nlayers = {nn.Linear(n, n) for n in sizes}\nnet = nn.Sequential(*layers)\n", "address-order"),
+        ("from concurrent.futures import as_completed\n\ndef f(jobs, path):\n    out = open(path)\n    for job in as_completed(jobs):\n"
+         "        out.write(job.result())\n", "completion-order"),
+        ("import json\n\ndef f(path):\n    json.dump(list({'a', 'b'}), path)\n", "hash-order"),
+        ("def f(path):\n    with open(path) as out:\n        for word in {'a', 'b'}:\n            out.write(word)\n", "hash-order"),
     ],
 )  # fmt: skip
 def test_what_looks_like_it_and_can_change_a_result_is_one(text: str, rule: str) -> None:
@@ -319,6 +445,13 @@ def test_a_suppression_hides_its_rule_and_an_idle_one_is_reported() -> None:
     assert rules_in(f"{line}  # determinism: ignore[hash-order]") == []
     assert rules_in(f"{line}  # determinism: ignore") == []
     assert rules_in(f"{line}  # determinism: ignore[clock]") == ["hash-order", "unused-ignore"]
+
+
+def test_a_suppression_holds_for_all_lines_of_its_statement() -> None:
+    ignore = "# determinism: ignore[hash-order]"
+    assert rules_in(f"names = list(  {ignore}\n    {{'a', 'b'}}\n)[0]\n") == []
+    assert rules_in(f"names = list(\n    {{'a', 'b'}}\n)[0]  {ignore}\n") == []
+    assert rules_in(f"def f():  {ignore}\n    return list({{'a', 'b'}})[0]\n") == ["unused-ignore", "hash-order"]
 
 
 def test_a_file_that_cannot_be_parsed_is_one_finding_and_not_the_end(tmp_path: Path) -> None:
@@ -423,9 +556,33 @@ def test_a_fix_is_shown_first_and_then_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("names = os.listdir('.')\nfirst = names[0]", "sorted(os.listdir('.'))"),
+        ("for name in Path('.').glob('*'):\n    rows.append(name)\nfirst = rows[0]", "sorted(Path('.').glob('*'))"),
+        ("first = list(Path('.').iterdir())[0]", "list(sorted(Path('.').iterdir()))"),
+        ("found = Path('.').iterdir()\nfirst = next(found)", None),
+        ("first = next(Path('.').iterdir())", None),
+        ("words = {'a'}\nwords.add('b')\nfirst = list(words)[0]", "list(sorted(words))"),
+        ("words = {'a'}\nwords.add(None)\nfirst = list(words)[0]", None),
+        ("draws = np.random.default_rng()", "np.random.default_rng(seed=0)"),
+        ("def draw():\n    return np.random.default_rng().normal()", None),
+        ("rows = [np.random.default_rng().normal() for _ in range(3)]", None),
+    ],
+)
+def test_a_fix_changes_an_order_or_a_seed_and_nothing_else(line: str, fixed: str | None, tmp_path: Path) -> None:
+    """A list in the place of an iterator would end the program; a seed in a function would make all its draws alike."""
+    file = tmp_path / "program.py"
+    file.write_text(f"import os\nimport numpy as np\nfrom pathlib import Path\nrows = []\n{line}\n")
+    _, output = run("--diff", str(file))
+    assert "1 finding" in output
+    assert (fixed in output) if fixed is not None else "@@" not in output
+
+
 def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
-    file.write_text("x = list({'a', 'b'})[0]\n")
+    file.write_text("ä = 1; x = list({'a', 'b'})[0]\n")
     run(str(file), "--json", str(tmp_path / "found.json"), "--sarif", str(tmp_path / "found.sarif"))
     (found,) = json.loads((tmp_path / "found.json").read_text())["findings"]
     (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
@@ -434,6 +591,7 @@ def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
     (rule,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["tool"]["driver"]["rules"]
     assert rule["help"]["markdown"] == explanation("hash-order") and "helpUri" not in rule
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1
+    assert result["locations"][0]["physicalLocation"]["region"]["startColumn"] == found["column"] == 17
 
 
 def test_pages_have_an_address_where_the_package_names_its_documentation(

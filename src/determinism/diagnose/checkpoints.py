@@ -30,6 +30,8 @@ NOT_TAKEN_UP = {
 class Part(NamedTuple):
     """Something that a checkpoint can lack."""
 
+    title: str
+    """What it is, within a sentence."""
     lines: str
     """To add where the program saves, and where it loads."""
     advice: str = "Save {save} and load it with {load}, or use {whole}."
@@ -41,34 +43,38 @@ class Part(NamedTuple):
     """What `determinism.state` is given."""
 
 
-def _with_state_dict(name: str, advice: str = Part._field_defaults["advice"]) -> Part:
+def _with_state_dict(name: str, title: str, advice: str = Part._field_defaults["advice"]) -> Part:
     lines = f'saved["{name}"] = {name}.state_dict()\n{name}.load_state_dict(saved["{name}"])'
-    return Part(lines, advice, f"{name}.state_dict()", f"{name}.load_state_dict(...)", f"{name}={name}")
+    return Part(title, lines, advice, f"{name}.state_dict()", f"{name}.load_state_dict(...)", f"{name}={name}")
 
 
-def _global_generator(name: str, get: str, put: str) -> Part:
-    return Part(f'saved["{name}"] = {get}()\n{put}(saved["{name}"])', save=f"{get}()", load=f"{put}(...)")
+def _global_generator(name: str, library: str, get: str, put: str) -> Part:
+    lines = f'saved["{name}"] = {get}()\n{put}(saved["{name}"])'
+    return Part(f"the state of {library}'s generator", lines, save=f"{get}()", load=f"{put}(...)")
 
 
 PARTS = {
-    "model": _with_state_dict("model"),
-    "optimizer": _with_state_dict("optimizer"),
+    "model": _with_state_dict("model", "parameters or buffers of the model"),
+    "optimizer": _with_state_dict("optimizer", "the state of the optimizer"),
     "scheduler": _with_state_dict(
         "scheduler",
+        "the learning rate: the state of its scheduler",
         "Save {save} and load it with {load}, or use {whole}. If you do that already, check that nothing sets or steps the learning "
         "rate again after loading.",
     ),
-    "scaler": _with_state_dict("scaler"),
-    "rng-torch": _global_generator("rng-torch", "torch.get_rng_state", "torch.set_rng_state"),
-    "rng-python": _global_generator("rng-python", "random.getstate", "random.setstate"),
-    "rng-numpy": _global_generator("rng-numpy", "numpy.random.get_state", "numpy.random.set_state"),
+    "scaler": _with_state_dict("scaler", "the state of the gradient scaler"),
+    "rng-torch": _global_generator("rng-torch", "PyTorch", "torch.get_rng_state", "torch.set_rng_state"),
+    "rng-python": _global_generator("rng-python", "Python", "random.getstate", "random.setstate"),
+    "rng-numpy": _global_generator("rng-numpy", "NumPy", "numpy.random.get_state", "numpy.random.set_state"),
     "rng-generator": Part(
+        "the state of a generator of the program's own",
         'saved["generator"] = generator.get_state()\ngenerator.set_state(saved["generator"])',
         save="generator.get_state()",
         load="generator.set_state(...)",
         state="generator=generator",
     ),
     "sampler-position": Part(
+        "the position in the epoch: which samples were consumed",
         "loader = determinism.state.resumable(loader)\n"
         'determinism.state.capture(loader=loader, ...).save("last.state")\n'
         'determinism.state.restore(determinism.state.load("last.state"), loader=loader, ...)',
@@ -77,37 +83,44 @@ PARTS = {
         state="loader=loader",
     ),
     "number": Part(
+        "a number that the program keeps itself",
         'saved["step"] = step\nstep = saved["step"]',
         "Save the numbers that the program keeps itself, such as counts of steps and epochs, a place in the data or the weight of a loss, "
-        "without rounding them. The op that diverges got a different one.",
+        "without rounding them.",
     ),
     "own-data": Part(
+        "something that the program keeps itself, besides tensors",
         'saved["buffer"] = list(buffer)\nbuffer.extend(saved["buffer"])',
         "Save what the program keeps besides tensors: a replay buffer, a queue, a cache, a generator of NumPy or Python of its own. The op "
         "that diverges got something different from outside the framework, and no missing global generator explains it.",
     ),
     "training-mode": Part(
+        "the mode of the model: training or evaluation",
         'model.load_state_dict(saved["model"])\nmodel.train()',
         "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode.",
     ),
     "optimizer-order": Part(
+        "the order of the optimizer's parameters",
         "parameters = [p for _, p in sorted(model.named_parameters())]\noptimizer = torch.optim.SGD(parameters, lr=0.1)",
         "A parameter got the state or the learning rate of another one: {{}}. An optimizer saves them by number, not by name: give it the "
         "parameters and groups in the order of the run that saved, such as that of model.named_parameters().",
     ),
     "carried-tensor": Part(
+        "a tensor that the program carries from step to step",
         'saved["hidden"] = hidden\nhidden = saved["hidden"]',
         "Save the tensors carried from step to step besides the model, such as the hidden state of a recurrent network, a memory or a "
         "running average, and continue with them; or use {whole}.",
         state="hidden=hidden",
     ),
     "rng-key": Part(
+        "a random key that the program carries from step to step",
         'saved["key"] = jax.random.key_data(key)\nkey = jax.random.wrap_key_data(saved["key"])',
         save="jax.random.key_data(key)",
         load="key = jax.random.wrap_key_data(...)",
         state="key=key",
     ),
     "gradients": Part(
+        "gradients accumulated since the last step",
         'saved["gradients"] = [p.grad for p in model.parameters()]\n'
         'for p, gradient in zip(model.parameters(), saved["gradients"]):\n    p.grad = gradient',
         "The full run continued with gradients from before the checkpoint: it stopped between two steps of the optimizer, or does not clear "

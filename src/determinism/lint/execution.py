@@ -25,8 +25,46 @@ _TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle
 _KERAS_LAYERS = frozenset(
     {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention", "Dropout"}
 )
+_INITIALIZERS = frozenset({
+    "uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "sparse_",
+})  # fmt: skip
+"""Functions of `torch.nn.init` that draw."""
+_DRAWS_IN_PLACE = frozenset(
+    {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
+)
+"""Methods of tensors that draw, and that nothing else has."""
+_KERAS_DRAWS = frozenset(
+    {
+        "normal",
+        "uniform",
+        "truncated_normal",
+        "randint",
+        "categorical",
+        "dropout",
+        "shuffle",
+        "gamma",
+        "beta",
+        "binomial",
+    }
+)
+_SCIKIT_LEARN = frozenset({
+    "train_test_split", "shuffle", "resample", "RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor",
+    "MLPClassifier", "MLPRegressor", "KMeans", "MiniBatchKMeans", "ShuffleSplit", "StratifiedShuffleSplit", "make_classification",
+    "make_regression", "make_blobs", "make_moons", "make_circles", "SGDClassifier", "SGDRegressor",
+})  # fmt: skip
+"""What draws from NumPy's global generator unless it is given `random_state`."""
 _RUNS = frozenset({"main", "train", "print", "run", "fit", "step", "backward"})
 """Calls of a program that is run by itself."""
+_KEEPS = frozenset({
+    "save", "savez", "savez_compressed", "savetxt", "save_pretrained", "save_model", "save_weights", "to_csv", "to_parquet", "dump", "savefig",
+    "write_text", "write_bytes", "evaluate", "predict", "serialize",
+})  # fmt: skip
+"""Calls of a program that keeps what it computed."""
+_TRAINING = frozenset(
+    {"train", "training", "fit", "evaluate", "experiment", "run_experiment", "run_training", "train_model"}
+)
+CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
+"""Seed the generators of GPUs alone."""
 _TITLES = {"random": "Python", "numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
@@ -45,16 +83,21 @@ class Event:
 
 
 def is_program(module: Module) -> bool:
-    """Whether a file is run by itself: it has a `__main__` part, or calls more than definitions when it is loaded."""
+    """Whether a file is run by itself: it has a `__main__` part, or computes, and keeps or prints what comes of it, when it is loaded."""
+    functions = {node.name for node in module.tree.body if isinstance(node, Function)}
     for statement in module.tree.body:
         if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test):
             return True
         if isinstance(statement, Function | ast.ClassDef):
             continue
         # A loop that only fills a table is one of many libraries.
-        is_loop = isinstance(statement, ast.For | ast.While)
-        calls = ast.walk(statement) if is_loop else [statement.value] if isinstance(statement, ast.Expr) else []
-        if any(isinstance(one, ast.Call) and last_part(one.func) in _RUNS for one in calls):
+        is_block = isinstance(statement, ast.For | ast.While | ast.With)
+        value = statement.value if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) else None
+        calls = [one for one in (ast.walk(statement) if is_block else [value]) if isinstance(one, ast.Call)]
+        if any(last_part(one.func) in _RUNS | _KEEPS for one in calls):
+            return True
+        # What a function of a library gives to a name at its top is a table as well; a program's own is given what it made before.
+        if any(last_part(one.func) in functions & _TRAINING and given_to(one) for one in calls):
             return True
     return False
 
@@ -62,6 +105,9 @@ def is_program(module: Module) -> bool:
 def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
     """Which global generators a call seeds."""
     name, last = module.dotted(call.func), last_part(call.func)
+    if name in CUDA_SEEDS:
+        # They leave the generator of the CPU as it is, from which layers draw their weights.
+        return ()
     direct = tuple(library for library, calls in SEEDS.items() if name in calls)
     if direct:
         return direct
@@ -80,7 +126,8 @@ def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
 def drawn_library(module: Module, call: ast.Call) -> str | None:
     """The global generator that a call draws from; None if it draws from none."""
     name = module.dotted(call.func)
-    if not name:
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if not name and not method:
         return None
     owner, _, last = name.rpartition(".")
     if any(
@@ -115,9 +162,45 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
         return "tensorflow"
     if owner == "tensorflow.image" and last.startswith(("random_", "sample_distorted")):
         return "tensorflow"
+    if owner == "torch.nn.init" and last in _INITIALIZERS:
+        return "torch"
+    if owner in ("keras.random", "tensorflow.keras.random") and last in _KERAS_DRAWS:
+        return "tensorflow"
+    if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
+        return None if _is_set_to(call, "shuffle", False) else "numpy"
+    if method and name.partition(".")[0] not in module.imports.values():
+        return _drawn_by_method(module, call, method)
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
         return "tensorflow"
     return None
+
+
+def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:
+    """The global generator that a method of an object draws from, where its name says what the object is."""
+    imported = {name.partition(".")[0] for name in module.imports.values()}
+    if method in _DRAWS_IN_PLACE and "torch" in imported:
+        return "torch"
+    if method == "sample" and "pandas" in imported and any(one.arg in ("frac", "n") for one in call.keywords):
+        return "numpy"
+    if method == "shuffle" and imported & {"tensorflow", "tensorflow_datasets"}:
+        sizes = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "buffer_size")]
+        return "tensorflow" if len(call.args) < 2 and any(_is_buffer_size(one) for one in sizes) else None
+    return None
+
+
+def _is_buffer_size(node: ast.expr) -> bool:
+    """Whether an argument is the size of a buffer, as only the pipelines of TensorFlow take it, and no list to be shuffled."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int)
+    if isinstance(node, ast.Call):
+        return last_part(node.func) in ("len", "cardinality")
+    return any(word in last_part(node).lower() for word in ("size", "buffer"))
+
+
+def _is_set_to(call: ast.Call, name: str, value: object) -> bool:
+    return any(
+        one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is value for one in call.keywords
+    )
 
 
 def _is_nothing(node: ast.expr) -> bool:

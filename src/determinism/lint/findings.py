@@ -99,13 +99,22 @@ class Text:
     ) -> Finding:
         """What a rule says of a node."""
         lines = self.module.lines
-        code = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
-        return Finding(rule, severity, message, self.module.file, node.lineno, node.col_offset + 1, code, None, fix)
+        line = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
+        # The columns of the syntax tree count bytes.
+        column = len(line.encode()[: node.col_offset].decode(errors="replace")) + 1
+        return Finding(rule, severity, message, self.module.file, node.lineno, column, line.strip(), None, fix)
 
     @cached_property
     def calls(self) -> frozenset[str]:
         """The last parts of the names of all that is called."""
         return frozenset(last_part(node.func) for node in self.module.nodes if isinstance(node, ast.Call))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What all dotted names in the file stand for."""
+        return frozenset(
+            self.module.dotted(node) for node in self.module.nodes if isinstance(node, ast.Name | ast.Attribute)
+        )
 
     def uses_frameworks(self) -> bool:
         """Whether the file imports a framework or NumPy."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from determinism.diagnose.program_flow import Scope, is_none, last_part, within
 from determinism.errors import UsageError
 from determinism.lint.execution import drawn_library, seeded_libraries
 from determinism.lint.findings import Finding, Severity, Text, rules
+
+if TYPE_CHECKING:
+    from determinism.knowledge.entries import Op
 
 _ROOTS = ("torch.", "tensorflow.", "jax.")
 _NO_OPS = ("torch.utils.data.",)
@@ -21,7 +25,11 @@ _INDEXING = "torch.Tensor.__getitem__"
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _INTEGERS = ("long", "int", "argmax", "argmin", "argsort", "nonzero")
 """Methods of tensors whose results are used as indexes."""
-_VARIES = frozenset({"nondeterministic"})
+_WORDS = frozenset({"nondeterministic", "raises"})
+_ARGUMENT = re.compile(r"\b(\w+)=('\w+'|True|False)")
+_READ_FROM_CALL = ("weights are given", "src is a tensor", "under torch.compile")
+_FIRST_OPTION = 2
+"""Options are not among the first arguments of an op, which are its tensors."""
 
 # Settings: which let runs or machines compute differently is a fact of the settings' database, and a rule names them.
 
@@ -61,17 +69,30 @@ def _allows(value: ast.expr) -> bool:
 
 
 @cache
-def _status(name: str, device: str, version: str | None) -> tuple[bool, bool]:
-    """Whether an op varies on a device, and whether deterministic mode refuses it there."""
+def _statuses(name: str, device: str, version: str | None) -> tuple[tuple[str | None, frozenset[str]], ...]:
+    """What is known of an op on a device: under which conditions it varies there, or is refused by deterministic mode."""
     from determinism.knowledge.query import status
 
     root = name.partition(".")[0]
     try:
         answers = status(name, framework=root, device=device, version=version)
     except UsageError:
-        return False, False
-    found = [verdict.value for answer in answers for one in answer.statuses for verdict in one.verdicts]
-    return bool(_VARIES & set(found)), "raises" in found
+        return ()
+    found = [
+        (
+            one.condition or _name_condition(answer.op, name),
+            frozenset(verdict.value for verdict in one.verdicts) & _WORDS,
+        )
+        for answer in answers
+        for one in answer.statuses
+    ]
+    return tuple((condition, verdicts) for condition, verdicts in found if verdicts)
+
+
+def _name_condition(op: Op, name: str) -> str | None:
+    """The argument that makes a function the op, where it is listed for it as `torch.nn.functional.pad(mode='reflect')`."""
+    listed = [other for other in op.names if other.startswith(f"{name}(")]
+    return listed[0].removeprefix(name).strip("()") if listed and name not in (op.name, *op.names) else None
 
 
 def of_ops(text: Text) -> Iterator[Finding]:
@@ -101,13 +122,58 @@ def of_ops(text: Text) -> Iterator[Finding]:
 def _of_op(text: Text, device: str, name: str, subject: str, node: ast.expr) -> Iterator[Finding]:
     """What is known of one op at the place that uses it; the subject of the sentence may describe it."""
     version = dict(text.versions).get(name.partition(".")[0])
-    varies, refuses = _status(name, device, version)
-    if varies or refuses:
-        what = "varies from run to run" if varies else "refuses deterministic mode"
-        more = ", and refuses deterministic mode" if varies and refuses else ""
-        where = f"on {device}" + (f" in version {version}" if version else "")
-        message = f"{subject} {what} {where}{more}; `determinism status {name}` says what to do."
-        yield text.finding("nondeterministic-op", Severity.MAY_DIFFER, message, node)
+    known = [
+        (condition, verdicts)
+        for condition, verdicts in _statuses(name, device, version)
+        if condition is None or not isinstance(node, ast.Call) or _may_hold(text, node, condition)
+    ]
+    if not known:
+        return
+    always = [verdicts for condition, verdicts in known if condition is None or _is_in_call(condition)]
+    verdicts = frozenset().union(*(always or [one for _, one in known]))
+    varies, refuses = "nondeterministic" in verdicts, "raises" in verdicts
+    what = "varies from run to run" if varies else "refuses deterministic mode"
+    more = ", and refuses deterministic mode" if varies and refuses else ""
+    where = f"on {device}" + (f" in version {version}" if version else "")
+    if not always:
+        where += f" if this holds: {'; or: '.join(dict.fromkeys(condition for condition, _ in known if condition))}"
+    message = f"{subject} {what} {where}{more}; `determinism status {name}` says what to do."
+    yield text.finding("nondeterministic-op", Severity.MAY_DIFFER, message, node)
+
+
+def _is_in_call(condition: str) -> bool:
+    """Whether a condition is about an argument alone, so that the call shows whether it holds."""
+    return bool(_ARGUMENT.search(condition)) or condition in _READ_FROM_CALL
+
+
+def _may_hold(text: Text, call: ast.Call, condition: str) -> bool:
+    """Whether the call, or the file around it, leaves it open that a condition holds under which an op varies."""
+    given = {one.arg: one.value for one in call.keywords}
+    values = dict(_ARGUMENT.findall(condition))
+    if values and None not in given:
+        return any(_is_given(given.get(name), call.args, name, value) for name, value in _ARGUMENT.findall(condition))
+    if condition == "weights are given":
+        return "weights" in given or len(call.args) > 1 or not text.module.dotted(call.func).startswith("torch.")
+    if condition == "src is a tensor":
+        return "value" not in given and not any(isinstance(one, ast.Constant) for one in call.args[2:])
+    if condition.startswith("in TorchScript"):
+        return any(name.startswith("torch.jit") for name in text.names)
+    if condition == "under torch.compile":
+        return "torch.compile" in text.names
+    if "four dimensions" in condition:
+        # Scores of classes for each sample come from a linear layer; those for each pixel from convolutions alone.
+        return bool(text.calls & {"Conv2d", "ConvTranspose2d"}) and not text.calls & {"Linear", "LazyLinear", "flatten"}
+    return True
+
+
+def _is_given(value: ast.expr | None, positional: Sequence[ast.expr], name: str, wanted: str) -> bool:
+    """Whether an argument may have a value; one that is left out has its default, which is False or another than the wanted one."""
+    if value is None:
+        constants = [one.value for one in positional if isinstance(one, ast.Constant)]
+        # A value that is not written as a keyword may be any of those that are.
+        is_open = any(not isinstance(one, ast.Constant) for one in positional[_FIRST_OPTION:])
+        return wanted == "False" or is_open or any(str(one) == wanted.strip("'") for one in constants)
+    return not isinstance(value, ast.Constant) or str(value.value) == wanted.strip("'")
 
 
 def _parameters_made(text: Text) -> Iterator[ast.expr]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from determinism.diagnose.checkpoints import fix
+from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.program_flow import Function, last_part
 from determinism.lint.findings import Finding, Severity, Text
 
@@ -165,14 +166,20 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         return
     named = [(call, text.module.dotted(call.func)) for call in calls]
     changes_rates = any("lr_scheduler." in name for _, name in named)
-    made = [
-        part
+    made = {
+        part: holders
         for part, piece in _STATES.items()
-        if any(
-            piece in name and name.startswith("torch.") and (changes_rates or _has_state(call, name))
-            for call, name in named
+        if (
+            holders := [
+                _holder(text, call)
+                for call, name in named
+                if piece in name.replace("optim.lr_scheduler", "lr_scheduler")
+                and name.startswith("torch.")
+                and (changes_rates or _has_state(call, name))
+            ]
         )
-    ]
+    }
+    """Parts of which the program has one, with the names of the variables that hold them."""
     for call in calls:
         if text.module.dotted(call.func) != "torch.save" or not call.args:
             continue
@@ -184,8 +191,11 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
             continue
         # The seeds of this project hold the epoch too.
         has_seeds = "seeds.state_dict" in written and any(name.startswith("determinism.") for _, name in named)
-        holds_progress = has_seeds or any(f"'{word}" in written or f"_{word}'" in written for word in _PROGRESS)
-        if not holds_progress and "optim" not in written:
+        keys = {*re.findall(r"'(\w+)'", written), *(one.arg or "" for one in _keywords(content))}
+        holds_progress = has_seeds or any(
+            key.startswith(word) or key.endswith(f"_{word}") for key in keys for word in _PROGRESS
+        )
+        if not holds_progress and "optim" not in written and not _is_taken_up(text, call):
             # Weights to be used, not to be trained further.
             continue
         if all(
@@ -195,7 +205,8 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         ):
             # One part of a checkpoint, whose others are in files of their own.
             continue
-        missing = [part for part in made if part[:5] not in written]
+        saved = {last_part(one) for one in ast.walk(content) if isinstance(one, ast.Name | ast.Attribute)}
+        missing = [part for part, held in made.items() if part[:5] not in written and not saved & set(held)]
         if not holds_progress:
             missing.append("number")
         if not any(word in written for word in _GENERATORS):
@@ -203,9 +214,28 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         if _is_within_epoch(text, call) and not any(word in written for word in _POSITION):
             missing.append("sampler-position")
         if missing:
-            lacking = " and ".join(missing) if len(missing) < 3 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+            titles = [PARTS[part].title for part in missing]
+            lacking = " and ".join(titles) if len(titles) < 3 else f"{', '.join(titles[:-1])}, and {titles[-1]}"
             message = f"The checkpoint lacks {lacking}, so a resumed run goes on differently. {fix(missing[0])}"
             yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
+
+
+def _is_taken_up(text: Text, call: ast.Call) -> bool:
+    """Whether the file loads what it saves here: from a place that is written in the same way."""
+    place = [one for one in call.args[1:2] if isinstance(one, ast.Constant | ast.Name | ast.Attribute)]
+    wanted = {ast.unparse(one) for one in place}
+    return any(
+        isinstance(one, ast.Call)
+        and text.module.dotted(one.func) == "torch.load"
+        and any(ast.unparse(argument) in wanted for argument in one.args[:1])
+        for one in text.module.nodes
+    )
+
+
+def _holder(text: Text, call: ast.Call) -> str:
+    """The name of the variable or attribute that keeps what a call makes; empty if none does."""
+    parent = text.module.parents.get(call)
+    return last_part(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
 
 
 def _is_kept_in_memory(text: Text, call: ast.Call) -> bool:
@@ -241,16 +271,28 @@ def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
     yield from (one for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
-def _dictionary(text: Text, node: ast.expr) -> ast.Dict | None:
+def _dictionary(text: Text, node: ast.expr) -> ast.expr | None:
+    """The dictionary that is saved, as far as it is written in one piece."""
     if isinstance(node, ast.Name):
         scope = text.module.scope_of(node)
-        values = [one for one in text.module.bound(scope, node.id) if isinstance(one, ast.Dict)]
+        values = [one for one in text.module.bound(scope, node.id) if _is_dictionary(one)]
         stored = any(
             isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and last_part(one.value) == node.id
             for one in ast.walk(scope)
         )
         return values[0] if len(values) == 1 and not stored and isinstance(scope, Function | ast.Module) else None
-    return node if isinstance(node, ast.Dict) else None
+    return node if _is_dictionary(node) else None
+
+
+def _keywords(content: ast.expr) -> list[ast.keyword]:
+    return content.keywords if isinstance(content, ast.Call) else []
+
+
+def _is_dictionary(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
+        return is_dict and not node.args and all(one.arg is not None for one in node.keywords)
+    return isinstance(node, ast.Dict)
 
 
 def findings(text: Text) -> Iterator[Finding]:

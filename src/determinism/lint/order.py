@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from determinism.diagnose.program_flow import (
     CALLS,
@@ -15,7 +15,7 @@ from determinism.diagnose.program_flow import (
     last_part,
     parameters,
 )
-from determinism.lint.findings import Finding, Fix, Severity, Text, around
+from determinism.lint.findings import Finding, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
 _DEEPEST = 5
@@ -45,12 +45,18 @@ _FILLS = frozenset(
         "register_parameter",
     }
 )
-_CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.")
+_CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.", "json.dump", "pickle.dump")
+_WRITES = frozenset({"write", "writelines"})
+_SHOWS = ("stdout", "stderr", "log", "bar", "console", "report", "tqdm")
+"""Parts of the names of what is written to for somebody to read."""
 _CHOOSES = frozenset({"choice", "choices", "shuffle", "sample", "permutation"})
 _LISTING_METHODS = frozenset(name for name, source in METHODS.items() if source == "listing") | {"glob", "iglob"}
 _FILE_SYSTEMS = ("fs", "filesystem")
 """Names that objects of fsspec have, whose listings are sorted."""
 _SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
+_GIVES_LIST = frozenset({"os.listdir", "glob.glob"})
+_ITERATES = frozenset({"list", "tuple", "enumerate", "zip", "map", "filter", "join", "extend", "tqdm"})
+"""Functions for which it makes no difference whether they get an iterator or a list."""
 _LISTS_FROM = _PASSES_ON | _NUMBERS_IN_ORDER | {"join", "array", "fromiter", "fromkeys"}
 _WHOLE = frozenset({"len", "getsize", "int", "count", "numel", "size", "st_size", "stat"})
 
@@ -280,7 +286,25 @@ class Flow:
     def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
         """Whether what a loop does depends on the order of its turns."""
         names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-        return any(self._is_step_ordered(node, names, depth) for part in loop.body for node in ast.walk(part))
+        return any(
+            self._is_step_ordered(node, names, depth) or _is_applied(node, names) or self._is_written(node, names, loop)
+            for part in loop.body
+            for node in ast.walk(part)
+        )
+
+    def _is_written(self, node: ast.AST, names: set[str], loop: ast.For | ast.AsyncFor) -> bool:
+        """Whether what comes of an element is written to a file that was opened before the loop."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES):
+            return False
+        file = node.func.value
+        if not isinstance(file, ast.Name) or any(word in file.id.lower() for word in _SHOWS):
+            return False
+        if not any(
+            isinstance(one, ast.Name) and one.id in names for argument in node.args for one in ast.walk(argument)
+        ):
+            return False
+        opened = [one for _, one in self._text.program.values_of(self._text.module, file, as_whole=True)]
+        return bool(opened) and not any(one in set(ast.walk(loop)) for one in opened)
 
     def _is_step_ordered(self, node: ast.AST, names: set[str], depth: int) -> bool:
         if isinstance(node, ast.Yield | ast.YieldFrom):
@@ -339,6 +363,19 @@ class Flow:
         )
         tensors = {"sum", "mean", "item", "square", "norm", "pow", "dot", "result", "abs", "exp"}
         return not names & _WHOLE and not attributes & _WHOLE and (has_calculation or bool(names & tensors))
+
+
+def _is_applied(node: ast.AST, names: set[str]) -> bool:
+    """Whether an element of what is looped over is applied to the result of the one before: `x = layer(x)`."""
+    if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call)):
+        return False
+    target, call = node.targets[0], node.value
+    return (
+        isinstance(target, ast.Name)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in names
+        and any(_is_name(one, target.id) for one in call.args)
+    )
 
 
 def _asks_for_one(node: ast.Compare) -> bool:
@@ -424,7 +461,7 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
         is_pop = isinstance(ordered, ast.Call) and ordered is not node
         if is_pop and (isinstance(text.module.parents.get(ordered), ast.Expr) or flow.is_only_one(node)):
             continue
-        if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(node, ast.Name)):
+        if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(ordered, ast.Name)):
             continue
         if text.program.has_objects(text.module, node) or _has_parts_of_models(text, node):
             message = "A set of objects is iterated in the order of their addresses, which differ from run to run."
@@ -435,7 +472,8 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
         what = "A set of strings" if has_texts else "A set"
         condition = "" if has_texts else " unless its elements are numbers"
         message = f"{what} is used in the order of its elements, which differs in each run{condition}."
-        fix = around(node, "sorted(", ")", "Iterate in a fixed order") if has_texts and not is_pop else None
+        is_sortable = has_texts and not is_pop and _has_texts(text, node, all_of_them=True)
+        fix = around(node, "sorted(", ")", "Iterate in a fixed order") if is_sortable else None
         if isinstance(text.module.parents.get(node), ast.Starred):
             fix = None
         yield text.finding("hash-order", severity, message, node, fix)
@@ -452,10 +490,19 @@ def _has_parts_of_models(text: Text, node: ast.AST) -> bool:
     )
 
 
-def _has_texts(text: Text, node: ast.AST, depth: int = 0) -> bool:
-    """Whether the elements of a set are seen to be strings."""
+def _has_texts(text: Text, node: ast.AST, depth: int = 0, *, all_of_them: bool = False) -> bool:
+    """Whether elements of a set are seen to be strings, or all of them."""
     if depth > 4:
         return False
+    decides = all if all_of_them else any
+
+    def of_values(values: Iterable[ast.expr]) -> bool:
+        # An empty set says nothing of what is put into it.
+        wanted = [value for value in values if not _is_empty_set(value)]
+        return bool(wanted) and decides(
+            _has_texts(text, one, depth + 1, all_of_them=all_of_them) or _is_text(text, one) for one in wanted
+        )
+
     if isinstance(node, ast.Set | ast.List | ast.Tuple):
         return bool(node.elts) and all(_is_text(text, one) for one in node.elts)
     if isinstance(node, ast.SetComp | ast.GeneratorExp | ast.ListComp):
@@ -463,14 +510,13 @@ def _has_texts(text: Text, node: ast.AST, depth: int = 0) -> bool:
             isinstance(node.elt, ast.Name) and any(_gives_texts(one.iter) for one in node.generators)
         )
     if isinstance(node, ast.BinOp):
-        return _has_texts(text, node.left, depth + 1) or _has_texts(text, node.right, depth + 1)
+        return of_values([node.left, node.right])
     if isinstance(node, ast.Call) and last_part(node.func) in ("set", "frozenset"):
-        return bool(node.args) and (_has_texts(text, node.args[0], depth + 1) or _gives_texts(node.args[0]))
+        return bool(node.args) and (of_values(node.args[:1]) or _gives_texts(node.args[0]))
     if isinstance(node, ast.Name):
-        values = list(text.program.values_of(text.module, node))
-        return any(_has_texts(text, value, depth + 1) for _, value in values)
+        return of_values(value for _, value in text.program.values_of(text.module, node) if isinstance(value, ast.expr))
     if isinstance(node, ast.Attribute):
-        return any(_has_texts(text, value, depth + 1) for _, value in text.program.attributes.get(node.attr, ()))
+        return of_values(value for _, value in text.program.attributes.get(node.attr, ()))
     return False
 
 
@@ -507,10 +553,20 @@ def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
                 continue
         if flow.is_used_in_order(node):
             message = "The listing comes in the order of the file system, which differs between machines and copies."
-            fix: Fix | None = None
-            if name not in ("os.walk", "os.scandir"):
-                fix = around(node, "sorted(", ")", "Sort the listing")
+            fix = around(node, "sorted(", ")", "Sort the listing") if _may_be_list(text, node, name) else None
             yield text.finding("listing-order", Severity.MAY_DIFFER, message, node, fix)
+
+
+def _may_be_list(text: Text, node: ast.Call, name: str) -> bool:
+    """Whether a sorted list may be put in the place of a listing: it is a list of names already, or what takes it iterates it at once."""
+    if name in _GIVES_LIST:
+        return True
+    if name in ("os.walk", "os.scandir"):
+        return False
+    parent = text.module.parents.get(node)
+    if isinstance(parent, ast.For | ast.comprehension):
+        return parent.iter is node
+    return isinstance(parent, ast.Call) and node in parent.args and last_part(parent.func) in _ITERATES
 
 
 def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:

@@ -16,20 +16,26 @@ _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}
 )
 _DISPLAYS = ("progress", "progbar", "bar", "log", "print", "display", "refresh", "render", "report")
+_MAKES_ARRAYS = frozenset({
+    "torch.tensor", "torch.full", "torch.as_tensor", "numpy.array", "numpy.full", "numpy.asarray", "jax.numpy.array", "jax.numpy.full",
+    "jax.numpy.asarray", "tensorflow.constant", "tensorflow.fill", "tensorflow.convert_to_tensor",
+})  # fmt: skip
+_RATES = frozenset({"lr", "learning_rate", "momentum", "weight_decay", "eps", "alpha", "gain", "std", "temperature"})
+"""Arguments that are computed with."""
 _CHOOSES_BYTES = frozenset({"randbelow", "choice", "randbits", "SystemRandom"})
 
 
 def _used_as_number(text: Text, node: ast.AST) -> bool:
     """Whether a value is reduced to an index: taken modulo something, or to bits, directly or by its name."""
     at = node
-    for _ in range(4):
-        parent = text.module.parents.get(at)
+    for _ in range(5):
+        parent = text.module.parents[at]
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
             # `"%s" % value` formats.
             return parent.left is at
-        if not (isinstance(parent, ast.Call) and last_part(parent.func) in ("int", "abs")) and not isinstance(
-            parent, ast.BinOp
-        ):
+        is_converted = isinstance(parent, ast.Call) and last_part(parent.func) in ("int", "abs", "from_bytes")
+        is_part = isinstance(parent, ast.Attribute) and parent.attr in ("int", "hex", "bytes", "node")
+        if not (is_converted or is_part or isinstance(parent, ast.BinOp)):
             break
         at = parent
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
@@ -115,12 +121,37 @@ def _is_seed(text: Text, node: ast.AST) -> bool:
     return any("seed" in last_part(target).lower() for target in targets)
 
 
+def _is_computed_with(text: Text, node: ast.Call) -> bool:
+    """Whether a time is put into an array, reduced by a modulo, or set as a rate; one that is subtracted only measures."""
+    at: ast.AST = node
+    while not isinstance(parent := text.module.parents[at], ast.stmt):
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub):
+            return False
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
+            is_number = parent.left is at and not _is_seed(text, node)
+            return is_number and not isinstance(
+                text.module.parents.get(parent), ast.Compare | ast.Call | ast.FormattedValue
+            )
+        if isinstance(parent, ast.keyword):
+            return parent.arg in _RATES
+        if isinstance(parent, ast.Call) and last_part(parent.func) not in ("int", "float", "round", "abs"):
+            return text.module.dotted(parent.func) in _MAKES_ARRAYS
+        if not isinstance(parent, ast.BinOp | ast.Call | ast.List | ast.Tuple):
+            return False
+        at = parent
+    return False
+
+
 def of_clocks(text: Text) -> Iterator[Finding]:
-    """A clock that decides how much is computed; one that only measures or logs is none."""
+    """A clock that decides how much is computed, or whose time is computed with; one that only measures or logs is none."""
     if not text.uses_frameworks():
         return
     seen: set[int] = set()
     for node in text.module.nodes:
+        if isinstance(node, ast.Call) and CALLS.get(text.module.dotted(node.func)) == "clock":
+            if _is_computed_with(text, node) and not _is_of_display(text, node):
+                message = "The time of day is used as a number here, and it is another one in each run."
+                yield text.finding("clock", Severity.DIFFERS, message, node)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Compare):
             read = _clock_in(text, node.value, 0)
             if read is not None and "timeout" not in ast.unparse(node.value).lower():

@@ -141,15 +141,16 @@ def without_suppressed(source: Source, tree: ast.Module, found: list[Finding]) -
     given = list(_suppressions(source.text))
     if not given:
         return found
-    ends = {
-        node.lineno: max(node.end_lineno or node.lineno, node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and not hasattr(node, "body")
-    }
+    lines_of: dict[int, range] = {}
+    """By line those of the simple statement that it is part of."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            lines_of.update(dict.fromkeys(span, span))
     used: set[tuple[int, str | None]] = set()
     kept: list[Finding] = []
     for finding in found:
-        lines = range(finding.line, ends.get(finding.line, finding.line) + 1)
+        lines = lines_of.get(finding.line, range(finding.line, finding.line + 1))
         matching = [
             (line, finding.rule if names is not None else None)
             for line, _, names in given

@@ -16,7 +16,7 @@ from determinism.diagnose.program_flow import (
     is_number,
     last_part,
 )
-from determinism.lint.execution import Event, Execution, drawn_library, is_program, seeded_libraries
+from determinism.lint.execution import CUDA_SEEDS, Event, Execution, drawn_library, is_program, seeded_libraries
 from determinism.lint.findings import Finding, Fix, Severity, Text
 
 _VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
@@ -32,7 +32,7 @@ def of_order(text: Text) -> Iterator[Finding]:
         return
     events = Execution(text.module).events()
     for library, cause in SEEDED_LIBRARIES.items():
-        own = [event for event in events if event.library == library]
+        own = [event for event in events if event.library == library and not _is_seeded_on_gpu(text, event)]
         draw = next((event for event in own if not event.is_seed and not _is_printed(text, event.node)), None)
         trains = text.calls & _TRAINS
         if draw is None and trains and not _seedings(text, library):
@@ -46,6 +46,12 @@ def of_order(text: Text) -> Iterator[Finding]:
                 yield text.finding(cause, Severity.DIFFERS, message, draw.node)
         elif own.index(draw) < own.index(seed) and not _has_own_generators(text, draw):
             yield _too_late(text, draw, seed)
+
+
+def _is_seeded_on_gpu(text: Text, event: Event) -> bool:
+    """Whether a draw is made on a GPU, and the file seeds the generators of GPUs."""
+    device = next((ast.unparse(one.value) for one in event.node.keywords if one.arg == "device"), "cpu")
+    return "cpu" not in device and bool(text.names & CUDA_SEEDS)
 
 
 def _is_demonstration(text: Text) -> bool:
@@ -72,8 +78,9 @@ def _drawn_anywhere(text: Text, library: str) -> Event | None:
     """The first draw in a method that the walk did not reach, such as the forward of a model."""
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and drawn_library(text.module, node) == library:
-            if not _is_printed(text, node):
-                return Event(library, False, node)
+            draw = Event(library, False, node)
+            if not _is_printed(text, node) and not _is_seeded_on_gpu(text, draw):
+                return draw
     return None
 
 
@@ -128,7 +135,7 @@ def of_values(text: Text) -> Iterator[Finding]:
         is_generator = name in GENERATORS or name.endswith(".PRNGKey") or name == "jax.random.key"
         if is_generator and (not given or is_none(given[0])) and name.startswith(("numpy.", "random.")):
             if name != "numpy.random.Generator" and not _is_harmless(text, node):
-                fix = _seed_argument(text, node) if not given else None
+                fix = _seed_argument(text, node) if not given and _runs_once(text, node) else None
                 message = f"{name} is made without a seed, so it starts from random bytes of the operating system."
                 yield text.finding("generator-unseeded", Severity.DIFFERS, message, node, fix)
             continue
@@ -152,12 +159,20 @@ def of_values(text: Text) -> Iterator[Finding]:
             if found is not None:
                 yield found
                 continue
-        if given and (is_generator or _is_seeding(text, node)):
+        if last_part(node.func) == "add_argument":
+            # The default of an option that is called so is the seed of every run that does not name it.
+            named = any(isinstance(one, ast.Constant) and "seed" in str(one.value).lower() for one in node.args)
+            given = [one.value for one in node.keywords if one.arg == "default" and named]
+        if given and (is_generator or _is_seeding(text, node) or last_part(node.func) == "add_argument"):
             origin = text.program.back_from([(text.module, one) for one in given])
             if origin is not None and origin.source in _VARYING and not _is_hash_of_numbers(text, origin):
                 what = "this line" if origin.line == node.lineno else f"line {origin.line}"
-                message = f"The seed comes from a value that differs in each run ({origin.source}, at {what})."
-                yield text.finding("seed-varies", Severity.DIFFERS, message, node)
+                is_default = last_part(node.func) == "add_argument"
+                subject = "The seed of a run that is given none" if is_default else "The seed"
+                message = f"{subject} comes from a value that differs in each run ({origin.source}, at {what})."
+                yield text.finding(
+                    "seed-varies", Severity.MAY_DIFFER if is_default else Severity.DIFFERS, message, node
+                )
 
 
 def _is_harmless(text: Text, node: ast.Call) -> bool:
@@ -255,6 +270,17 @@ def _unset_parameter(text: Text, node: ast.Call, name: ast.Name) -> Finding | No
             message = f"`{name.id}` is None unless it is given, and line {call.lineno} does not give it: the generator starts from random bytes."
             return text.finding("generator-unseeded", Severity.DIFFERS, message, node)
     return None
+
+
+_REPEATS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _runs_once(text: Text, node: ast.AST) -> bool:
+    """Whether a line runs once in a run; with a seed of its own, each turn of a loop and each call of a function would draw the same."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, (*_REPEATS, Function, ast.Lambda)):
+        at = text.module.parents.get(at)
+    return at is None
 
 
 def _seed_argument(text: Text, call: ast.Call) -> Fix | None:

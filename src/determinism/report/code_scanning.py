@@ -219,7 +219,7 @@ def _result(document: dict[str, Any], finding: Finding, rule: int) -> dict[str, 
 
 
 def _location(site: dict[str, Any]) -> dict[str, Any]:
-    region = {"startLine": max(site["line"], 1)}
+    region = {"startLine": max(site["line"], 1), **({"startColumn": site["column"]} if site.get("column") else {})}
     snippet = {"snippet": {"text": legible(site["code"])}} if site["code"] else {}
     return {"physicalLocation": {"artifactLocation": _artifact(site["file"]), "region": {**region, **snippet}}}
 

@@ -75,7 +75,7 @@ def lint_sarif(findings: Sequence[Mapping[str, Any]], titles: Mapping[str, str])
             rules.index(finding["rule"]),
             _LEVELS.get(finding["severity"], "warning"),
             f"{finding['message']} ({finding['severity']})",
-            {"file": finding["file"], "line": finding["line"], "code": finding["code"]},
+            {key: finding[key] for key in ("file", "line", "column", "code")},
         )
         for finding in findings
     ]

@@ -19,6 +19,7 @@ from determinism.comparison.result import (
     ValuesApart,
     is_repeatable,
 )
+from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
 from determinism.report.answer import Document, answer, headline
 from determinism.report.batch import batch_headline, batch_sections
@@ -152,25 +153,6 @@ def _counts(output: OutputDifference) -> str:
 
 # Says what a checkpoint lacks, and what to write so that it does not.
 
-_NAMES = {
-    "model": "parameters or buffers of the model",
-    "optimizer": "the state of the optimizer",
-    "scheduler": "the learning rate: the state of its scheduler",
-    "scaler": "the state of the gradient scaler",
-    "rng-torch": "the state of PyTorch's generator",
-    "rng-python": "the state of Python's generator",
-    "rng-numpy": "the state of NumPy's generator",
-    "rng-generator": "the state of a generator of the program's own",
-    "number": "a number that the program keeps itself",
-    "own-data": "something that the program keeps itself, besides tensors",
-    "carried-tensor": "a tensor that the program carries from step to step",
-    "rng-key": "a random key that the program carries from step to step",
-    "training-mode": "the mode of the model: training or evaluation",
-    "optimizer-order": "the order of the optimizer's parameters",
-    "gradients": "gradients accumulated since the last step",
-    "sampler-position": "the position in the epoch: which samples were consumed",
-}
-
 _NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
 """What no checkpoint holds, so that the program itself has to make it as it was."""
 
@@ -196,7 +178,7 @@ def missing_entries(comparison: Comparison) -> Iterator[Entry]:
     for number, missing in enumerate(comparison.missing):
         label = _label(missing)
         is_first = not number or label != _label(comparison.missing[number - 1])
-        yield Entry(_NAMES[missing.identifier], label if is_first else "")
+        yield Entry(PARTS[missing.identifier].title, label if is_first else "")
         yield Entry(missing.fix)
         if any(fix.identifier == missing.identifier and fix.verified for fix in comparison.fixes):
             yield Entry(_VERIFIED)
