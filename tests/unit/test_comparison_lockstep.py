@@ -208,6 +208,34 @@ def test_later_differences_are_found_and_nothing_else(extra: tuple[int, ...], ba
     assert len([key for key in found if key < 0]) == len(extra)
 
 
+def unseeded(number: int, record: dict[str, Any]) -> None:
+    """Another state of a generator at each draw, as of one that the program never seeded."""
+    if record["generators"]:
+        record["generators"] = [f"other {number}"]
+
+
+def test_steps_in_which_only_states_of_generators_differ_are_looked_at_together(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1", batch=RECORDS), write(tmp_path / "2", unseeded, batch=RECORDS)
+    processes = process_of(first), process_of(second)
+    group, *_ = lockstep.Lockstep(*processes, Canonical(*processes)).groups()
+    drawing = [record_of(number) for number in range(RECORDS) if number % 6 == 2]
+    assert len(set(group.first.columns["step"].tolist())) > 2
+    assert differences(first, second) == group.keys[group.flags.generators].tolist() == drawing
+    assert compare(first, second).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize("batch", [BATCH, RECORDS])
+@pytest.mark.parametrize("number", [9, 13, RECORDS - 1])
+def test_a_difference_among_them_is_found(number: int, batch: int, tmp_path: Path) -> None:
+    def edit(current: int, record: dict[str, Any]) -> None:
+        unseeded(current, record)
+        at(number, outputs=["other"])(current, record)
+
+    first, second = write(tmp_path / "1", batch=batch), write(tmp_path / "2", edit, batch=batch)
+    drawing = {record_of(one) for one in range(RECORDS) if one % 6 == 2}
+    assert set(differences(first, second)) == drawing | {record_of(number)}
+
+
 def test_a_digest_that_one_run_has_is_no_difference(tmp_path: Path) -> None:
     def without_digest(number: int, record: dict[str, Any]) -> None:
         record["inputs"] = [ref._replace(digest=None) for ref in record["inputs"]]
@@ -246,6 +274,17 @@ def test_the_short_way_comes_to_what_the_long_way_comes_to(
         extra=extra,
     )
     short = found(compare(first, second))
-    monkeypatch.setattr(lockstep, "are_same", lambda *_: False)
+    monkeypatch.setattr(lockstep, "are_same", lambda *_, **__: False)
     assert short == found(compare(first, second))
     assert short["verdict"] == "same" or changes or extra
+
+
+def test_what_was_read_of_a_process_is_given_back_and_read_again(tmp_path: Path) -> None:
+    process = process_of(write(tmp_path / "1"))
+    sizes = [chunk.rows for chunk in process.chunks()]
+    before = process.names
+    process.give_back()
+    assert "names" not in vars(process) and process.names is not before
+    for number in (0, sum(sizes) - 1):
+        chunk, row = process.record(number)
+        assert chunk.first + row == number and process.names.op(int(chunk.columns["op"][row]))

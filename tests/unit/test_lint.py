@@ -426,6 +426,7 @@ def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
         ("import time, torch\nrate = make(model, lr=time.time() % 1)\n", "clock"),
         ("import uuid, torch\nrow = uuid.uuid4().int % 10\n", "entropy"),
         ("import uuid, torch\nrow = int(uuid.uuid4().hex, 16) % 10\n", "entropy"),
+        ("import random\nif given is None:\n    seed = random.randint(1, 9)\nrandom.seed(seed)\nprint(random.random())\n", "seed-varies"),
         ("import time\nparser.add_argument('--seed', default=int(time.time()))\n", "seed-varies"),
         ("from torch import nn\n\ndef run(x):\n    for layer in {nn.Linear(1, 1), nn.Tanh()}:\n        x = layer(x)\n", "address-order"),
         ("from torch import nn\nlayers = {nn.Linear(n, n) for n in sizes}\nnet = nn.Sequential(*layers)\n", "address-order"),

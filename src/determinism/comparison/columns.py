@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -236,8 +236,14 @@ def compare_rows(
         ),
         digests=_digests_differ(chunks, rows),
         arguments=np.not_equal(*arguments),
-        generators=differ("generators", column("generators", "digest")),
+        generators=generators_differ(chunks, rows),
     )
+
+
+def generators_differ(chunks: RunPair[Chunk], rows: RunPair[Array]) -> Array:
+    """For each pair of rows, whether a generator was in another state."""
+    states = RunPair(*(chunk.children["generators"] for chunk in chunks))
+    return ragged_differs(states, rows, [RunPair(*(entries.columns["digest"] for entries in states))])
 
 
 def outputs_differ(chunks: RunPair[Chunk], pairing: Pairing, canonical: Canonical) -> Array:
@@ -294,8 +300,14 @@ def same_structure(first: Chunk, second: Chunk, canonical: Canonical) -> Array:
     return np.asarray(same)
 
 
-def are_same(first: Chunk, second: Chunk, canonical: Canonical) -> bool:
+def are_same(first: Chunk, second: Chunk, canonical: Canonical, *, but_for: Collection[str] = ()) -> bool:
     """Whether chunks of equal length hold the same throughout, whoever produced it; told from whole columns at once.
+
+    Args:
+        first: Records of the first process.
+        second: Records of the second one.
+        canonical: Numbers for names.
+        but_for: Groups of columns that may differ, such as `generators`.
 
     False says nothing yet: what only one run digested is no difference (see `compare_rows`).
     """
@@ -313,7 +325,7 @@ def are_same(first: Chunk, second: Chunk, canonical: Canonical) -> bool:
         return are_same_cells(left.starts, right.starts) and hold_same(left.columns, right.columns, columns)
 
     return hold_same(first.columns, second.columns, _COMPARED) and all(
-        lists_same(first.children[group], second.children[group]) for group in first.children
+        lists_same(first.children[group], second.children[group]) for group in first.children.keys() - set(but_for)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +19,7 @@ from determinism.comparison.columns import (
     are_same_cells,
     compare_rows,
     crosses,
+    generators_differ,
     join,
     keys_of,
     outputs_differ,
@@ -178,6 +180,8 @@ class Lockstep:
         self.counts = StepCounts()
         """Which steps these records belong to."""
         self.translation = Translation(0)
+        self._differing_until = 0
+        """Up to which record of the first process each step is to be looked at by itself."""
         self.pairs_by_content = True
         """Look for work done in another order; of no use once the first divergence is known."""
 
@@ -250,8 +254,29 @@ class Lockstep:
         return int(np.argmax(unequal)) if unequal.any() else first.rows
 
     def _next_group(self) -> Group | None:
+        even = self._next_even_group()
+        if even is not None:
+            return even
         chunks = self._next_chunks()
         return None if chunks is None else self._group(*chunks)
+
+    def _next_even_group(self) -> Group | None:
+        """The records that lie together, of as many steps as they are, if nothing differs but states of generators.
+
+        The generator of Python starts from another state in each run of a program that does not seed it. Most such programs never draw from
+        it, and then small steps cost much more one by one.
+        """
+        first, second = (reader.at_hand() for reader in self._readers)
+        if first is None or second is None or first.first < self._differing_until:
+            return None
+        rows = min(first.rows, second.rows)
+        group = self._same_group(cut(first, 0, rows), cut(second, 0, rows))
+        if group is None:
+            self._differing_until = first.first + rows
+            return None
+        for reader in self._readers:
+            reader.advance(rows)
+        return group
 
     def _next_chunks(self) -> tuple[Chunk, Chunk] | None:
         """The records of the next step of both runs; None if there are none."""
@@ -286,8 +311,8 @@ class Lockstep:
         return first, second
 
     def _same_group(self, first: Chunk, second: Chunk) -> Group | None:
-        """The records of a step in which nothing differs; None if something does, or needs a closer look."""
-        if first.rows != second.rows or not are_same(first, second, self.canonical):
+        """Records of which nothing differs but states of generators; None if something does, or needs a closer look."""
+        if first.rows != second.rows or not are_same(first, second, self.canonical, but_for=("generators",)):
             return None
         rows = np.arange(first.rows)
         keys = first.first + rows
@@ -300,7 +325,10 @@ class Lockstep:
         # The views are equal, too: both sides get one array, and nothing looks them up twice.
         views = self.canonical.layouts.first[first.children["inputs"].columns["layout"]]
         both = RunPair(sources, sources), RunPair(views, views)
-        return Group(first, second, Pairing(rows, rows), keys, Flags.none(first.rows), *both)
+        flags = replace(
+            Flags.none(first.rows), generators=generators_differ(RunPair(first, second), RunPair(rows, rows))
+        )
+        return Group(first, second, Pairing(rows, rows), keys, flags, *both)
 
     def _group(self, first: Chunk, second: Chunk) -> Group:
         same = self._same_group(first, second)

@@ -366,7 +366,14 @@ def _compare_pair(
 
 
 def _compared_here(pair: ProcessPair, traces: Sequence[Trace]) -> ProcessComparison:
-    return ProcessComparison(pair[0].key) if is_apart(pair) else compare_as_far_as_recorded(*pair, traces)
+    if is_apart(pair):
+        return ProcessComparison(pair[0].key)
+    compared = compare_as_far_as_recorded(*pair, traces)
+    if compared.divergence is None:
+        # Of a thousand equal ranks the names alone would fill half a gigabyte.
+        for process in pair:
+            process.give_back()
+    return compared
 
 
 _MOST_DEAD = 5

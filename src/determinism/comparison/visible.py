@@ -45,6 +45,8 @@ class VisibleDifferences:
         differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
         if len(differing):
             self._differing.append(np.sort(differing))
+        elif not self._differing and paired.all():
+            return
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
         self._look_at_extra_losses(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.program_flow import Function, last_part
@@ -164,60 +164,58 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
     loads = any(last_part(call.func) == "load_state_dict" for call in calls) and "torch.load" in names
     if not loads or not any(last_part(call.func) == "backward" for call in calls):
         return
-    named = [(call, text.module.dotted(call.func)) for call in calls]
-    changes_rates = any("lr_scheduler." in name for _, name in named)
-    made = {
-        part: holders
-        for part, piece in _STATES.items()
-        if (
-            holders := [
-                _holder(text, call)
-                for call, name in named
-                if piece in name.replace("optim.lr_scheduler", "lr_scheduler")
-                and name.startswith("torch.")
-                and (changes_rates or _has_state(call, name))
-            ]
-        )
-    }
-    """Parts of which the program has one, with the names of the variables that hold them."""
+    made = _parts_made(text, calls)
     for call in calls:
         if text.module.dotted(call.func) != "torch.save" or not call.args:
             continue
         content = _dictionary(text, call.args[0])
         if content is None or not any(last_part(one.func) == "state_dict" for one in _calls_in(content)):
             continue
-        written = ast.unparse(content).lower()
-        if _is_kept_in_memory(text, call):
-            continue
-        # The seeds of this project hold the epoch too.
-        has_seeds = "seeds.state_dict" in written and any(name.startswith("determinism.") for _, name in named)
-        keys = {*re.findall(r"'(\w+)'", written), *(one.arg or "" for one in _keywords(content))}
-        holds_progress = has_seeds or any(
-            key.startswith(word) or key.endswith(f"_{word}") for key in keys for word in _PROGRESS
-        )
-        if not holds_progress and "optim" not in written and not _is_taken_up(text, call):
-            # Weights to be used, not to be trained further.
-            continue
-        if all(
-            "optim" in ast.unparse(one.func).lower()
-            for one in _calls_in(content)
-            if last_part(one.func) == "state_dict"
-        ):
-            # One part of a checkpoint, whose others are in files of their own.
-            continue
-        saved = {last_part(one) for one in ast.walk(content) if isinstance(one, ast.Name | ast.Attribute)}
-        missing = [part for part, held in made.items() if part[:5] not in written and not saved & set(held)]
-        if not holds_progress:
-            missing.append("number")
-        if not any(word in written for word in _GENERATORS):
-            missing.append("rng-torch")
-        if _is_within_epoch(text, call) and not any(word in written for word in _POSITION):
-            missing.append("sampler-position")
+        missing = [] if _is_kept_in_memory(text, call) else _lacking(text, call, content, made)
         if missing:
             titles = [PARTS[part].title for part in missing]
             lacking = " and ".join(titles) if len(titles) < 3 else f"{', '.join(titles[:-1])}, and {titles[-1]}"
             message = f"The checkpoint lacks {lacking}, so a resumed run goes on differently. {fix(missing[0])}"
             yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
+
+
+def _parts_made(text: Text, calls: Sequence[ast.Call]) -> dict[str, set[str]]:
+    """Parts of a checkpoint of which the program has one, with the names of the variables that hold them."""
+    named = [(call, text.module.dotted(call.func).replace("optim.lr_scheduler", "lr_scheduler")) for call in calls]
+    changes_rates = any("lr_scheduler." in name for _, name in named)
+    made: dict[str, set[str]] = {}
+    for call, name in named:
+        for part, piece in _STATES.items():
+            if piece in name and name.startswith("torch.") and (changes_rates or _has_state(call, name)):
+                made.setdefault(part, set()).add(_holder(text, call))
+    return made
+
+
+def _lacking(text: Text, call: ast.Call, content: ast.expr, made: Mapping[str, set[str]]) -> list[str]:
+    """What is not in a checkpoint that training goes on from; nothing if training does not."""
+    written = ast.unparse(content).lower()
+    # The seeds of this project hold the epoch too.
+    has_seeds = "seeds.state_dict" in written and any(name.startswith("determinism.") for name in text.names)
+    keys = {*re.findall(r"'(\w+)'", written), *(one.arg or "" for one in _keywords(content))}
+    holds_progress = has_seeds or any(
+        key.startswith(word) or key.endswith(f"_{word}") for key in keys for word in _PROGRESS
+    )
+    if not holds_progress and "optim" not in written and not _is_taken_up(text, call):
+        # Weights to be used, not to be trained further.
+        return []
+    states = [one for one in _calls_in(content) if last_part(one.func) == "state_dict"]
+    if all("optim" in ast.unparse(one.func).lower() for one in states):
+        # One part of a checkpoint, whose others are in files of their own.
+        return []
+    saved = {last_part(one) for one in ast.walk(content) if isinstance(one, ast.Name | ast.Attribute)}
+    missing = [part for part, held in made.items() if part[:5] not in written and not saved & held]
+    if not holds_progress:
+        missing.append("number")
+    if not any(word in written for word in _GENERATORS):
+        missing.append("rng-torch")
+    if _is_within_epoch(text, call) and not any(word in written for word in _POSITION):
+        missing.append("sampler-position")
+    return missing
 
 
 def _is_taken_up(text: Text, call: ast.Call) -> bool:

@@ -105,8 +105,22 @@ def _has_own_generators(text: Text, draw: Event) -> bool:
 
 
 def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
+    if _is_seed_itself(text, draw.node):
+        message = (
+            f"The seed is drawn from {draw.title}'s generator, which nothing has seeded yet, so it differs in each run."
+        )
+        return text.finding("seed-varies", Severity.DIFFERS, message, draw.node)
     message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator. Seed before the first draw."
     return text.finding("seed-too-late", Severity.DIFFERS, message, seed.node)
+
+
+def _is_seed_itself(text: Text, node: ast.AST) -> bool:
+    """Whether what is drawn becomes a seed, by the name that it gets."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        at = text.module.parents.get(at)
+    targets = at.targets if isinstance(at, ast.Assign) else []
+    return any("seed" in last_part(target).lower() for target in targets)
 
 
 def _seeds_elsewhere(text: Text) -> bool:

@@ -445,6 +445,12 @@ class ProcessTrace:
         """The tables of names."""
         return Names(self.folder, name_rows(self.folder), version=_version(self.description) or schema.VERSION)
 
+    def give_back(self) -> None:
+        """Free the memory of what was read; it is read again when it is asked for."""
+        for name in ("names", "numbers"):
+            self.__dict__.pop(name, None)
+        self._cached = None
+
     def until(self, limit: int) -> ProcessTrace:
         """The same process, as if it had made no more than this many records."""
         shorter = ProcessTrace(self.folder, limit=limit, description=self.description, from_step=self.from_step)
