@@ -123,6 +123,43 @@ def test_what_a_kernel_was_made_of_is_said_line_by_line(
 
 
 @pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            {"kernel": {"instruction": "ffi_call.1", "opcode": "custom-call", "made_from": []}},
+            "ffi_call.1 (custom-call) of the optimised program is the first that varies.",
+        ),
+        (
+            {
+                "kernel": {
+                    "instruction": "sin_add_fusion",
+                    "opcode": "fusion",
+                    "made_from": fused(("jax::sin", 7), ("jax::add", 8)),
+                }
+            },
+            "first that varies. XLA made it from sin (train.py:7), add (train.py:8).",
+        ),
+        (
+            {"no_kernel": "it runs on 2 devices"},
+            "the kernels may differ from those of the program. The program's own kernels could not be looked at one by one: it runs on 2 devices.",
+        ),
+        (
+            {"no_kernel": None},
+            "the kernels may differ from those of the program. None of the program's own kernels varied when it was run again.",
+        ),
+    ],
+    ids=["kernel", "fusion", "not cut", "equation only"],
+)
+def test_how_the_place_within_a_compiled_function_was_found_is_said(how: dict[str, Any], said: str) -> None:
+    (place,) = fused(("jax::sin", 7))
+    found = {"changed_inputs": [], "repeats": 9, "outputs": [VARIED], "inside": {**place, "inside": [], **how}}
+    first = confirmed(make_different(first_divergence=make_divergence(outputs=(unseen(),))), found).first_divergence
+
+    assert first is not None
+    assert first.detail.endswith(said)
+
+
+@pytest.mark.parametrize(
     ("device", "ops", "said"),
     [
         (

@@ -179,7 +179,7 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
     elif failed := found.get("inside_failed"):
         more = f" It could not be looked into ({failed})."
     else:
-        more = "" if inside is None else f" {_COMPILED_ANEW}"
+        more = "" if inside is None else f" {_how_found(found['inside'])}"
     if inside is None:
         more += _known_to_vary(found.get("made_of") or (), first)
     detail = f"{_detail(outputs)}{more}"
@@ -190,6 +190,22 @@ _COMPILED_ANEW = (
     "Compiled once more so that it gives its intermediate values, it was found to vary at one equation first; compiled like this less is "
     "fused, so the kernels may differ from those of the program."
 )
+
+
+def _how_found(inside: dict[str, Any]) -> str:
+    """How the place within a compiled function was found: in the program's own kernels, or by compiling it anew."""
+    kernel = inside.get("kernel")
+    if kernel is None:
+        why_not = inside.get("no_kernel")
+        if why_not is None:
+            return f"{_COMPILED_ANEW} None of the program's own kernels varied when it was run again."
+        return f"{_COMPILED_ANEW} The program's own kernels could not be looked at one by one: {why_not}."
+    text = (
+        f"What the program's own kernels wrote was looked at after each: {kernel['instruction']} ({kernel['opcode']}) of the "
+        "optimised program is the first that varies."
+    )
+    lines = _by_line(kernel["made_from"])
+    return f"{text} XLA made it from {', '.join(lines)}." if len(lines) > 1 else text
 
 
 _MOST_KNOWN = 4
@@ -221,15 +237,20 @@ def _varies_on(device: str, name: str) -> bool:
 
 def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
     """What a kernel was made of, line by line, and which of it can vary."""
-    by_line: dict[tuple[str, int], dict[str, None]] = {}
-    for one in ops:
-        by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
-    lines = [f"{' and '.join(names)} ({Path(file).name}:{line})" for (file, line), names in by_line.items()]
+    lines = _by_line(ops)
     text = f"Inductor compiled this kernel from {', '.join(lines)}."
-    if inside is None or len(by_line) == 1:
+    if inside is None or len(lines) == 1:
         return text
     adds = "add" if " and " in inside.op else "adds"
     return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in whatever order these come."
+
+
+def _by_line(ops: Sequence[dict[str, Any]]) -> list[str]:
+    """Ops with the line that they are on, those of one line together."""
+    by_line: dict[tuple[str, int], dict[str, None]] = {}
+    for one in ops:
+        by_line.setdefault((one["file"], one["line"]), {})[_base_name(one["op"])] = None
+    return [f"{' and '.join(names)} ({Path(file).name}:{line})" for (file, line), names in by_line.items()]
 
 
 def _base_name(op: str) -> str:

@@ -108,6 +108,10 @@ class Capture:
         self._seen = 0
         self._left = int(request["most_bytes"])
 
+    def wants(self, name: str) -> bool:
+        """Whether a record of an op of this name may be the one."""
+        return bool(name == self._request["op"])
+
     def look(self, name: str, step: int, phase: Phase, module: str, call: Callable[[], Call] | None) -> None:
         """A record is about to be made.
 
@@ -164,6 +168,9 @@ class Capture:
         facts = [{"position": at, "distinct": len(one.digests), **one.facts()} for at, one in enumerate(series)]
         found = {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
         if any(len(one.digests) > 1 for one in series):
+            # If a compiler ends the process while it is looked into, what was seen so far is kept.
+            interrupted = {"changed_inputs": [], **found, "inside_failed": "the process ended while it was looked into"}
+            write_json(self._folder / CAPTURE_FILE, {"inputs": {}, **interrupted})
             try:
                 found["inside"] = call.varying_place(_SECONDS_INSIDE)
             except Exception as error:

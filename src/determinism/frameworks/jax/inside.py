@@ -181,12 +181,22 @@ def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:
     if name == "ffi_call":
         name = f"{name}[{equation.params['target_name']}]"
     frames = _frames(equation.source_info)
-    own = [frame for frame in frames if owner_of_file(frame.file_name) is Owner.USER] or frames
+    return place_at(f"jax::{name}", [(one.file_name, one.start_line, one.function_name) for one in frames], inside)
+
+
+def place_at(op: str, frames: Sequence[tuple[str, int, str]], inside: tuple[str, ...]) -> Place:
+    """An op at the innermost line of the program that led to it.
+
+    Args:
+        op: Its name.
+        frames: File, line and function of each place, the innermost first.
+        inside: The functions and loops that it is in.
+    """
+    own = [one for one in frames if owner_of_file(one[0]) is Owner.USER] or frames
     if not own:
-        return Place(f"jax::{name}", "", 0, "", "", inside)
-    frame = own[0]
-    code = linecache.getline(frame.file_name, frame.start_line).strip()
-    return Place(f"jax::{name}", frame.file_name, frame.start_line, frame.function_name, code, inside)
+        return Place(op, "", 0, "", "", inside)
+    file, line, function = own[0]
+    return Place(op, file, line, function, linecache.getline(file, line).strip(), inside)
 
 
 _MOST_PLACES = 500
@@ -205,6 +215,18 @@ def equation_places(jaxpr: Any) -> list[Place]:
         if len(found) >= _MOST_PLACES:
             break
     return list(found.values())
+
+
+def equation_at(jaxpr: Any, place: Place) -> Place:
+    """The place as the function that was traced has it, with the names that its functions and loops have there; itself if it is in none.
+
+    Args:
+        jaxpr: What was traced; None if that is not known.
+        place: As XLA was told.
+    """
+    known = () if jaxpr is None else equation_places(jaxpr)
+    wanted = (place.op, place.file, place.line)
+    return next((one for one in known if (one.op, one.file, one.line) == wanted), place)
 
 
 def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:

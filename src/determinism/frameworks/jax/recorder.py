@@ -40,18 +40,22 @@ _NOT_REPEATED = "the program calls back into Python, which may do something diff
 class CapturedExecution:
     """An execution, whose inputs are copied before it runs: it may take the memory of those that were donated to it."""
 
-    def __init__(self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any]) -> None:
+    def __init__(
+        self, original: Callable[..., Any], execution: Any, stored: Any, jaxpr: Any, args: Sequence[Any]
+    ) -> None:
         """Copy the inputs.
 
         Args:
             original: What runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
+            stored: Its `stored_form`.
             jaxpr: What was traced; None if that is not known.
             args: Its arguments.
         """
         self._jaxpr = jaxpr
         self._original = original
         self._execution = execution
+        self._stored = stored
         self._args = [_copy(one) for one in args]
         self.inputs = [as_array(one) for at, one in enumerate(self._args) if at in execution.kept_var_idx]
         self.outputs: Sequence[Any] = ()
@@ -67,16 +71,32 @@ class CapturedExecution:
         return [as_array(one) for one in results if array_of(one) is not None]
 
     def varying_place(self, seconds: float) -> dict[str, Any] | None:
-        """The equation that varies, and its line; None if the function was not traced in this process, or none varied."""
+        """The kernel that varies, or else the equation, and its line; None if none varied, or the function was not traced in this process."""
+        # Runs in which nothing varies need not load them.
+        from determinism.frameworks.jax.inside import equation_at, varying_place
+        from determinism.frameworks.jax.kernels import NotCut, varying_kernel
+
+        results = [digest_array(array_of(one)) for one in self.outputs]
+        try:
+            kernel = varying_kernel(self._execution, self._stored, self._copied_arguments, results, seconds)
+            why_not = None
+        except NotCut as error:
+            kernel, why_not = None, str(error)
+        if kernel is not None:
+            place = equation_at(self._jaxpr, kernel.place)
+            made_from = [one._asdict() for one in kernel.made_from]
+            about = {"instruction": kernel.instruction, "opcode": kernel.opcode, "made_from": made_from}
+            return {**place._asdict(), "kernel": about}
         if self._jaxpr is None:
             return None
-        # Runs in which nothing varies need not load it.
-        from determinism.frameworks.jax.inside import varying_place
-
         # Constants that the function closes over come before its arguments.
         args = self._args[len(self._args) - len(self._jaxpr.in_avals) :]
-        place = varying_place(self._jaxpr, args, seconds)
-        return None if place is None else place._asdict()
+        found = varying_place(self._jaxpr, args, seconds)
+        return None if found is None else {**found._asdict(), "no_kernel": why_not}
+
+    def _copied_arguments(self) -> list[Any]:
+        """The arguments in memory that nothing else uses."""
+        return [np.array(one) if isinstance(one, np.ndarray) else _copy(one) for one in self._args]
 
     def places(self) -> list[dict[str, Any]]:
         """The equations of the function that was traced, with their lines; none if it was not traced in this process."""
@@ -231,6 +251,7 @@ class Recorder(RecordingGuard):
         self.writer = stream.writer
         self.values = Values()
         self._programs = CompiledPrograms()
+        self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._training = TrainingFunction()
         self._coming_back: list[Returning] | None = None
         """What the function that trains is about to be called with; None between such calls."""
@@ -257,17 +278,24 @@ class Recorder(RecordingGuard):
         read = self.run_unrecorded(self._read, function, execution, args)
         if self.progress.step != step:
             self.step_passed()
-        call = (
-            None
-            if self.capture is None
-            else self.run_unrecorded(CapturedExecution, original, execution, self.jaxpr, args)
-        )
+        call = self.run_unrecorded(self._captured, original, execution, args)
         rows = self.rows
         given = None if rows is None else self.run_unrecorded(rows.before, original, execution, self.jaxpr, args)
         results = original(execution, *args)
         if read is not None:
             self.run_unrecorded(self._executed, function, execution, read, results, call, given, frame)
         return results
+
+    def _captured(self, original: Callable[..., Any], execution: Any, args: Sequence[Any]) -> CapturedExecution | None:
+        """The execution, if it may be the one that is to be looked at."""
+        if self.capture is None or not self.capture.wants(f"jax::{execution.name}"):
+            return None
+        # Runs that capture nothing need not load it.
+        from determinism.frameworks.jax.kernels import stored_form
+
+        if execution not in self._stored:
+            self._stored[execution] = stored_form(execution)
+        return CapturedExecution(original, execution, self._stored[execution], self.jaxpr, args)
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; before the program runs, which may take the memory of those that were donated to it."""
