@@ -47,8 +47,26 @@ with_own_derivative.defvjp(lambda values: (doubled(values), None), lambda saved,
         lambda values: jax.lax.scan(
             lambda carry, row: (doubled(row) + carry, carry), 0.0, values.reshape(4, -1), reverse=True
         )[1],
+        lambda values: jax.lax.while_loop(
+            lambda state: state[0] < 3, lambda state: (state[0] + 1, doubled(values)), (0, 0.0)
+        ),
+        lambda values: jax.lax.while_loop(
+            lambda state: doubled(values) * 0 + state[0] < 3, lambda state: (state[0] + 1, doubled(values)), (0, 0.0)
+        ),
+        lambda values: jax.lax.fori_loop(0, values.astype(int)[0] * 0 + 3, lambda _, one: one + doubled(values), 0.0),
     ],
-    ids=["plain", "jit", "checkpoint", "custom derivative", "branch", "scan", "reversed scan"],
+    ids=[
+        "plain",
+        "jit",
+        "checkpoint",
+        "custom derivative",
+        "branch",
+        "scan",
+        "reversed scan",
+        "while",
+        "while by a race",
+        "fori",
+    ],
 )
 def test_the_equation_is_found(function: Callable[..., Any]) -> None:
     place = place_in(function, VALUES)
@@ -57,13 +75,6 @@ def test_the_equation_is_found(function: Callable[..., Any]) -> None:
         "jax::ffi_call[add_in_any_order]",
         line("compiled_by_xla/racing_call", "SITE race"),
     )
-
-
-def test_a_while_loop_is_named_as_a_whole() -> None:
-    def function(values: Any) -> Any:
-        return jax.lax.while_loop(lambda state: state[0] < 3, lambda state: (state[0] + 1, doubled(values)), (0, 0.0))
-
-    assert place_in(function, VALUES).op == "jax::while"
 
 
 @pytest.mark.parametrize("function", [jnp.sum, jax.grad(lambda values: jnp.sin(values).sum())])
@@ -92,3 +103,22 @@ def test_each_equation_of_a_function_has_its_line_also_within_loops() -> None:
     assert by_op["jax::scatter-add"].line == by_op["jax::cos"].line == expected
     assert by_op["jax::scatter-add"].file == __file__
     assert by_op["jax::scatter-add"].inside == ("scan",)
+
+
+def test_what_runs_on_several_devices_is_named_as_a_whole() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("part",))
+    parts, whole = jax.sharding.PartitionSpec("part"), jax.sharding.PartitionSpec()
+
+    def function(values: Any) -> Any:
+        summed = jax.shard_map(
+            lambda part: jax.lax.psum(doubled(part), "part"),
+            mesh=mesh,
+            in_specs=parts,
+            out_specs=whole,
+            check_vma=False,
+        )
+        return summed(values) + 1
+
+    place = place_in(function, VALUES)
+    assert (place.op, place.inside) == ("jax::shard_map", ())
+    assert place.code.startswith("return summed(values)")

@@ -14,7 +14,7 @@ from jax._src import pjit
 from jax._src.interpreters import pxla
 
 from determinism.frameworks.jax import kernels
-from determinism.frameworks.jax.arrays import array_of, digest_array
+from determinism.frameworks.jax.arrays import array_of, digests_of_parts
 from determinism.frameworks.jax.inside import equation_at
 from determinism.frameworks.jax.kernels import Kernel, NotCut, Stored, stored_form, varying_kernel
 from determinism.frameworks.jax.serialized import SerializedProgram
@@ -50,7 +50,8 @@ def kernel_in(monkeypatch: pytest.MonkeyPatch) -> KernelIn:
         given = copies()
         with monkeypatch.context() as patched:
             patched.setattr(pxla.ExecuteReplicated, "__call__", execute)
-            results = [digest_array(array_of(one)) for one in jax.tree.leaves(jax.jit(function, **options)(*given))]
+            made = [array_of(one) for one in jax.tree.leaves(jax.jit(function, **options)(*given))]
+        results = [digest for one in made for digest in digests_of_parts(one)]
         execution, stored = seen[-1]
         found = varying_kernel(execution, change(stored), copies, results, seconds=60)
         return found and found._replace(place=equation_at(jax.make_jaxpr(function)(*args), found.place))

@@ -17,12 +17,13 @@ PROGRAM = "compiled_by_xla/racing_call"
 
 @pytest.mark.parametrize(
     ("how", "functions"),
-    [("plain", []), ("nested", ["inner"]), ("scanned", ["scan"])],
-    ids=["plain", "nested", "scanned"],
+    [("plain", []), ("nested", ["inner"]), ("scanned", ["scan"]), ("parted", ["shard_map"])],
+    ids=["plain", "nested", "scanned", "several devices"],
 )
 def test_the_equation_that_varies_is_named_with_its_line(how: str, functions: list[str], tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / f"{PROGRAM}.py"), how]
-    report = check_command(tmp_path, command, options=("--budget", "1"), environment=ENVIRONMENT).report
+    environment = {**ENVIRONMENT, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    report = check_command(tmp_path, command, options=("--budget", "1"), environment=environment).report
 
     first = report["first_divergence"]
     assert (report["verdict"], first["kind"], first["op"]) == ("different", "op", "jax::jit(step)")

@@ -58,6 +58,7 @@ class _Search:
 
     def __init__(self, until: float) -> None:
         self._until = until
+        self._compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def place(self, jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inside: tuple[str, ...]) -> Place | None:
         """The equation that varies of a function, or of what it calls."""
@@ -82,12 +83,7 @@ class _Search:
         """Intermediate values of a function, and which of them vary."""
         if not wanted:
             return {}, set()
-        giving, number_of_constants = _giving(jaxpr, wanted), len(jaxpr.constvars)
-
-        def evaluate(*given: Any) -> Any:
-            return core.eval_jaxpr(giving, given[:number_of_constants], *given[number_of_constants:])
-
-        compiled = jax.jit(evaluate)
+        compiled = self._compiled_for(jaxpr, wanted)
         digests: list[set[bytes]] = [set() for _ in wanted]
         for number in range(_REPEATS):
             values = compiled(*known.values())
@@ -98,6 +94,19 @@ class _Search:
         return dict(zip(wanted, values, strict=True)), {
             one for one, seen in zip(wanted, digests, strict=True) if len(seen) > 1
         }
+
+    def _compiled_for(self, jaxpr: Any, wanted: list[Any]) -> Any:
+        """What gives intermediate values of a function; the body of a loop is compiled once."""
+        key = (id(jaxpr), *map(id, wanted))
+        if key not in self._compiled:
+            giving, number_of_constants = _giving(jaxpr, wanted), len(jaxpr.constvars)
+
+            def evaluate(*given: Any) -> Any:
+                return core.eval_jaxpr(giving, given[:number_of_constants], *given[number_of_constants:])
+
+            # A number is given again when the function that had it is gone, so that is kept.
+            self._compiled[key] = (jax.jit(evaluate), (jaxpr, wanted))
+        return self._compiled[key][0]
 
     def _within(self, equation: Any, given: list[Any], inside: tuple[str, ...]) -> Place | None:
         """The place in what an equation calls; None if it calls nothing, or nothing there varied by itself."""
@@ -152,6 +161,11 @@ def _called(equation: Any, given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
     parameters = equation.params
     if equation.primitive.name == "scan":
         yield from _iterations(parameters, given)
+    elif equation.primitive.name == "while":
+        yield from _rounds(parameters, given)
+    elif equation.primitive.name in ("shard_map", "xla_pmap"):
+        # What it calls is of parts, which each device has its own of; the call is named as a whole.
+        return
     elif equation.primitive.name == "cond":
         yield parameters["branches"][int(given[0])], given[1:]
     else:
@@ -174,6 +188,21 @@ def _iterations(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[
         args = [*constants, *carried, *(row[at] for row in rows)]
         yield body, args
         carried = list(run(*args))[:num_carried]
+
+
+def _rounds(parameters: dict[str, Any], given: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The condition and the body of a `while` with what each iteration gets."""
+    condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
+    of_condition, of_body = parameters["cond_nconsts"], parameters["body_nconsts"]
+    asked, constants = given[:of_condition], given[of_condition : of_condition + of_body]
+    carried = given[of_condition + of_body :]
+    goes_on, run = jax.jit(core.jaxpr_as_fun(condition)), jax.jit(core.jaxpr_as_fun(body))
+    for _ in range(_MOST_ITERATIONS):
+        yield condition, [*asked, *carried]
+        if not bool(goes_on(*asked, *carried)[0]):
+            return
+        yield body, [*constants, *carried]
+        carried = list(run(*constants, *carried))
 
 
 def _place_of(equation: Any, inside: tuple[str, ...]) -> Place:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax._src import compiler
 from jax._src.lib import xla_client
@@ -53,11 +54,11 @@ def stored_form(execution: Any) -> Stored:
         execution: An `ExecuteReplicated`.
     """
     executable = execution.xla_executable
-    client, devices = executable.client, executable.local_devices()
+    client = executable.client
     if client.platform != "cpu":
         return Stored(b"", f"this is done on a CPU only, and it runs on {client.platform}")
-    if len(devices) != 1:
-        return Stored(b"", f"it runs on {len(devices)} devices")
+    if jax.process_count() > 1:
+        return Stored(b"", f"it runs in {jax.process_count()} processes")
     if execution.mut or execution.ordered_effects or execution.has_unordered_effects:
         return Stored(b"", "it has effects, or writes to mutable references")
     try:
@@ -76,7 +77,7 @@ def varying_kernel(
         execution: An `ExecuteReplicated`.
         stored: Its `stored_form`.
         arguments: Gives what it was called with, each time in memory of its own, since it may be written to.
-        results: Digests of what it gave.
+        results: Digests of what it gave on each device.
         seconds: For all of it.
 
     Returns:
@@ -89,12 +90,14 @@ def varying_kernel(
         raise NotCut(stored.problem)
     executable = execution.xla_executable
     try:
+        program = SerializedProgram(stored.data)
         running = _Running(
             executable.client,
             executable.local_devices(),
+            program.devices(),
             lambda: execution.in_handler([one for at, one in enumerate(arguments()) if at in execution.kept_var_idx]),
         )
-        search = _Search(SerializedProgram(stored.data), running, time.monotonic() + seconds)
+        search = _Search(program, running, time.monotonic() + seconds)
         search.require_results(results)
         return search.kernel(())
     except NotCut:
@@ -107,19 +110,22 @@ def varying_kernel(
 class _Running:
     """Runs copies of the program that give bytes."""
 
-    def __init__(self, client: Any, devices: Sequence[Any], inputs: Callable[[], Sequence[Any]]) -> None:
+    def __init__(
+        self, client: Any, devices: Sequence[Any], shape: tuple[int, int], inputs: Callable[[], Sequence[Any]]
+    ) -> None:
         self._client = client
         self._devices = xla_client.DeviceList(tuple(devices))
-        self._options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
+        assignment = np.array([one.id for one in devices]).reshape(shape)
+        self._options = compiler.get_compile_options(*shape, device_assignment=assignment)
         self._inputs = inputs
 
-    def load(self, data: bytes) -> Callable[[], Any]:
-        """Load a copy; gives what runs it once."""
+    def load(self, data: bytes) -> Callable[[], list[Any]]:
+        """Load a copy; gives what runs it once, and gives the bytes of each device."""
         loaded = self._client.deserialize_executable(data, self._devices, self._options)
 
-        def run() -> Any:
-            ((result,),) = loaded.execute_sharded(self._inputs()).disassemble_into_single_device_arrays()
-            return np.asarray(result)
+        def run() -> list[Any]:
+            (result,) = loaded.execute_sharded(self._inputs()).disassemble_into_single_device_arrays()
+            return [np.asarray(one) for one in result]
 
         return run
 
@@ -138,10 +144,10 @@ class _Search:
         Raises:
             NotCut: It gives a result that does not vary and is none of the program's.
         """
-        last = len(self._program.thunks()) - 1
+        last, known = len(self._program.thunks()) - 1, set(results)
         for parts in _groups((last, memory) for memory in self._program.results()):
-            for memory, seen in zip(parts[last], self._digests((), parts)[0], strict=True):
-                if len(seen) == 1 and not seen <= set(results):
+            for memory, devices in zip(parts[last], self._digests((), parts)[0], strict=True):
+                if any(len(seen) == 1 and not seen <= known for seen in devices):
                     raise NotCut(
                         f"a copy of it gave other results ({memory.size} bytes that the program does not give)"
                     )
@@ -152,7 +158,7 @@ class _Search:
         for parts in _groups((at, memory) for at, one in enumerate(thunks) for memory in one.written):
             digests, _ = self._digests(path, parts)
             places = [at for at, memories in parts.items() for _ in memories]
-            first = next((at for at, seen in zip(places, digests, strict=True) if len(seen) > 1), None)
+            first = next((at for at, devices in zip(places, digests, strict=True) if _vary(devices)), None)
             if first is not None:
                 return self._within(path, first, thunks[first]) or self._kernel_of(thunks[first])
             if time.monotonic() > self._until:
@@ -165,8 +171,10 @@ class _Search:
             iterations = self._first_iteration(path, at, thunk)
             return None if iterations is None else self.kernel((*path, Step(at, iterations=iterations)))
         if thunk.chooses is not None:
-            _, taken = self._digests(path, {at - 1: [thunk.chooses]})
-            return self.kernel((*path, Step(at, branch=_branch(taken, thunk.branches))))
+            _, chosen = self._digests(path, {at - 1: [thunk.chooses]})
+            taken = dict.fromkeys(_branch(one, thunk.branches) for one in chosen)
+            # What is only in one of several that devices take was not written by the others.
+            return self.kernel((*path, Step(at, branch=next(iter(taken))))) if len(taken) == 1 else None
         return self.kernel((*path, Step(at))) if thunk.is_call else None
 
     def _first_iteration(self, path: tuple[Step, ...], at: int, thunk: Thunk) -> int | None:
@@ -190,13 +198,15 @@ class _Search:
         thunks = self._program.thunks(path)
         written = ((at, memory) for at, one in enumerate(thunks) for memory in one.written)
         return any(
-            len(seen) > 1 for parts in _groups(written) for seen in self._digests(path, parts, is_first_enough=True)[0]
+            _vary(devices)
+            for parts in _groups(written)
+            for devices in self._digests(path, parts, is_first_enough=True)[0]
         )
 
     def _digests(
         self, path: Sequence[Step], parts: Mapping[int, Sequence[Memory]], *, is_first_enough: bool = False
-    ) -> tuple[list[set[bytes]], bytes]:
-        """Of each part of the memory the digests of what it held, and all that the last run gave.
+    ) -> tuple[list[list[set[bytes]]], list[bytes]]:
+        """Of each part of the memory, for each device, the digests of what it held; and all that the last run gave on each device.
 
         Args:
             path: Of the sequence.
@@ -205,18 +215,20 @@ class _Search:
         """
         run = self._running.load(self._program.watching(path, parts))
         sizes = [memory.size for memories in parts.values() for memory in memories]
-        digests: list[set[bytes]] = [set() for _ in sizes]
+        digests: list[list[set[bytes]]] = []
         for number in range(_REPEATS):
             given = run()
+            digests = digests or [[set() for _ in given] for _ in sizes]
             offset = 0
-            for seen, size in zip(digests, sizes, strict=True):
-                seen.add(digest_bytes(given[offset : offset + size]))
+            for devices, size in zip(digests, sizes, strict=True):
+                for seen, held in zip(devices, given, strict=True):
+                    seen.add(digest_bytes(held[offset : offset + size]))
                 offset += size
-            varying = sum(len(seen) > 1 for seen in digests)
+            varying = sum(map(_vary, digests))
             is_known = varying == len(digests) or (varying and is_first_enough)
             if is_known or (number and time.monotonic() > self._until):
                 break
-        return digests, given.tobytes()
+        return digests, [one.tobytes() for one in given]
 
     def _kernel_of(self, thunk: Thunk) -> Kernel:
         about, fused = self._program.instruction(thunk.name), self._program.fused(thunk.name)
@@ -226,6 +238,11 @@ class _Search:
             # What XLA made itself, such as a call of a function, has no line; the last op in it gives the result.
             place = list(known.values())[-1]
         return Kernel(place, about.name, about.opcode, tuple(known.values()))
+
+
+def _vary(devices: Sequence[set[bytes]]) -> bool:
+    """Whether a part of the memory varied on any device."""
+    return any(len(seen) > 1 for seen in devices)
 
 
 def _branch(chosen: bytes, branches: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from determinism.digest import digest_bytes, digest_many
 from determinism.frameworks.array_capture import Capture, NotWritable
-from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, digest_value
+from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, digest_value, digests_of_parts
 from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_ledger import NamedLedger
@@ -76,7 +76,7 @@ class CapturedExecution:
         from determinism.frameworks.jax.inside import equation_at, varying_place
         from determinism.frameworks.jax.kernels import NotCut, varying_kernel
 
-        results = [digest_array(array_of(one)) for one in self.outputs]
+        results = [digest for one in self.outputs for digest in digests_of_parts(array_of(one))]
         try:
             kernel = varying_kernel(self._execution, self._stored, self._copied_arguments, results, seconds)
             why_not = None

@@ -117,6 +117,11 @@ class SerializedProgram:
         else:
             self._read_whole.update(operands)
 
+    def devices(self) -> tuple[int, int]:
+        """On how many devices it runs: the copies of the program, and the parts of each."""
+        options = self._body.message(2, 3)
+        return max(options.number(4), 1), max(options.number(5), 1)
+
     def results(self) -> list[Memory]:
         """The memory that is given to the caller when the program ends."""
         return [

@@ -1,6 +1,6 @@
 """Trains with a compiled step in which one op adds in an order that nobody fixes, as kernels with atomic additions do.
 
-    python racing_call.py [plain | nested | scanned | stable]
+    python racing_call.py [plain | nested | scanned | parted | stable]
 
 XLA has no such op on the CPU, so a custom call stands in for it, written with ctypes after `xla/ffi/api/c_api.h` of jaxlib.
 """
@@ -96,7 +96,20 @@ def scanned(values: Any) -> Any:
     return total
 
 
-SUMS = {"plain": racing_sum, "nested": inner, "scanned": scanned, "stable": jnp.sum}
+def parted(values: Any) -> Any:
+    """Each device adds a part of its own."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("part",))
+    parts = jax.sharding.PartitionSpec("part")
+    return jax.shard_map(
+        lambda part: jax.lax.psum(racing_sum(part), "part"),
+        mesh=mesh,
+        in_specs=parts,
+        out_specs=jax.sharding.PartitionSpec(),
+        check_vma=False,
+    )(values)
+
+
+SUMS = {"plain": racing_sum, "nested": inner, "scanned": scanned, "parted": parted, "stable": jnp.sum}
 
 
 def main(how: str) -> None:
