@@ -136,6 +136,18 @@ def test_weights_that_the_program_takes_up_again_are_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "is_named"),
+    [
+        ("x[rows.long()] = y", True), ("at = rows.long().clamp(0, 3)\n    x[at * 4 + 1] = y", True), ("x[rows.long()] = 0.0", False),
+        ("x[rows > 3] = y", False), ("x[order] = y", False), ("x[1:] = y", False),
+    ],
+)  # fmt: skip
+def test_elements_that_are_written_at_computed_numbers_may_be_written_twice(statement: str, is_named: bool) -> None:
+    text = f"import torch\n\ndef f(x, y, rows, order):\n    {statement}\n"
+    assert rules_in(text, "cpu") == ["nondeterministic-op"] * is_named
+
+
+@pytest.mark.parametrize(
     ("call", "is_named"),
     [
         ("interpolate(x, scale_factor=2, mode='bilinear')", True),
@@ -405,6 +417,8 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "import sys\n\ndef f():\n    out = sys.stdout\n    for word in {'a', 'b'}:\n        sys.stdout.write(word)\n",
         "def f():\n    for word in {'a', 'b'}:\n        with open(word) as out:\n            out.write(word)\n",
         "import json\n\ndef f(path):\n    json.dump(sorted({'a', 'b'}), path)\n",
+        "def count(rows):\n    return len(rows), sorted(rows)\n\ndef f(other):\n    return count(list({'a', 'b'}))\n",
+        "import torch\n\ndef f(table, words):\n    for word in set(words):\n        table[word] = torch.zeros(3)\n",
         "import torch\nTABLE = {}\nfor name in ('a', 'b'):\n    TABLE[name] = len(name)\n\ndef layer():\n    return torch.nn.Linear(1, 1)\n",
     ],
 )
@@ -433,6 +447,9 @@ def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
         ("from concurrent.futures import as_completed\n\ndef f(jobs, path):\n    out = open(path)\n    for job in as_completed(jobs):\n"
          "        out.write(job.result())\n", "completion-order"),
         ("import json\n\ndef f(path):\n    json.dump(list({'a', 'b'}), path)\n", "hash-order"),
+        ("def first(rows):\n    return rows[0]\n\ndef f(other):\n    return first(list({'a', 'b'}))\n", "hash-order"),
+        ("import torch\n\ndef f(table):\n    for word in {'a', 'b'}:\n        table[word] = torch.randn(3)\n", "hash-order"),
+        ("import os, torch\n\ndef f(path, model):\n    for name in os.listdir(path):\n        model(torch.load(name)).backward()\n", "listing-order"),
         ("def f(path):\n    with open(path) as out:\n        for word in {'a', 'b'}:\n            out.write(word)\n", "hash-order"),
     ],
 )  # fmt: skip

@@ -22,6 +22,7 @@ _NO_OPS = ("torch.utils.data.",)
 _METHODS = ("scatter", "index_", "put_", "masked_scatter", "histc", "bincount", "cumsum")
 """Beginnings of methods that only tensors have, and that may vary."""
 _INDEXING = "torch.Tensor.__getitem__"
+_WRITING = "torch.Tensor.__setitem__"
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _INTEGERS = ("long", "int", "argmax", "argmin", "argsort", "nonzero")
 """Methods of tensors whose results are used as indexes."""
@@ -111,12 +112,40 @@ def of_ops(text: Text) -> Iterator[Finding]:
                 continue
             name = f"torch.Tensor.{node.func.attr}"
         yield from _of_op(text, text.device, name, name, node)
+    yield from _of_written_elements(text, text.device)
     learned = {ast.unparse(target) for target in _parameters_made(text)}
     for node in text.module.nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and ast.unparse(node.value) in learned:
             if _is_tensor(text, node.slice):
                 subject = f"The gradient of {ast.unparse(node.value)}, which is indexed by a tensor here,"
                 yield from _of_op(text, text.device, _INDEXING, subject, node)
+
+
+def _of_written_elements(text: Text, device: str) -> Iterator[Finding]:
+    """Elements that are written by an index of which several may be the same; the one that stays is then the last writer's."""
+    for node in text.module.nodes:
+        if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Constant | ast.UnaryOp):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and _holds_positions(text, target.slice):
+                subject = f"What is written to {ast.unparse(target.value)} by an index that may have an element twice"
+                yield from _of_op(text, device, _WRITING, subject, target)
+
+
+def _holds_positions(text: Text, index: ast.expr, depth: int = 0) -> bool:
+    """Whether an index is seen to be computed as numbers of elements, and not as a mask or a permutation."""
+    if isinstance(index, ast.BinOp) and not isinstance(index.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+        return _holds_positions(text, index.left, depth) or _holds_positions(text, index.right, depth)
+    if isinstance(index, ast.Call) and isinstance(index.func, ast.Attribute):
+        return index.func.attr in ("long", "int") or (
+            index.func.attr in ("clamp", "clip", "flatten", "reshape", "view")
+            and _holds_positions(text, index.func.value, depth)
+        )
+    if isinstance(index, ast.Name) and depth < 3:
+        return any(
+            _holds_positions(text, one, depth + 1) for one in text.module.given(text.module.scope_of(index), index.id)
+        )
+    return False
 
 
 def _of_op(text: Text, device: str, name: str, subject: str, node: ast.expr) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from determinism.diagnose.program_flow import (
     last_part,
     parameters,
 )
+from determinism.lint.execution import drawn_library
 from determinism.lint.findings import Finding, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
@@ -46,6 +47,7 @@ _FILLS = frozenset(
     }
 )
 _CONSUMERS = ("torch.", "numpy.", "random.", "pandas.", "tensorflow.", "jax.", "json.dump", "pickle.dump")
+_TRAINS = frozenset({"backward", "apply_gradients", "train_on_batch", "train_step", "partial_fit"})
 _WRITES = frozenset({"write", "writelines"})
 _SHOWS = ("stdout", "stderr", "log", "bar", "console", "report", "tqdm")
 """Parts of the names of what is written to for somebody to read."""
@@ -69,6 +71,8 @@ class Flow:
         self._parents = text.module.parents
         self._loads: dict[tuple[ast.AST, str], list[ast.expr]] = {}
         self._attributes: dict[str, list[ast.expr]] = {}
+        self.is_certain = True
+        """Whether the elements are seen to come in another order in each run; those of a set that may hold numbers are not."""
         self._asked: set[tuple[ast.AST, str]] | None = None
         """Scopes, and what they count the elements of."""
         for node in text.module.nodes:
@@ -136,6 +140,8 @@ class Flow:
             return name in ("min", "max") and is_ambiguous and len(call.args) == 1
         if name in _IGNORES_IN_LOGS or self._is_shown(call):
             return False
+        if isinstance(call.func, ast.Name) and name in self._text.program.functions:
+            return self._is_parameter_ordered(call, node, depth, is_list)
         outer = self._parents.get(call)
         if name == "next" and (self.is_only_one(node) or _has_ending(node) or isinstance(outer, ast.Compare)):
             return False
@@ -156,6 +162,22 @@ class Flow:
         if any(one.arg == "dtype" and last_part(one.value).startswith(("int", "long")) for one in call.keywords):
             return False
         return dotted.startswith(_CONSUMERS) or name in _CHOOSES or name in _FILLS - _EXTENDS
+
+    def _is_parameter_ordered(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
+        """Whether a function of the file, which is handed the elements, uses their order."""
+        ((_, function), *others) = self._text.program.functions[last_part(call.func)]
+        names = parameters(function)
+        by_place = call.args.index(node) if node in call.args else None
+        if others or any(isinstance(one, ast.Starred) for one in call.args):
+            return False
+        by_name = next((one.arg for one in call.keywords if one.value is node), None)
+        name = by_name if by_place is None else names[by_place] if by_place < len(names) else None
+        if name is None or self._text.module.given(function, name):
+            return False
+        uses = self._loads.get((function, name), [])
+        if is_list and any(self._is_sorted_in_place(use) for use in uses):
+            return False
+        return any(self.is_used_in_order(use, depth + 1, is_list=is_list) for use in uses[:40])
 
     def _is_numbered(self, call: ast.Call) -> bool:
         """Whether the numbers that elements get are used for more than the log."""
@@ -286,11 +308,18 @@ class Flow:
     def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
         """Whether what a loop does depends on the order of its turns."""
         names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-        return any(
+        return self._goes_on(loop) or any(
             self._is_step_ordered(node, names, depth) or _is_applied(node, names) or self._is_written(node, names, loop)
             for part in loop.body
             for node in ast.walk(part)
         )
+
+    def _goes_on(self, loop: ast.For | ast.AsyncFor) -> bool:
+        """Whether each turn goes on from the one before: by a training step, or by a draw from a global generator."""
+        if not (self.is_certain and self._text.uses_frameworks()):
+            return False
+        calls = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+        return any(last_part(one.func) in _TRAINS or drawn_library(self._text.module, one) is not None for one in calls)
 
     def _is_written(self, node: ast.AST, names: set[str], loop: ast.For | ast.AsyncFor) -> bool:
         """Whether what comes of an element is written to a file that was opened before the loop."""
@@ -461,6 +490,7 @@ def of_sets(text: Text, flow: Flow) -> Iterator[Finding]:
         is_pop = isinstance(ordered, ast.Call) and ordered is not node
         if is_pop and (isinstance(text.module.parents.get(ordered), ast.Expr) or flow.is_only_one(node)):
             continue
+        flow.is_certain = _has_texts(text, node)
         if not is_pop and not flow.is_used_in_order(ordered, is_list=not isinstance(ordered, ast.Name)):
             continue
         if text.program.has_objects(text.module, node) or _has_parts_of_models(text, node):
@@ -532,6 +562,7 @@ def _gives_texts(node: ast.expr) -> bool:
 
 def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
     """A directory listing whose order reaches something."""
+    flow.is_certain = True
     for node in text.module.nodes:
         if not isinstance(node, ast.Call):
             continue
