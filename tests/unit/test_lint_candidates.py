@@ -10,7 +10,7 @@ import pytest
 from determinism.diagnose.experiments import Hypothesis, Intervention
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.lint import candidates
-from determinism.lint.candidates import LintedCandidates
+from determinism.lint.candidates import LintedCandidates, foreseen
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame
@@ -107,7 +107,24 @@ def test_a_fault_of_a_rule_does_not_end_a_check(file: Path, monkeypatch: pytest.
 
 def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
-    monkeypatch.setattr(candidates, "rules_of", lambda module: read.append(module) or {})
+    monkeypatch.setattr(candidates, "findings_of", lambda module: read.append(module) or [])
     says = linted(file)
     assert not any(says(used(file, line, "hash-order")) for line in range(1, 9))
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("import torch\nprint(torch.nn.Linear(2, 2)(torch.rand(2)))\n", ["seed-missing-torch"]),
+        ("import torch\ntorch.manual_seed(0)\nprint(torch.nn.Linear(2, 2)(torch.rand(2)))\n", []),
+        ("import os\nfirst = open(os.listdir('.')[0])\n", []),
+        ("import torch\nx = torch.rand(2)  # determinism: ignore\nprint(x)\n", []),
+        ("def f(:\n", []),
+    ],
+    ids=["unseeded", "seeded", "may-differ-only", "suppressed", "not-python"],
+)
+def test_what_certainly_differs_is_known_before_any_run(text: str, rules: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert [finding.rule for finding in foreseen(script)] == rules

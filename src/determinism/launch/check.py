@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import threading
 import time
@@ -47,7 +48,7 @@ from determinism.launch.further_runs import (
     short_runs,
     why_not_searched,
 )
-from determinism.launch.interpreter import check_interpreter
+from determinism.launch.interpreter import check_interpreter, script_of
 from determinism.launch.io import OutputFolder, StandardInput, is_unread
 from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
 from determinism.launch.record import RunResult, Unfinished
@@ -63,7 +64,7 @@ from determinism.launch.runs import (
     without_traces,
 )
 from determinism.launch.unrecorded import require_recorded
-from determinism.lint.candidates import LintedCandidates
+from determinism.lint.candidates import LintedCandidates, foreseen
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace, snapshot_live_trace
@@ -553,6 +554,7 @@ class Check:
         warning = check_interpreter(request.command, os.environ)
         if warning is not None:
             self.warn(warning)
+        self._say_what_is_foreseen()
         self._output = output = OutputFolder(request.output)
         self._likely: list[Hypothesis] = []
         first_number = len(traces) + 1
@@ -577,6 +579,15 @@ class Check:
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
         return self._tidied(comparison)
+
+    def _say_what_is_foreseen(self) -> None:
+        """Name what the program's text already shows, for whom a run takes long; only runs show whether results differ by it."""
+        script = script_of(self.request.command)
+        if script is None or not (found := foreseen(script)):
+            return
+        first, *others = found
+        more = f" {len(others)} more: determinism lint {shlex.quote(str(script))}" if others else ""
+        self.warn(f"{first.file}:{first.line}: {first.message} ({first.rule}, by lint){more}")
 
     @property
     def folder(self) -> Path:

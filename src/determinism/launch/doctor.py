@@ -16,7 +16,14 @@ from typing import NoReturn
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase
 from determinism.knowledge.settings import Effect, Remaining, Request, Setting
-from determinism.launch.interpreter import OLDEST_PYTHON, find_executable, find_interpreter, hiding_options, version_of
+from determinism.launch.interpreter import (
+    OLDEST_PYTHON,
+    find_executable,
+    find_interpreter,
+    hiding_options,
+    script_of,
+    version_of,
+)
 from determinism.launch.program import child_environment
 from determinism.launch.settings_in_code import CodeSettings, settings_in_code
 from determinism.redaction import redacted
@@ -122,7 +129,7 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
             f"{interpreter} is Python {found['python']}; its settings can be inspected from "
             f"{'.'.join(map(str, OLDEST_PYTHON))} on. Run the program with a newer Python.",
         )
-    code = settings_in_code(script) if (script := _script_of(command)) is not None else CodeSettings()
+    code = settings_in_code(script) if (script := script_of(command)) is not None else CodeSettings()
     settings = [Setting(**{**one, "effect": Effect(one["effect"])}) for one in found["settings"]]
     settings = code.applied_to(settings, warn_only=request.warn_only)
     remaining = [Remaining(**one) for one in found["remaining"]]
@@ -136,11 +143,6 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
         found["recorders"],
         code.lines,
     )
-
-
-def _script_of(command: Sequence[str]) -> Path | None:
-    """The script that a command runs, directly or through a launcher such as `torchrun` or `accelerate launch`."""
-    return next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
 
 
 def _interpreter_of(command: Sequence[str]) -> str:

@@ -70,6 +70,11 @@ def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]
     return [sys.executable, *words]
 
 
+def script_of(command: Sequence[str]) -> Path | None:
+    """The script that a command runs, directly or through a launcher such as `torchrun` or `accelerate launch`."""
+    return next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
+
+
 def _advice(name: str, search: str) -> str:
     if name.endswith(".py") and Path(name).is_file():
         return f" To run this script: python {shlex.quote(name)}"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 from determinism.comparison.result import Comparison
 from determinism.diagnose.experiments import Hypothesis
 from determinism.diagnose.likely import recorded_lines
 from determinism.diagnose.program_flow import Module
-from determinism.lint.run import rules_of
+from determinism.lint.findings import Finding, Severity
+from determinism.lint.run import findings_of
 from determinism.trace.reader import Trace
 
 _MOST_FILES = 8
@@ -22,6 +24,18 @@ _MOST_LINES = 20_000
 """Of all of them together: two seconds on a slow machine."""
 _SAME = ({"hash-order", "address-order"},)
 """Causes that only an experiment can tell apart."""
+
+
+def foreseen(script: Path) -> list[Finding]:
+    """What will make runs of a program differ, as its first file shows; what only may is not among it.
+
+    Args:
+        script: The file that is run.
+    """
+    module = Module.read(str(script))
+    if module is None or len(module.lines) > _MOST_LINES:
+        return []
+    return [finding for finding in findings_of(module) if finding.severity is Severity.DIFFERS]
 
 
 class LintedCandidates:
@@ -62,5 +76,6 @@ class LintedCandidates:
                 if module is not None and len(module.lines) + self._lines_read <= _MOST_LINES:
                     self._lines_read += len(module.lines)
                     if module.has(self._recorded.get(file, set())):
-                        self._rules[file] = rules_of(module)
+                        for finding in findings_of(module):
+                            self._rules[file].setdefault(finding.line, set()).add(finding.rule)
         return self._rules[file]

@@ -88,20 +88,18 @@ def _fired(module: Module, device: str | None = None, versions: Versions = ()) -
     return [finding for family in _FAMILIES for finding in family.findings(text)]
 
 
-def rules_of(module: Module) -> dict[int, set[str]]:
-    """By line, the rules that fire in a file that was parsed already and that no comment suppresses; none if they fail.
+def findings_of(module: Module) -> list[Finding]:
+    """What the rules say of a file that was parsed already, by line, without what a comment suppresses; nothing if they fail.
 
     Args:
         module: The file.
     """
-    found: dict[int, set[str]] = {}
     try:
         source = reading.Source(module.file, "\n".join(module.lines))
-        for finding in reading.without_suppressed(source, module.tree, _fired(module)):
-            found.setdefault(finding.line, set()).add(finding.rule)
-    except Exception:  # Only the order of experiments rests on it: a check must not end by a fault of a rule.
-        return {}
-    return found
+        found = reading.without_suppressed(source, module.tree, _fired(module))
+    except Exception:  # Only a hint and the order of experiments rest on it: a check must not end by a fault of a rule.
+        return []
+    return sorted(found, key=lambda one: (one.line, one.column))
 
 
 def lint_file(file: str, device: str | None = None, versions: Versions = ()) -> tuple[int, list[Finding]]:
