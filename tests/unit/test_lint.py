@@ -180,6 +180,13 @@ def test_ops_are_looked_up_for_the_version_that_is_named() -> None:
     assert rules_in("import torch\ntorch.cumsum(x, 0)\n") == []
 
 
+def test_a_scatter_of_jax_is_named_on_a_gpu() -> None:
+    text = "import jax\n\ndef f(x, i, y):\n    return x.at[i].add(y)\n"
+    (found,) = lint_text(Source("p.py", text), "gpu")
+    assert "x.at[i].add, where an index occurs twice, varies from run to run on gpu" in found.message
+    assert rules_in(text.replace(".add(", ".set("), "gpu") == rules_in(text, "cpu") == []
+
+
 def test_versions_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "p.py"
     file.write_text("x = 1\n")
@@ -276,6 +283,10 @@ def test_the_seed_of_a_worker_has_to_depend_on_the_worker(seed: str, is_alike: b
         ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + tf.random.normal(()), num_parallel_calls=4)\n", ["pipeline-race"]),
         ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + tf.random.normal(()))\n", []),
         ("import tensorflow as tf\n\ndef f(d, g):\n    return d.map(lambda x: x + 1, num_parallel_calls=4)\n", []),
+        ("import gymnasium as gym\ne = gym.make('a')\ns = e.reset()\nprint(s)\n", ["generator-unseeded"]),
+        ("import gymnasium as gym\ne = gym.make('a')\ns = e.reset(seed=3)\ne.reset()\nprint(s)\n", []),
+        ("import gym\ne = gym.make('a')\ne.seed(3)\ns = e.reset()\nprint(s)\n", []),
+        ("import gym\n\ndef f():\n    e = gym.make('a')\n    return e.reset()\n", []),
         ("from torch.distributed import recv\n\ndef f(x):\n    recv(x)\n", ["arrival-order"]),
         ("from torch.distributed import recv\n\ndef f(x):\n    recv(x, 1)\n", []),
     ],

@@ -9,6 +9,7 @@ import ast
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from determinism.probes.rewrite import IGNORES_ORDER
@@ -208,6 +209,11 @@ class Module:
                 for name in node.names:
                     module.imports[name.asname or name.name] = f"{node.module or ''}.{name.name}"
         return module
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The packages that the file imports, or imports from."""
+        return frozenset(name.partition(".")[0] for name in self.imports.values())
 
     def has(self, lines: Collection[tuple[int, str]]) -> bool:
         """Whether these lines, by number and code, are still those of the file."""

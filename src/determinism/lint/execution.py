@@ -33,6 +33,7 @@ _DRAWS_IN_PLACE = frozenset(
     {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
 )
 """Methods of tensors that draw, and that nothing else has."""
+_DRAWING_METHODS = _DRAWS_IN_PLACE | {"sample", "shuffle"}
 _KERAS_DRAWS = frozenset(
     {
         "normal",
@@ -168,7 +169,7 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
         return "tensorflow"
     if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
         return None if _is_set_to(call, "shuffle", False) else "numpy"
-    if method and name.partition(".")[0] not in module.imports.values():
+    if method in _DRAWING_METHODS and name.partition(".")[0] not in module.packages:
         return _drawn_by_method(module, call, method)
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
         return "tensorflow"
@@ -177,7 +178,7 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
 
 def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:
     """The global generator that a method of an object draws from, where its name says what the object is."""
-    imported = {name.partition(".")[0] for name in module.imports.values()}
+    imported = module.packages
     if method in _DRAWS_IN_PLACE and "torch" in imported:
         return "torch"
     if method == "sample" and "pandas" in imported and any(one.arg in ("frac", "n") for one in call.keywords):

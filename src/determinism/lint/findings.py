@@ -118,8 +118,10 @@ class Text:
 
     def uses_frameworks(self) -> bool:
         """Whether the file imports a framework or NumPy."""
-        roots = {name.partition(".")[0] for name in self.module.imports.values()}
-        return bool(roots & {"torch", "numpy", "tensorflow", "keras", "jax", "flax", "lightning", "pytorch_lightning"})
+        return bool(
+            self.module.packages
+            & {"torch", "numpy", "tensorflow", "keras", "jax", "flax", "lightning", "pytorch_lightning"}
+        )
 
 
 def around(node: ast.expr, before: str, after: str, title: str) -> Fix:

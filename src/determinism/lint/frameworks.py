@@ -26,6 +26,7 @@ _WRITING = "torch.Tensor.__setitem__"
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _INTEGERS = ("long", "int", "argmax", "argmin", "argsort", "nonzero")
 """Methods of tensors whose results are used as indexes."""
+_SCATTERS = ("add", "multiply", "mul")
 _WORDS = frozenset({"nondeterministic", "raises"})
 _ARGUMENT = re.compile(r"\b(\w+)=('\w+'|True|False)")
 _READ_FROM_CALL = ("weights are given", "src is a tensor", "under torch.compile")
@@ -106,6 +107,9 @@ def of_ops(text: Text) -> Iterator[Finding]:
         name = text.module.dotted(node.func)
         if name.startswith(_NO_OPS):
             continue
+        if (scattered := _scattered(text, node)) is not None:
+            yield from _of_op(text, text.device, f"jax.numpy.ndarray.at[].{node.func.attr}", scattered, node)  # type: ignore[attr-defined]
+            continue
         if not name.startswith(_ROOTS):
             in_place = isinstance(node.func, ast.Attribute) and "torch" in text.module.imports.values()
             if not in_place or not isinstance(node.func, ast.Attribute) or not node.func.attr.startswith(_METHODS):
@@ -119,6 +123,16 @@ def of_ops(text: Text) -> Iterator[Finding]:
             if _is_tensor(text, node.slice):
                 subject = f"The gradient of {ast.unparse(node.value)}, which is indexed by a tensor here,"
                 yield from _of_op(text, text.device, _INDEXING, subject, node)
+
+
+def _scattered(text: Text, call: ast.Call) -> str | None:
+    """What `x.at[index].add(y)` and the like of JAX does, as a subject of a sentence; None if the call is none."""
+    method = call.func
+    place = method.value if isinstance(method, ast.Attribute) else None
+    is_at = isinstance(place, ast.Subscript) and isinstance(place.value, ast.Attribute) and place.value.attr == "at"
+    if not (isinstance(method, ast.Attribute) and is_at and _uses(text, "jax")) or method.attr not in _SCATTERS:
+        return None
+    return f"{ast.unparse(method)}, where an index occurs twice,"
 
 
 def _of_written_elements(text: Text, device: str) -> Iterator[Finding]:
@@ -302,7 +316,7 @@ def _draws(text: Text, function: ast.expr) -> bool:
 
 
 def _uses(text: Text, root: str) -> bool:
-    return any(name.partition(".")[0] == root for name in text.module.imports.values())
+    return root in text.module.packages
 
 
 def _is_constant(node: Any, value: object) -> bool:

@@ -24,7 +24,7 @@ _TELLS_WORKERS_APART = frozenset(
 
 def of_keys(text: Text) -> Iterator[Finding]:
     """A key that a second draw uses, or each turn of a loop."""
-    if not any(name.partition(".")[0] == "jax" for name in text.module.imports.values()):
+    if "jax" not in text.module.packages:
         return
     scopes = [node for node in text.module.nodes if isinstance(node, Function)]
     for body in [text.module.tree.body, *(scope.body for scope in scopes)]:

@@ -189,6 +189,35 @@ def of_values(text: Text) -> Iterator[Finding]:
                 )
 
 
+_ENVIRONMENTS = frozenset({"gym", "gymnasium"})
+
+
+def of_environments(text: Text) -> Iterator[Finding]:
+    """An environment of reinforcement learning that starts from random bytes, since no reset of it is given a seed."""
+    if not text.module.packages & _ENVIRONMENTS or not is_program(text.module):
+        return
+    calls = [node for node in text.module.nodes if isinstance(node, ast.Call)]
+    resets = [call for call in calls if last_part(call.func) == "reset" and isinstance(call.func, ast.Attribute)]
+    # `environment.seed(0)` and `environment.action_space.seed(0)`, but not `numpy.random.seed(0)`.
+    seeds = any(
+        last_part(call.func) == "seed" and text.module.dotted(call.func).partition(".")[0] not in text.module.packages
+        for call in calls
+        if given_to(call)
+    )
+    if seeds or any(call.args or call.keywords for call in resets):
+        return
+    for call in resets:
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        values = text.program.values_of(text.module, owner, as_whole=True) if isinstance(owner, ast.Name) else ()
+        if any(
+            isinstance(one, ast.Call) and text.module.dotted(one.func).partition(".")[0] in _ENVIRONMENTS
+            for _, one in values
+        ):
+            message = "The environment is never given a seed, so it starts from random bytes of the operating system. Use reset(seed=...)."
+            yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
+            return
+
+
 def _is_harmless(text: Text, node: ast.Call) -> bool:
     """Whether a generator without a seed is given one later, or whether what it draws is only shown."""
     holder = text.module.parents.get(node)
@@ -309,3 +338,4 @@ def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     yield from of_order(text)
     yield from of_values(text)
+    yield from of_environments(text)
