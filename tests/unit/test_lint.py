@@ -428,6 +428,7 @@ def test_a_cause_is_named_before_anything_runs(program: str, rule: str) -> None:
         "import sys\n\ndef f():\n    out = sys.stdout\n    for word in {'a', 'b'}:\n        sys.stdout.write(word)\n",
         "def f():\n    for word in {'a', 'b'}:\n        with open(word) as out:\n            out.write(word)\n",
         "import json\n\ndef f(path):\n    json.dump(sorted({'a', 'b'}), path)\n",
+        "def log_all(rows):\n    return rows[0]\n\ndef f(other):\n    return log_all(list({'a', 'b'}))\n",
         "def count(rows):\n    return len(rows), sorted(rows)\n\ndef f(other):\n    return count(list({'a', 'b'}))\n",
         "import torch\n\ndef f(table, words):\n    for word in set(words):\n        table[word] = torch.zeros(3)\n",
         "import torch\nTABLE = {}\nfor name in ('a', 'b'):\n    TABLE[name] = len(name)\n\ndef layer():\n    return torch.nn.Linear(1, 1)\n",

@@ -33,6 +33,8 @@ _EXTENDS = frozenset({"append", "extend", "insert", "appendleft"})
 _IGNORES_IN_LOGS = frozenset({
     "print", "debug", "info", "warning", "warn", "error", "exception", "critical", "log", "echo", "warning_once", "info_once", "write_line",
 })  # fmt: skip
+_WRITES_LOGS = ("log", "print", "plot", "show")
+"""Beginnings of the names of functions that show what they are given."""
 _FILLS = frozenset(
     {
         "append",
@@ -169,6 +171,8 @@ class Flow:
         names = parameters(function)
         by_place = call.args.index(node) if node in call.args else None
         if others or any(isinstance(one, ast.Starred) for one in call.args):
+            return False
+        if function.name.lower().strip("_").startswith(_WRITES_LOGS):
             return False
         by_name = next((one.arg for one in call.keywords if one.value is node), None)
         name = by_name if by_place is None else names[by_place] if by_place < len(names) else None
