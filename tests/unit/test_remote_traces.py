@@ -125,6 +125,13 @@ def test_what_cannot_be_opened_is_said(url: str, identifier: str) -> None:
     assert url in str(raised.value)
 
 
+def test_messages_name_the_url_of_a_damaged_trace(stored: list[str]) -> None:
+    fsspec.filesystem("memory").pipe("/runs/one/manifest.json", b"[1, 2]")
+    said = CliRunner().invoke(command, ["compare", *stored])
+    assert said.exit_code == 2
+    assert f"{stored[0]}/manifest.json holds" in said.output and "/determinism-" not in said.output
+
+
 class Hostile:
     """A file system that names files outside of the trace, and fails."""
 

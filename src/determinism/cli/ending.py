@@ -228,9 +228,12 @@ def fail(
     error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None, status: int = 2
 ) -> NoReturn:
     """Say what kept the command from a verdict, write it down, and exit."""
-    say(*error.lines)
+    from determinism.trace.remote import with_urls
+
+    lines = [with_urls(line) for line in error.lines]
+    say(*lines)
     if error.identifier not in ("report-unwritable", "report-files-equal"):
-        write_trouble(error.identifier, error.message, reports, runs)
+        write_trouble(error.identifier, " ".join(lines), reports, runs)
     sys.exit(status)
 
 

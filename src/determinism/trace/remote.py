@@ -67,6 +67,13 @@ def url_of(folder: Path) -> str | None:
     return None
 
 
+def with_urls(text: str) -> str:
+    """A message in which the local folders of what was opened have the URLs that were given."""
+    for folder, url in _urls.items():
+        text = text.replace(str(folder), url)
+    return text
+
+
 def _opened(url: str) -> Path:
     files = _file_system(url)
     folder = Path(tempfile.mkdtemp(prefix="determinism-"))
