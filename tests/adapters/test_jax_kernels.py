@@ -15,9 +15,11 @@ from jax._src.interpreters import pxla
 
 from determinism.frameworks.jax import kernels
 from determinism.frameworks.jax.arrays import array_of, digests_of_parts
-from determinism.frameworks.jax.inside import equation_at
+from determinism.frameworks.jax.inside import Place, equation_at
 from determinism.frameworks.jax.kernels import Kernel, NotCut, Stored, stored_form, varying_kernel
+from determinism.frameworks.jax.recorder import CapturedExecution
 from determinism.frameworks.jax.serialized import SerializedProgram
+from determinism.frameworks.jax.wire import read_varint
 from tests.e2e.checking import line
 from tests.e2e.programs.compiled_by_xla.racing_call import EXECUTE, CallFrame, add_in_any_order, elements, racing_sum
 
@@ -242,3 +244,48 @@ def test_the_ops_of_a_fusion_have_their_lines() -> None:
 
     assert ops["cos"][:2] == (__file__, ops["sin"][1] + 1)
     assert ops["cos"][2].endswith("function")
+
+
+def test_what_the_runtime_writes_before_a_program_may_be_missing() -> None:
+    """As in versions of JAX before 0.8."""
+    whole = jax.jit(jnp.sum).lower(VALUES).compile().runtime_executable().serialize()
+    size, at = read_varint(whole, 0)
+    before, after = SerializedProgram(whole), SerializedProgram(whole[at + size :])
+
+    assert before.thunks() == after.thunks()
+    watched = {0: before.thunks()[0].written}
+    assert before.watching((), watched).endswith(after.watching((), watched))
+
+
+@pytest.mark.parametrize("problem", ["", "it is on a device that has no such form"])
+def test_an_execution_says_how_its_place_was_found(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, Stored, Any]] = []
+    original = pxla.ExecuteReplicated.__call__
+
+    def execute(execution: Any, *given: Any) -> Any:
+        seen.append((execution, Stored(b"", problem) if problem else stored_form(execution), given))
+        return original(execution, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pjit, "_get_fastpath_data", lambda *args, **kwargs: None)
+        patched.setattr(pxla.ExecuteReplicated, "__call__", execute)
+        made = jax.jit(lambda values: doubled(values))(VALUES)
+    ((execution, stored, given),) = seen
+    call = CapturedExecution(original, execution, stored, jax.make_jaxpr(doubled)(VALUES), given)
+    call.outputs = [made]
+    place = call.varying_place(60)
+
+    assert place is not None
+    assert (place["op"], place["line"]) == RACE
+    assert place.get("no_kernel") == (problem or None)
+    assert place.get("kernel", {}).get("opcode") == (None if problem else "custom-call")
+
+
+def test_a_custom_call_is_known_by_what_it_calls_where_only_the_line_of_its_loop_was_told() -> None:
+    jaxpr = jax.make_jaxpr(lambda values: jax.lax.map(doubled, values.reshape(2, -1)) + jnp.cos(values[0]))(VALUES)
+    told = Place(RACE[0], __file__, 1, "", "", ("while", "body"))
+    found = equation_at(jaxpr, told)
+
+    assert ((found.op, found.line), found.inside) == (RACE, ("scan",))
+    assert equation_at(jaxpr, told._replace(op="jax::cos")) == told._replace(op="jax::cos")
+    assert equation_at(None, told) == told

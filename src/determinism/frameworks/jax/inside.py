@@ -249,13 +249,17 @@ def equation_places(jaxpr: Any) -> list[Place]:
 def equation_at(jaxpr: Any, place: Place) -> Place:
     """The place as the function that was traced has it, with the names that its functions and loops have there; itself if it is in none.
 
+    Older versions of JAX tell XLA only the line that a branch or a loop is on. A custom call is then known by what it calls, if no other calls the same.
+
     Args:
         jaxpr: What was traced; None if that is not known.
         place: As XLA was told.
     """
-    known = () if jaxpr is None else equation_places(jaxpr)
-    wanted = (place.op, place.file, place.line)
-    return next((one for one in known if (one.op, one.file, one.line) == wanted), place)
+    known = [] if jaxpr is None else [one for one in equation_places(jaxpr) if one.op == place.op]
+    there = [one for one in known if (one.file, one.line) == (place.file, place.line)]
+    if not there and len(known) == 1 and "[" in place.op:
+        return known[0]
+    return there[0] if there else place
 
 
 def _all_equations(jaxpr: Any, inside: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:

@@ -121,7 +121,11 @@ class _Running:
 
     def load(self, data: bytes) -> Callable[[], list[Any]]:
         """Load a copy; gives what runs it once, and gives the bytes of each device."""
-        loaded = self._client.deserialize_executable(data, self._devices, self._options)
+        try:
+            loaded = self._client.deserialize_executable(data, self._devices, self._options)
+        except TypeError:
+            # Older versions take the devices from the options.
+            loaded = self._client.deserialize_executable(data, self._options)
 
         def run() -> list[Any]:
             (result,) = loaded.execute_sharded(self._inputs()).disassemble_into_single_device_arrays()

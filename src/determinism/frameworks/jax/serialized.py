@@ -16,6 +16,8 @@ from determinism.frameworks.jax.wire import Message, Unreadable, packed, read_va
 _BYTE = 6
 """The number of the type uint8, for XLA and for what JAX runs it with."""
 _TUPLE = 13
+_PROGRAM = b"\n"
+"""What begins the field of a program."""
 _LOOP, _BRANCHES, _CALL, _COPY = 10, 4, 3, 12
 """Fields of a thunk that have what it does; of those of other thunks nothing needs to be known."""
 
@@ -80,7 +82,8 @@ class SerializedProgram:
         Raises:
             Unreadable: It is not as it is expected.
         """
-        size, at = read_varint(data, 0)
+        # Newer versions of JAX's runtime write something before the program, with its size; it never has the ten bytes that this would be.
+        size, at = (0, 0) if data[:1] == _PROGRAM else read_varint(data, 0)
         self._head, self._body = Message(data[at : at + size]), Message(data[at + size :])
         result = self._body.message(1)
         self._module = result.message(1, 1)
@@ -243,7 +246,7 @@ class SerializedProgram:
             options.set(3, options.message(3).set(2, _shape(size)))
         head = bytes(self._head_giving(size))
         body = Message(bytes(self._body)).set(1, result).set(2, options)
-        return varint(len(head)) + head + bytes(body)
+        return (varint(len(head)) + head if head else b"") + bytes(body)
 
     def _head_giving(self, size: int) -> Message:
         """What JAX's runtime wrote before the program: type and shape of each result, where it writes these at all."""
