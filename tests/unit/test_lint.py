@@ -595,6 +595,8 @@ def test_a_fix_is_shown_first_and_then_written(tmp_path: Path) -> None:
         ("found = Path('.').iterdir()\nfirst = next(found)", None),
         ("first = next(Path('.').iterdir())", None),
         ("words = {'a'}\nwords.add('b')\nfirst = list(words)[0]", "list(sorted(words))"),
+        ("first = list({os.path.basename(f) for f in rows})[0]", "list(sorted({os.path.basename(f) for f in rows}))"),
+        ("first = list({f.stem for f in rows})[0]", "list(sorted({f.stem for f in rows}))"),
         ("words = {'a'}\nwords.add(None)\nfirst = list(words)[0]", None),
         ("draws = np.random.default_rng()", "np.random.default_rng(seed=0)"),
         ("def draw():\n    return np.random.default_rng().normal()", None),

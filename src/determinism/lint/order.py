@@ -58,6 +58,9 @@ _LISTING_METHODS = frozenset(name for name, source in METHODS.items() if source 
 _FILE_SYSTEMS = ("fs", "filesystem")
 """Names that objects of fsspec have, whose listings are sorted."""
 _SETS = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
+_GIVES_TEXT = frozenset(
+    {"str", "lower", "upper", "strip", "format", "join", "basename", "dirname", "relpath", "read_text", "as_posix"}
+)
 _GIVES_LIST = frozenset({"os.listdir", "glob.glob"})
 _ITERATES = frozenset({"list", "tuple", "enumerate", "zip", "map", "filter", "join", "extend", "tqdm"})
 """Functions for which it makes no difference whether they get an iterator or a list."""
@@ -557,7 +560,9 @@ def _has_texts(text: Text, node: ast.AST, depth: int = 0, *, all_of_them: bool =
 def _is_text(text: Text, node: ast.expr) -> bool:
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         return True
-    return isinstance(node, ast.Call) and last_part(node.func) in ("str", "lower", "upper", "strip", "format", "join")
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("stem", "suffix")
+    return isinstance(node, ast.Call) and last_part(node.func) in _GIVES_TEXT
 
 
 def _gives_texts(node: ast.expr) -> bool:
