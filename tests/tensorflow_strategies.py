@@ -83,6 +83,8 @@ def _case(case: str) -> dict[str, Any]:
             "held": [json.loads(one.arguments) for one in runs[0].ops("determinism::step")],
             "blind_spots": sorted({one["id"] for one in description["blind_spots"]}),
             "products": len(runs[0].ops("tf::MatMul")),
+            "reductions": len(runs[0].ops("tf::AllReduce")),
+            "replicas": sorted({(one.module or "").partition("/")[0] for one in runs[0].ops("tf::MatMul")}),
         }
 
 

@@ -29,7 +29,7 @@ class OpSemantics(Flag):
     LEAVES_UNWRITTEN = auto()
     """It gives memory that nobody has written."""
     COLLECTIVE = auto()
-    """It exchanges tensors with other processes; its outputs may not be there yet when it returns."""
+    """It exchanges tensors with other processes; its outputs may not be there yet when it returns, and then have no digest."""
     SENDS = auto()
     """Other processes get what it read."""
     ONLY_RECEIVES = auto()
@@ -184,17 +184,19 @@ _ONE_OVERLOAD = (
 
 _BEGINNINGS = (
     (OpSemantics.TAKES_EACH_BY_ITSELF, ("aten::_foreach_",)),
-    (OpSemantics.COLLECTIVE, ("c10d::", "_c10d_functional::")),
+    (OpSemantics.COLLECTIVE, ("c10d::", "_c10d_functional::", "tf::Collective")),
     (OpSemantics.TAKES_ELEMENT, ("tf::IteratorGetNext", "tf::OptionalGetValue")),
     (OpSemantics.COMPILED_PROGRAM, ("jax::",)),
     (OpSemantics.NOT_ONE_OP, ("determinism::", "inductor::graph", "autograd::")),
 )
 
 
-_RECEIVES = frozenset({"recv_", "recv_any_source_", "irecv"})
+_RECEIVES = frozenset({"recv_", "recv_any_source_", "irecv", "CollectiveBcastRecv", "CollectiveBcastRecvV2"})
 
 
-_SENDS_NOTHING = _RECEIVES | {"wait_tensor", "barrier", "monitored_barrier_"}
+_SENDS_NOTHING = _RECEIVES | {
+    "wait_tensor", "barrier", "monitored_barrier_", "CollectiveInitializeCommunicator", "CollectiveAssignGroupV2",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -19,13 +20,38 @@ torchrun, Open MPI, MPICH, Horovod, and srun, whose tasks are often torchruns th
 """
 
 
+_CLUSTER = "TF_CONFIG"
+"""In this variable a TensorFlow program is told, as JSON, which processes train together, and which of them it is."""
+_TRAINING = ("chief", "master", "worker")
+"""Tasks of such a cluster that train, in the order in which TensorFlow numbers them."""
+
+
 def _launched() -> tuple[str, int | None] | None:
     """What a launcher calls this process or the one that started it, and how many it started; None if none did."""
     for number, count, word in _LAUNCHERS:
         found, started = os.environ.get(number, ""), os.environ.get(count, "")
         if found.isdecimal() and (number == "RANK" or (started.isdecimal() and int(started) > 1)):
             return f"{word}-{found}", int(started) if started.isdecimal() else None
-    return None
+    return _task_of_cluster()
+
+
+def _task_of_cluster() -> tuple[str, int | None] | None:
+    """What this process is in a cluster of TensorFlow, and how many train in it; None where it is in none.
+
+    Processes that train are ranks; a parameter server or an evaluator is called what the cluster calls it.
+    """
+    try:
+        told = json.loads(os.environ.get(_CLUSTER, ""))
+        jobs = {str(job): len(addresses) for job, addresses in told["cluster"].items()}
+        kind, number = str(told["task"]["type"]), int(told["task"]["index"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if sum(jobs.values()) < 2 or not kind.isalnum():
+        return None
+    if kind not in _TRAINING:
+        return f"{kind}-{number}", None
+    before = sum(jobs.get(job, 0) for job in _TRAINING[: _TRAINING.index(kind)])
+    return f"rank-{before + number}", sum(jobs.get(job, 0) for job in _TRAINING)
 
 
 def world_size() -> int | None:

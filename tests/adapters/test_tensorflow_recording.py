@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -193,3 +194,43 @@ def test_ops_of_other_threads_are_a_blind_spot(tmp_path: Path) -> None:
     found = recorded(tmp_path, run)
     assert [(spot["id"], spot["what"]) for spot in found.blind_spots] == [("thread", "beside")]
     assert not found.ops("tf::Cumsum")
+
+
+_calls: list[int] = []
+
+
+def counted(value: np.ndarray[Any, Any]) -> Any:  # LINE counted
+    _calls.append(int(value))
+    return value
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (lambda x: tf.numpy_function(counted, [x], tf.int64), "runs Python: counted at test_tensorflow_recording.py:"),
+        (lambda x: tf.py_function(counted, [x], tf.int64), "runs Python: counted at test_tensorflow_recording.py:"),
+        (lambda x: tf.cond(x > 1, lambda: tf.random.uniform([], 0, 9, tf.int64), lambda: x), "draws random numbers"),
+    ],
+    ids=["numpy_function", "py_function", "draw in a branch"],
+)
+@pytest.mark.parametrize("in_parallel", [False, True])
+def test_a_stage_that_may_vary_by_itself_is_named_with_what_it_does(
+    stage: Any, words: str, in_parallel: bool, tmp_path: Path
+) -> None:
+    def run() -> None:
+        calls = 2 if in_parallel else None
+        samples = tf.data.Dataset.range(3).map(lambda x: x + 1).map(stage, num_parallel_calls=calls)
+        for value in samples.prefetch(1):
+            value.numpy()
+
+    found = recorded(tmp_path, run)
+    (stages,) = {one.arguments for one in found.ops("tf::IteratorGetNext")}
+
+    # The stage that only adds is not told of.
+    assert stages.count("Map(") == 1
+    assert stages.rpartition(" > ")[2].startswith("ParallelMap(" if in_parallel else "Map(")
+    assert words in stages
+    if words.endswith(":"):
+        lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+        assert f"{words}{next(at for at, text in enumerate(lines, 1) if text.endswith('# LINE counted'))}" in stages
+    assert (found.trace.processes[0].description.get("racy") is not None) == in_parallel

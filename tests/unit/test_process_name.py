@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -64,6 +65,12 @@ def test_multiprocessing_names_its_own_children_only() -> None:
     """) == ["by-name", "fork-1-1"]
 
 
+def cluster(kind: str, index: object, **jobs: int) -> dict[str, str]:
+    """The variable that tells a TensorFlow program which processes train together."""
+    addresses = {job: [f"localhost:{port}" for port in range(count)] for job, count in jobs.items()}
+    return {"TF_CONFIG": json.dumps({"cluster": addresses, "task": {"type": kind, "index": index}})}
+
+
 LAUNCHED = {
     "alone": ({}, None, None),
     "torchrun": ({"RANK": "3", "WORLD_SIZE": "8"}, "rank-3", 8),
@@ -75,6 +82,14 @@ LAUNCHED = {
     "one task": ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None, None),
     "a batch script, before srun": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None, None),
     "torchrun below srun": ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "9", "WORLD_SIZE": "16"}, "rank-9", 16),
+    "a cluster of TensorFlow": (cluster("worker", 1, worker=2), "rank-1", 2),
+    "its chief": (cluster("chief", 0, chief=1, worker=2), "rank-0", 3),
+    "a worker beside a chief": (cluster("worker", 1, chief=1, worker=2), "rank-2", 3),
+    "a parameter server": (cluster("ps", 0, worker=1, ps=2), "ps-0", None),
+    "a cluster of one": (cluster("worker", 0, worker=1), None, None),
+    "a cluster of which nobody knows a number": (cluster("worker", "first", worker=2), None, None),
+    "no JSON": ({"TF_CONFIG": "worker 1 of 2"}, None, None),
+    "other JSON": ({"TF_CONFIG": "[1, 2]"}, None, None),
     "no number": ({"RANK": "first"}, None, None),
 }  # fmt: skip
 

@@ -383,7 +383,8 @@ class Flow:
         behind = None
         if aspects.edges and of_any is None and sides[0] is not None and len(self.early_roots) < _FIRST_ROOTS:
             behind = self._origins[0].arrival_behind(sides[0])
-        root = Root(index, group, row, *sides, aspects, unwritten, allocation, bool(arrivals), of_any, behind)
+        came_in = bool(arrivals) or _receives_otherwise(*sides, aspects)
+        root = Root(index, group, row, *sides, aspects, unwritten, allocation, came_in, of_any, behind)
         self._open[index] = root
         if len(self.early_roots) < _FIRST_ROOTS:
             self.early_roots.append(root)
@@ -447,6 +448,14 @@ class Flow:
 def _allocates(one: Entry | None) -> bool:
     """Whether a record gives memory that nobody has written."""
     return one is not None and not one.reads and bool(one.outputs) and not any(any(made.digest) for made in one.outputs)
+
+
+def _receives_otherwise(first: Entry | None, second: Entry | None, aspects: Aspects) -> bool:
+    """Whether a collective that was complete when it returned gave something else, though this process took equal values to it."""
+    if first is None or second is None or not (first.is_collective and second.is_collective and aspects.outputs):
+        return False
+    taken = [[value.digest for value in one.reads] for one in (first, second)]
+    return not (aspects.edges or aspects.digests or aspects.arguments) and taken[0] == taken[1]
 
 
 def _layouts(root: Root) -> tuple[object, object]:

@@ -29,7 +29,7 @@ from determinism.comparison.tensors import difference
 from determinism.errors import TraceError
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
-from determinism.op_semantics import OpSemantics
+from determinism.op_semantics import OpSemantics, framework_of
 from determinism.trace.files import read_document
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import (
@@ -186,10 +186,13 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
     return replace(first, inputs_equal=True, outputs=outputs, detail=detail, inside=inside)
 
 
-_COMPILED_ANEW = (
-    "Compiled once more so that it gives its intermediate values, it was found to vary at one equation first; compiled like this less is "
-    "fused, so the kernels may differ from those of the program."
-)
+def _compiled_anew(op: str) -> str:
+    """How the place within a function that XLA compiles was found, and what that leaves open."""
+    part = "op" if framework_of(op) == "tensorflow" else "equation"
+    return (
+        f"Compiled once more so that it gives its intermediate values, it was found to vary at one {part} first; compiled like this less is "
+        "fused, so the kernels may differ from those of the program."
+    )
 
 
 def _how_found(inside: dict[str, Any]) -> str:
@@ -198,8 +201,8 @@ def _how_found(inside: dict[str, Any]) -> str:
     if kernel is None:
         why_not = inside.get("no_kernel")
         if why_not is None:
-            return f"{_COMPILED_ANEW} None of the program's own kernels varied when it was run again."
-        return f"{_COMPILED_ANEW} The program's own kernels could not be looked at one by one: {why_not}."
+            return f"{_compiled_anew(inside['op'])} None of the program's own kernels varied when it was run again."
+        return f"{_compiled_anew(inside['op'])} The program's own kernels could not be looked at one by one: {why_not}."
     text = (
         f"What the program's own kernels wrote was looked at after each: {kernel['instruction']} ({kernel['opcode']}) of the "
         "optimised program is the first that varies."

@@ -7,6 +7,7 @@ function, the second one runs a second one too, made for this place alone, so th
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import weakref
 from collections import deque
@@ -21,16 +22,19 @@ from tensorflow.python.framework import function_def_to_graph, op_def_registry, 
 from tensorflow.python.ops import script_ops
 
 from determinism.digest import digest_many, digest_text
+from determinism.frameworks.array_capture import Call
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.graphs import FunctionPlan, Node, Place, Sort
 from determinism.frameworks.tensorflow.ops import drawn_from
-from determinism.frameworks.tensorflow.records import PendingRecords, RecordMaker, graph_call
-from determinism.frameworks.tensorflow.values import Resource, digest_array, digest_tensor, has_value
+from determinism.frameworks.tensorflow.records import PendingRecords, RecordMaker, as_array, graph_call
+from determinism.frameworks.tensorflow.values import Resource, content_of, digest_array, digest_tensor, has_value
+from determinism.trace.schema import INPUT_PATHS
 from determinism.types import Phase, Role
 
-_XLA = "_XlaMustCompile"
+XLA = "_XlaMustCompile"
 _NAME = "determinism_watch"
+_COUNTED = re.compile(r"^__(inference|forward|backward)_|_\d+$")
 _MOST_DEPTH = 40
 _STATEFUL = {
     "StatelessWhile": "While",
@@ -113,6 +117,8 @@ class Library:
         self._failed = failed
         self.compiled: set[str] = set()
         """Names of functions that XLA compiles."""
+        self.look_into: Callable[..., Call]
+        """Makes what looks into a function that XLA compiles; set in a further run that looks closely at a record."""
 
     def made(self, name: str, graph: Any) -> None:
         """A function was made from a graph."""
@@ -132,8 +138,8 @@ class Library:
             is_condition: Whether it tells a loop to go on.
         """
         definition = context.get_function_def(name)
-        graph, names = self._graph(name, definition)
-        if definition.attr[_XLA].b if _XLA in definition.attr else False:
+        graph, names = self.graph_of(name, definition)
+        if definition.attr[XLA].b if XLA in definition.attr else False:
             self.compiled.add(name)
             return None
         if depth > _MOST_DEPTH:
@@ -156,20 +162,20 @@ class Library:
         context.add_function_def(clone)
         return probe
 
-    def _graph(self, name: str, definition: Any) -> tuple[Any, dict[str, str]]:
+    def graph_of(self, name: str, definition: Any) -> tuple[Any, dict[str, str]]:
         """The graph that a function was made from, and what the function calls each op of it.
 
         A graph that was changed since, or taken apart, is made anew, without the user's lines.
         """
         graph = self.graphs.get(name)
-        names = _names(graph, definition) if graph is not None else None
+        names = op_names(graph, definition) if graph is not None else None
         if names is None:
             graph = function_def_to_graph.function_def_to_graph(definition)
             names = {node.name: node.name for node in definition.node_def}
         return graph, names
 
     def _replace_functions(self, context: Any, probe: Probe, position: int, node: Node, made: Any, depth: int) -> None:
-        if _XLA in made.attr and made.attr[_XLA].b:
+        if XLA in made.attr and made.attr[XLA].b:
             self.compiled.update(node.functions)
             probe.children[position] = (None,) * len(node.functions)
             probe.plan.watch_outputs(node)
@@ -198,7 +204,7 @@ class Library:
             made.attr["parallel_iterations"].i = 1
 
 
-def _names(graph: Any, definition: Any) -> dict[str, str] | None:
+def op_names(graph: Any, definition: Any) -> dict[str, str] | None:
     """Per op of a graph its name in the function; None if the function has other ops.
 
     A function keeps the order of the ops, but not a name that one of its arguments or results has too.
@@ -218,7 +224,7 @@ def _add_watcher(clone: Any, probe: Probe, names: dict[str, str]) -> None:
     }
     node = clone.node_def.add(name=_NAME, op="PyFunc")
     for tensor in probe.plan.watched:
-        node.input.append(_reference(tensor, arguments, names))
+        node.input.append(reference(tensor, arguments, names))
     node.attr["token"].s = probe.token.encode()
     node.attr["Tin"].list.type.extend(tensor.dtype.as_datatype_enum for tensor in probe.plan.watched)
     node.attr["Tout"].list.SetInParent()
@@ -236,7 +242,7 @@ def _must_run(clone: Any, node: str, name: str) -> None:
     clone.control_ret[name] = node
 
 
-def _reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> str:
+def reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) -> str:
     """How a node of a function names a tensor: the argument, or the op with the name and place of its output."""
     op = tensor.op
     if op.name in arguments:
@@ -256,8 +262,12 @@ def _reference(tensor: Any, arguments: dict[str, str], names: dict[str, str]) ->
     raise ValueError(f"{op.name} has no output {tensor.value_index}")
 
 
-# Makes the records of a function that has run: goes through its plan in the order of the program, with what came
-# back.
+def plain_name(name: str) -> str:
+    """The name that the program gave a function, without what TensorFlow counts."""
+    return _COUNTED.sub("", name)
+
+
+# The records of a function that has run.
 
 Held = Value | Resource | None
 
@@ -265,14 +275,16 @@ Held = Value | Resource | None
 class Replay:
     """One call of a function, as records."""
 
-    def __init__(self, records: PendingRecords, *, is_backward: bool) -> None:
+    def __init__(self, records: PendingRecords, library: Library, *, is_backward: bool) -> None:
         """Begin.
 
         Args:
             records: Take the records.
+            library: Knows the graphs of functions.
             is_backward: Whether the whole function computes gradients.
         """
         self._records = records
+        self._library = library
         self._is_backward = is_backward
         self.arrived = False
         """Whether values came in from a data pipeline."""
@@ -421,13 +433,36 @@ class Replay:
             (self._records.content(one).layout, digest_many([*parts, bytes([at % 256])]))
             for at, one in enumerate(written)
         ]
-        number = self._append(node, read, [*made, *left])
+        call = None
+        if self._records.keeps and written == variables and node.sort is Sort.CALL:
+            # Now: when the record is made, the variables stand for what the call left in them.
+            call = partial(_itself, self._compiled(node, self._given_each(node, slots), read, made))
+        number = self._append(node, read, [*made, *left], call=call)
         _put(node, slots, made, number)
         for position, (one, (layout, digest)) in enumerate(zip(written, left, strict=True), len(made)):
             self._records.wrote(one, Value(number, position, layout, digest), is_known=False)
 
+    def _compiled(
+        self, node: Node, given: Sequence[Held], read: Sequence[Value], made: Sequence[tuple[int, bytes]]
+    ) -> Call:
+        """The run of a function that XLA compiled within another one, as far as what it was given was kept."""
+        arguments = []
+        for held, tensor in zip(given, node.op.inputs, strict=True):
+            value = self._records.content_or_none(held) if isinstance(held, Resource) else held
+            constant = tensor_util.constant_value(tensor)
+            content = constant if value is None or constant is not None else self._contents_of([value])[0]
+            arguments.append((content, isinstance(held, Resource)))
+        contents = [self._records.kept.get((digest, layout)) for layout, digest in made]
+        return self._library.look_into(self._library, node.functions[0], arguments, self._contents_of(read), contents)
+
     def _append(
-        self, node: Node, read: Sequence[Value], made: Sequence[tuple[int, bytes]], drawn: Sequence[bytes] = ()
+        self,
+        node: Node,
+        read: Sequence[Value],
+        made: Sequence[tuple[int, bytes]],
+        drawn: Sequence[bytes] = (),
+        *,
+        call: Callable[[], Call] | None = None,
     ) -> int:
         place = node.place
         assert place is not None
@@ -435,8 +470,7 @@ class Replay:
         role = ops.role_of(node.op.type, has_inputs=bool(read))
         self.arrived |= role is Role.BATCH
         phase = Phase.CHECKPOINT if role is Role.CHECKPOINT else phase
-        call = None
-        if self._records.keeps:
+        if self._records.keeps and call is None:
             contents = [self._records.kept.get((digest, layout)) for layout, digest in made]
             is_fused = "+" in node.name
             held = self._contents_of(read) if is_fused else self._contents(node, read)
@@ -460,6 +494,10 @@ class Replay:
         return found
 
 
+def _itself(call: Call) -> Call:
+    return call
+
+
 def _put(node: Node, slots: list[Held], made: list[tuple[int, bytes]], number: int) -> None:
     for position, ((slot, _), (layout, digest)) in enumerate(zip(node.outputs, made, strict=True)):
         slots[slot] = Value(number, position, layout, digest)
@@ -471,7 +509,6 @@ def _results(plan: FunctionPlan, slots: list[Held]) -> list[Held]:
 
 # Calls of functions from eager code: the second version runs in place of the function, and then its records are made.
 
-_COUNTED = re.compile(r"^__(inference|forward|backward)_|_\d+$")
 _COMPILED = "XLA compiles it: its inputs and outputs are recorded, the ops inside are not"
 _UNKNOWN_GRAPH = "its graph is not known: its inputs and outputs are recorded, the ops inside are not"
 
@@ -482,9 +519,11 @@ class FunctionCalls:
     def __init__(self, recorder: RecordMaker) -> None:
         """Take what makes the records."""
         self._recorder = recorder
-        self.library = Library(lambda name, error: recorder.failed(_plain_name(name), error))
+        self.library = Library(lambda name, error: recorder.failed(plain_name(name), error))
         self._probes: dict[str, Probe | None] = {}
         self._told: set[str] = set()
+        self._contents: dict[tuple[bytes, int], Any] = {}
+        """What the variables held that a call was given, where a function that XLA compiles may be looked at closely."""
         self.returned: Callable[[Any], None] = lambda graph: None
         """Called with the graph of a function, after its records were made."""
 
@@ -525,23 +564,26 @@ class FunctionCalls:
             try:
                 self._probes[name] = self.library.probe(context, name)
             except Exception as error:
-                recorder.failed(_plain_name(name), error)
+                recorder.failed(plain_name(name), error)
         try:
-            return self._probes[name], [recorder.held_by(tensor) for tensor in inputs]
+            held = [recorder.held_by(tensor) for tensor in inputs]
+            if recorder.capture is not None and self.library.compiled:
+                self._contents = self._keep_variables(held)
+            return self._probes[name], held
         except Exception as error:
-            recorder.failed(_plain_name(name), error)
+            recorder.failed(plain_name(name), error)
             return None, None
 
     def _after(self, name: str, probe: Probe | None, inputs: list[Any], held: list[Any], outputs: list[Any]) -> None:
         recorder = self._recorder
         try:
             records = PendingRecords(recorder)
+            if records.keeps:
+                self._keep(records, inputs, held)
             if probe is None:
                 self._opaque(records, name, held, outputs)
             else:
-                if records.keeps:
-                    self._keep(records, inputs, held)
-                replay = Replay(records, is_backward=name.startswith("__backward"))
+                replay = Replay(records, self.library, is_backward=name.startswith("__backward"))
                 made = replay.run(probe, held)
                 records.finish()
                 for tensor, value in zip(outputs, made, strict=False):
@@ -551,13 +593,24 @@ class FunctionCalls:
                     recorder.arrived()
             self._note_compiled()
         except Exception as error:
-            recorder.failed(_plain_name(name), error)
+            recorder.failed(plain_name(name), error)
         finally:
             if probe is not None:
                 probe.forget()
 
+    def _keep_variables(self, held: list[Any]) -> dict[tuple[bytes, int], Any]:
+        """Copies of what variables hold before a function writes them."""
+        found = {}
+        for one in held:
+            value = self._recorder.variables.get(one.key) if isinstance(one, Resource) else None
+            content = None if value is None else content_of(one.handle)
+            if value is not None and content is not None:
+                found[value.digest, value.layout] = np.array(as_array(content))
+        return found
+
     def _keep(self, records: PendingRecords, inputs: list[Any], held: list[Any]) -> None:
         """Keep what a function was given."""
+        records.kept.update(self._contents)
         for tensor, one in zip(inputs, held, strict=True):
             if isinstance(one, Value) and has_value(tensor.dtype):
                 records.kept[one.digest, one.layout] = tensor
@@ -566,31 +619,66 @@ class FunctionCalls:
         """A function that cannot be looked into: what went in, what came out, and what it may have written."""
         recorder = self._recorder
         if name not in self.library.compiled:
-            recorder.writer.blind_spot("function", _plain_name(name), _UNKNOWN_GRAPH)
+            recorder.writer.blind_spot("function", plain_name(name), _UNKNOWN_GRAPH)
         resources = [one for one in held if isinstance(one, Resource) and records.is_variable(one)]
         read = [one for one in held if isinstance(one, Value)] + [records.content(one) for one in resources]
         valued = [tensor for tensor in outputs if has_value(tensor.dtype)]
         made = [(recorder.layout(tensor), digest_tensor(tensor)) for tensor in valued]
-        parts = digest_many([digest_text(_plain_name(name)), *(value.digest for value in read)])
+        parts = digest_many([digest_text(plain_name(name)), *(value.digest for value in read)])
         left = [(records.content(one).layout, parts) for one in resources]
         place = Place(recorder.phase, "", ())
         phase = Phase.BACKWARD if name.startswith("__backward") else recorder.phase
-        number = records.append(Role.OP, phase, f"tf::{_plain_name(name)}", place, "", read, [*made, *left], ())
+        text = self._input_paths(name, held, resources)
+        call = None
+        if records.keeps and name in self.library.compiled:
+            call = partial(self._compiled, records, name, held, resources, read, valued)
+        number = records.append(Role.OP, phase, f"tf::{plain_name(name)}", place, text, read, [*made, *left], (), call)
         for position, one in enumerate(resources, len(made)):
             records.wrote(one, Value(number, position, records.content(one).layout, parts), is_known=False)
         records.finish()
         for position, tensor in enumerate(valued):
             recorder.values.made(tensor, Value(number, position, *made[position]))
 
+    def _input_paths(self, name: str, held: list[Any], resources: list[Resource]) -> str:
+        """What says which arguments of a function a record reads, in its order; empty if the graph is not known."""
+        graph = self.library.graphs.get(name)
+        if graph is None or len(graph.inputs) != len(held):
+            return ""
+        known = {one.handle._id: one.name for one in graph.variables if hasattr(one.handle, "_id")}
+        paths = [t.op.name for t, one in zip(graph.inputs, held, strict=True) if isinstance(one, Value)]
+        paths += [known.get(one.key, "") for one in resources]
+        return INPUT_PATHS + json.dumps(paths) if any(paths) else ""
+
+    def _compiled(
+        self,
+        records: PendingRecords,
+        name: str,
+        held: list[Any],
+        resources: list[Resource],
+        read: list[Value],
+        outputs: list[Any],
+    ) -> Call:
+        """The run of a function that XLA compiles, with what it left in variables."""
+
+        def content(value: Value | None) -> Any:
+            return None if value is None else records.kept.get((value.digest, value.layout))
+
+        # What the variables held before; the records of this call stand for what they hold now.
+        before = iter(read[len(read) - len(resources) :])
+        given = [
+            (content(next(before)), True)
+            if isinstance(one, Resource) and one in resources
+            else (content(one) if isinstance(one, Value) else None, False)
+            for one in held
+        ]
+        left = [content_of(one.handle) for one in resources]
+        contents = [content(value) for value in read]
+        return self.library.look_into(self.library, name, given, contents, [*outputs, *left], tells_variables=True)
+
     def _note_compiled(self) -> None:
         for name in sorted(self.library.compiled - self._told):
             self._told.add(name)
-            self._recorder.writer.blind_spot("xla", _plain_name(name), _COMPILED)
-
-
-def _plain_name(name: str) -> str:
-    """The name that the program gave a function, without what TensorFlow counts."""
-    return _COUNTED.sub("", name)
+            self._recorder.writer.blind_spot("xla", plain_name(name), _COMPILED)
 
 
 def _rename(error: Exception, clone: str, name: str) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, dtypes
+from tensorflow.python.ops import script_ops
 
 from determinism.digest import digest_many
 from determinism.frameworks.made_values import Value
 from determinism.sites import innermost_user_frame
+from determinism.source_files import Owner, owner_of_file
 from determinism.types import Role
 
 PASSING = frozenset(
@@ -233,7 +236,7 @@ class Pipelines:
         stages = [stage for tensor in inputs for stage in self._stages.get(tensor._id, ())]
         name = _VERSION.sub("", kind)
         given = dict(zip(attributes[::2], attributes[1::2], strict=False))
-        if name not in _UNTOLD:
+        if name not in _UNTOLD or _what_varies(given.get("f")):
             stages.append(self._told(name, given))
         elif name == "Options" and _lets_order_vary(given.get("serialized_options")):
             self._note_racy("unordered data pipeline")
@@ -247,9 +250,12 @@ class Pipelines:
             self._note_racy("unordered data pipeline")
         elif name.startswith("Parallel") and not config.is_op_determinism_enabled() and _draws(attributes.get("f")):
             self._note_racy("random ops in a parallel data pipeline")
+        varies = _what_varies(attributes.get("f"))
+        if name.startswith("Parallel") and any(word.startswith(_RUNS_PYTHON) for word in varies):
+            self._note_racy("Python in a parallel data pipeline")
         frame = innermost_user_frame()
         place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
-        parts = [f"deterministic={order}"] * (order is not None) + [place] * bool(place)
+        parts = [f"deterministic={order}"] * (order is not None) + [place] * bool(place) + varies
         return f"{name}({', '.join(parts)})"
 
     def iterator_made(self, inputs: Sequence[Any]) -> None:
@@ -283,9 +289,42 @@ def _lets_order_vary(options: Any) -> bool:
 
 def _draws(function: Any) -> bool:
     """Whether a function of a stage draws from a generator that its calls share."""
-    name = getattr(function, "name", None)
-    if name is None:
-        return False
-    name = name.decode() if isinstance(name, bytes) else str(name)
-    nodes = context.context().get_function_def(name).node_def
-    return any(is_random(node.op) and not takes_its_seed(node.op) for node in nodes)
+    return any(is_random(node.op) and not takes_its_seed(node.op) for node in _nodes_of(function))
+
+
+_RUNS_PYTHON = "runs Python"
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_MOST_FUNCTIONS = 100
+
+
+def _what_varies(function: Any) -> list[str]:
+    """What in a function of a stage may give something else in the next run, in words; empty for one that only computes."""
+    words = ["draws random numbers"] * _draws(function)
+    for node in _nodes_of(function):
+        if node.op in _PYTHON:
+            words.append(f"{_RUNS_PYTHON}{_python_of(node.attr['token'].s)}")
+    return list(dict.fromkeys(words))
+
+
+def _python_of(token: bytes) -> str:
+    """The function of the program that an op calls, with its line; empty if it is none of the program."""
+    called = script_ops._py_funcs._funcs.get(token.decode())
+    code = getattr(inspect.unwrap(getattr(called, "_func", called)), "__code__", None)
+    if code is None or owner_of_file(code.co_filename) is not Owner.USER:
+        return ""
+    return f": {code.co_name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _nodes_of(function: Any) -> Iterator[Any]:
+    """The ops of a function, and of those that it runs."""
+    waiting, seen = [getattr(function, "name", None)], set[str]()
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        name = waiting.pop()
+        name = name.decode() if isinstance(name, bytes) else name
+        if not name or name in seen:
+            continue
+        seen.add(name)
+        for node in context.context().get_function_def(name).node_def:
+            yield node
+            for attribute in node.attr.values():
+                waiting += [one.name for one in (attribute.func, *attribute.list.func) if one.name]

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework import config, op_def_registry
 
-from determinism.frameworks.array_capture import Capture, NotWritable
+from determinism.frameworks.array_capture import Call, Capture, NotWritable
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_ledger import NamedLedger
 from determinism.frameworks.named_stream import Stream
@@ -203,7 +203,7 @@ def as_array(value: Any) -> Any:
 # Records of one call of a function, until it is known what the variables hold that it wrote.
 
 _Record = tuple[
-    Role, Phase, str, Place, str, Sequence[Value], list[tuple[int, bytes]], Sequence[bytes], Callable[[], OpCall] | None
+    Role, Phase, str, Place, str, Sequence[Value], list[tuple[int, bytes]], Sequence[bytes], Callable[[], Call] | None
 ]
 
 
@@ -256,7 +256,7 @@ class PendingRecords:
         read: Sequence[Value],
         made: Sequence[tuple[int, bytes]],
         drawn: Sequence[bytes],
-        call: Callable[[], OpCall] | None = None,
+        call: Callable[[], Call] | None = None,
     ) -> int:
         """Add a record; returns the number that it will have."""
         self._records.append((role, phase, name, place, arguments, tuple(read), list(made), drawn, call))
@@ -376,7 +376,7 @@ class RecordMaker(RecordingGuard):
         arguments: str = "",
         drawn: Sequence[bytes] = (),
         phase: Phase | None = None,
-        call: Callable[[], OpCall] | None = None,
+        call: Callable[[], Call] | None = None,
     ) -> int:
         """Add a record of what this thread does now; returns its number."""
         place = self.here(phase, sys._getframe(2))
@@ -385,6 +385,9 @@ class RecordMaker(RecordingGuard):
     def here(self, phase: Phase | None, frame: FrameType) -> _Here:
         """Where the program is now: phase, scope and stack."""
         scope = context.context().scope_name.rstrip("/")
+        if self.is_replica() and (replica := getattr(threading.current_thread(), "replica_id", 0)):
+            # As TensorFlow itself names them in graphs; the first one has no name there.
+            scope = f"replica_{replica}/{scope}".rstrip("/")
         return self.phase if phase is None else phase, scope, self.stream.sites.stack(frame), NO_STACK
 
     def hold(self, held: Iterable[tuple[str, str, Value]]) -> None:
@@ -403,7 +406,7 @@ class RecordMaker(RecordingGuard):
         read: Sequence[Value],
         made: Iterable[tuple[int, bytes]],
         drawn: Sequence[bytes],
-        call: Callable[[], OpCall] | None,
+        call: Callable[[], Call] | None,
     ) -> None:
         """Add a record of an op in a graph; its line is the one that put the op there."""
         sites = self.stream.sites
@@ -429,7 +432,7 @@ class RecordMaker(RecordingGuard):
         read: Sequence[Value],
         made: Iterable[tuple[int, bytes]],
         drawn: Sequence[bytes],
-        call: Callable[[], OpCall] | None,
+        call: Callable[[], Call] | None,
     ) -> int:
         phase, module, stack, forward = place
         if self.capture is not None:

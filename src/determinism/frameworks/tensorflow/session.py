@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import mirrored_run, values
+from tensorflow.python.distribute import cross_device_ops, mirrored_run, parameter_server_strategy_v2, values
 from tensorflow.python.eager import backprop, context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
@@ -27,7 +27,7 @@ from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.records import as_array
-from determinism.frameworks.tensorflow.values import digest_array, has_value
+from determinism.frameworks.tensorflow.values import digest_array, digest_tensor, has_value
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.unrecorded_threads import UnrecordedThreads
 from determinism.frameworks.wrapping import Undo, wrap
@@ -370,7 +370,8 @@ def libraries() -> dict[str, str]:
     return {f"library {name}": str(built.get(key, "none")) for name, key in _BUILT_WITH.items()}
 
 
-# Says which threads of the program use TensorFlow besides the one that is recorded.
+# Distribution strategies: replicas run in threads of their own, one at a time, while the recorded thread waits for them: their ops are
+# recorded as its own. What they reduce eagerly is computed by threads at the same time: that is one record, of all that went in and out.
 
 _REASON = "ops of threads other than the one that imported TensorFlow are not recorded"
 
@@ -381,30 +382,20 @@ class OtherThreads:
     def __init__(self, recorder: Recorder, note_racy: Callable[[str], None]) -> None:
         """Take what keeps blind spots, and what is told that threads take part."""
         self._recorder = recorder
+        self.is_reducing = False
+        """Whether the recorded thread waits for threads that reduce what replicas made, which is one record."""
         self._threads = UnrecordedThreads(_REASON, lambda: recorder.writer if recorder.is_active else None, note_racy)
 
     def install(self) -> Undo:
         """Listen in every thread that starts from now on; returns what ends that."""
 
         def around(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
-            # TensorFlow keeps its callbacks per thread.
-            context.context()._thread_local_data.op_callbacks.append(self._op_ran)
+            if not self.is_reducing:
+                # TensorFlow keeps its callbacks per thread.
+                context.context()._thread_local_data.op_callbacks.append(self._op_ran)
             return original(thread)
 
         return wrap(threading.Thread, "_bootstrap_inner", around)
-
-    def install_replicas(self) -> Undo:
-        """Count the replicas of the recorded thread as this thread, whatever the level; returns what ends that.
-
-        They inherit the callbacks of the thread that starts them, and run one after the other, in an order of their own.
-        """
-
-        def made(original: Callable[..., None], replica: threading.Thread, *args: Any, **kwargs: Any) -> None:
-            original(replica, *args, **kwargs)
-            if threading.get_ident() == self._recorder.thread or self._recorder.is_replica():
-                self._recorder.replicas.add(replica)
-
-        return wrap(mirrored_run._MirroredReplicaThread, "__init__", made)
 
     def _op_ran(self, *_: Any, **__: Any) -> None:
         self.used()
@@ -413,6 +404,84 @@ class OtherThreads:
         """This thread ran an op or a function."""
         if threading.get_ident() != self._recorder.thread and not self._recorder.is_replica():
             self._threads.used()
+
+
+_SERVERS = (
+    "variables live in other processes, and steps that a coordinator schedules run in workers, whose ops are not recorded; only what "
+    "this process itself computes and fetches is"
+)
+
+
+class Strategies:
+    """Follows what strategies run in this process."""
+
+    def __init__(self, recorder: Recorder, threads: OtherThreads) -> None:
+        """Take what makes records, and what notes threads that are not recorded."""
+        self._recorder = recorder
+        self._threads = threads
+
+    def install(self) -> list[Undo]:
+        """Follow strategies from now on; returns what ends that."""
+        return [
+            wrap(mirrored_run._MirroredReplicaThread, "__init__", self._replica_made),
+            wrap(cross_device_ops.CollectiveAllReduce, "_all_reduce_per_replica_values", self._reduce),
+            wrap(parameter_server_strategy_v2.ParameterServerStrategyV2, "__init__", self._uses_servers),
+        ]
+
+    def _replica_made(
+        self, original: Callable[..., None], replica: threading.Thread, *args: Any, **kwargs: Any
+    ) -> None:
+        """Count the replicas of the recorded thread as this thread, whatever the level.
+
+        They inherit the callbacks of the thread that starts them, and run one after the other, in an order of their own.
+        """
+        original(replica, *args, **kwargs)
+        if threading.get_ident() == self._recorder.thread or self._recorder.is_replica():
+            self._recorder.replicas.add(replica)
+
+    def _uses_servers(self, original: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:
+        if self._recorder.is_own():
+            self._recorder.writer.blind_spot("parameter-server", type(strategy).__name__, _SERVERS)
+        return original(strategy, *args, **kwargs)
+
+    def _reduce(
+        self,
+        original: Callable[..., Any],
+        reducing: Any,
+        operation: Any,
+        values: Sequence[Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        recorder = self._recorder
+        if not recorder.tracks_ops or not recorder.is_own() or not context.executing_eagerly():
+            return original(reducing, operation, values, *args, **kwargs)
+        self._threads.is_reducing = True
+        try:
+            with recorder.suspended():
+                result = original(reducing, operation, values, *args, **kwargs)
+        finally:
+            self._threads.is_reducing = False
+        is_local = reducing._group_size <= len(reducing._devices)
+        name = "tf::AllReduce" if is_local else "tf::CollectiveReduce"
+        recorder.run_unrecorded(self._record_reduced, name, str(operation), values, result)
+        return result
+
+    def _record_reduced(self, name: str, operation: str, values: Sequence[Any], result: Any) -> None:
+        recorder = self._recorder
+        given = [recorder.value(tensor) for tensor in _tensors_of(values)]
+        made = _tensors_of(result)
+        digests = [(recorder.layout(tensor), digest_tensor(tensor)) for tensor in made]
+        number = recorder.emit(Role.OP, name, given, digests, arguments=operation)
+        for position, tensor in enumerate(made):
+            recorder.values.made(tensor, Value(number, position, *digests[position]))
+
+
+def _tensors_of(values: Sequence[Any]) -> list[Any]:
+    """The tensors behind values that each replica has its own of, replica by replica."""
+    parts = [part for value in values for part in getattr(value, "values", (value,))]
+    tensors = tf.nest.flatten(parts, expand_composites=True)
+    return [tensor for tensor in tensors if hasattr(tensor, "_id") and has_value(tensor.dtype)]
 
 
 _NO_LAYERS = "they are not recorded; the state at the end of each step is, and --level op records every op"
@@ -430,6 +499,7 @@ class Session(AdapterSession):
         self._held = HeldVariables()
         self.recorder = Recorder(tracks_ops=self.level is Level.OP, paranoid=spec.paranoid)
         self._threads = OtherThreads(self.recorder, self.note_racy)
+        self._strategies = Strategies(self.recorder, self._threads)
         self._begin()
         self._show_own_frames = hide_own_frames()
         self._install()
@@ -446,6 +516,10 @@ class Session(AdapterSession):
         recorder.capture = self._capture(as_array, digest_array)
         if recorder.capture is not None:
             Probe.keeps_arrays = True
+            # Runs that look at no record need not load what looks into compiled functions.
+            from determinism.frameworks.tensorflow.compiled import CompiledCall
+
+            recorder.calls.library.look_into = CompiledCall
 
     def _install(self) -> None:
         recorder = self.recorder
@@ -454,7 +528,7 @@ class Session(AdapterSession):
             recorder.calls.library.made(name, graph)
         self._undo.append(wrap(atomic_function, "from_func_graph", self._function_made))
         self._undo.append(wrap(context.Context, "call_function", self._function_called))
-        self._undo.append(self._threads.install_replicas())
+        self._undo += self._strategies.install()
         if self.level is not Level.OP:
             if self.level is Level.MODULE:
                 self.writer.blind_spot("level", "calls of layers", _NO_LAYERS)
