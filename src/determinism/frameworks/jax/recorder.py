@@ -41,16 +41,16 @@ class CapturedExecution:
     """An execution, whose inputs are copied before it runs: it may take the memory of those that were donated to it."""
 
     def __init__(
-        self, original: Callable[..., Any], execution: Any, stored: Any, jaxpr: Any, args: Sequence[Any]
+        self, original: Callable[..., Any], execution: Any, jaxpr: Any, args: Sequence[Any], stored: Any = None
     ) -> None:
         """Copy the inputs.
 
         Args:
             original: What runs an `ExecuteReplicated`.
             execution: The `ExecuteReplicated`.
-            stored: Its `stored_form`.
             jaxpr: What was traced; None if that is not known.
             args: Its arguments.
+            stored: Its `stored_form`, taken before its first run; None to take it when it is needed.
         """
         self._jaxpr = jaxpr
         self._original = original
@@ -74,11 +74,12 @@ class CapturedExecution:
         """The kernel that varies, or else the equation, and its line; None if none varied, or the function was not traced in this process."""
         # Runs in which nothing varies need not load them.
         from determinism.frameworks.jax.inside import equation_at, varying_place
-        from determinism.frameworks.jax.kernels import NotCut, varying_kernel
+        from determinism.frameworks.jax.kernels import NotCut, stored_form, varying_kernel
 
         results = [digest for one in self.outputs for digest in digests_of_parts(array_of(one))]
         try:
-            kernel = varying_kernel(self._execution, self._stored, self._copied_arguments, results, seconds)
+            stored = self._stored or stored_form(self._execution)
+            kernel = varying_kernel(self._execution, stored, self._copied_arguments, results, seconds)
             why_not = None
         except NotCut as error:
             kernel, why_not = None, str(error)
@@ -295,7 +296,7 @@ class Recorder(RecordingGuard):
 
         if execution not in self._stored:
             self._stored[execution] = stored_form(execution)
-        return CapturedExecution(original, execution, self._stored[execution], self.jaxpr, args)
+        return CapturedExecution(original, execution, self.jaxpr, args, self._stored[execution])
 
     def _read(self, function: Called | None, execution: Any, args: Sequence[Any]) -> list[Value]:
         """What the inputs hold; before the program runs, which may take the memory of those that were donated to it."""
