@@ -43,7 +43,11 @@ class Finished(NamedTuple):
 
 
 def run(
-    folder: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, within: str | None = None
+    folder: Path,
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    within: str | None = None,
+    timeout: float = 240,
 ) -> Finished:
     """Run `determinism` with arguments in a folder; no traceback of ours may come of it.
 
@@ -52,12 +56,18 @@ def run(
         *arguments: Of the command.
         environment: Variables besides the current ones.
         within: Shell code that goes before it.
+        timeout: Seconds that it may take.
     """
     command = [*COMMAND, *map(str, arguments)]
     if within is not None:
         command = ["bash", "-c", f'{within}; exec "$@"', "bash", *command]
     ended = subprocess.run(
-        command, cwd=folder, env={**os.environ, **(environment or {})}, capture_output=True, timeout=240, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        timeout=timeout,
+        check=False,
     )
     stderr = ended.stderr.decode(errors="replace")
     assert "determinism/cli" not in stderr, stderr

@@ -83,7 +83,7 @@ TIMED = str(PROGRAMS / "compilers" / "timed_choice.py")
 @pytest.mark.thorough("programs")
 def test_a_kernel_that_inductor_chose_by_timing_is_the_cause_with_a_pin_as_its_fix(tmp_path: Path) -> None:
     for _ in range(12):
-        finished = check(tmp_path, "--budget", "300", "--", sys.executable, TIMED, "flips")
+        finished = check(tmp_path, "--budget", "300", "--", sys.executable, TIMED, "flips", timeout=1200)
         assert finished.report is not None
         if finished.status:
             break

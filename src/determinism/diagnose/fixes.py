@@ -79,6 +79,9 @@ def _use(call: ast.Call, held: FixedSource, code: str) -> Source:
 
 _SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
 """Parts of the names of functions and variables that a value goes into which is a seed."""
+_GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
+"""Parts of the names of functions that make a generator."""
+_SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
 _CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
 _VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
@@ -102,11 +105,17 @@ def constant_seed(place: Place) -> Change:
     Raises:
         Unfixable: It is used as something else.
     """
-    if not _goes_into_seed(place):
+    if not _goes_into_seed(place) or _takes_seed(place.node):
         raise Unfixable
     text, part = place.text, _varying_part(place)
     is_text = isinstance(part, ast.Call) and last_name(part.func) == "str"
     return [text.replaced(part, "'0'" if is_text else "0")], ()
+
+
+def _takes_seed(node: ast.expr) -> bool:
+    """Whether a call makes or seeds a generator: a constant in its place would be none."""
+    name = last_name(node.func).lower() if isinstance(node, ast.Call) else ""
+    return name in _SETS_SEED or any(part in name for part in _GENERATORS)
 
 
 def _goes_into_seed(place: Place) -> bool:
@@ -176,6 +185,9 @@ def entropy(place: Place) -> Change:
     call = place.call
     if last_name(call.func) == "SystemRandom":
         return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
+    if any(part in last_name(call.func).lower() for part in _GENERATORS):
+        # The bytes were read within it, or for it.
+        return unseeded(place)
     return constant_seed(place)
 
 
