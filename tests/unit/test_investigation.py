@@ -234,6 +234,20 @@ def test_the_salt_of_strings_is_told_from_addresses() -> None:
     assert found(objects) == [("address-order", "confirmed")]
 
 
+def test_what_removed_the_difference_is_kept_if_the_time_ends_before_it_is_told_apart() -> None:
+    @dataclass
+    class Ending(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            if ("hash-seed", Action.FIXED) in intervention.factors:
+                raise BudgetSpent
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+
+    comparison = investigated(Ending([(divergence(), [SET])], [used(SET), used(CLOCK)]))
+    assert found(comparison) == [("hash-order", "likely")]
+    assert comparison.causes[0].experiments[0].equal is True
+    assert "The time for further runs is used up" in comparison.diagnosis.limit
+
+
 def test_a_race_that_only_shows_later_is_not_taken_for_cured() -> None:
     first, later = divergence(10, Kind.OP, distinct=50), divergence(90, Kind.OP, distinct=50)
     program = Pretended([(first, ["deterministic-algorithms"]), (later, ["threads", "deterministic-algorithms"])])

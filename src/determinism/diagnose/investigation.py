@@ -196,7 +196,7 @@ class Investigation:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
-        self._take(needed, [self._told_apart(hypothesis, needed, divergence) for hypothesis in needed], divergence)
+        self._take(needed, self._all_told_apart(needed, divergence), divergence)
         trial = self._trials[self._held]
         return None if trial.is_equal else trial.divergence
 
@@ -239,8 +239,7 @@ class Investigation:
             # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
-                named = self._told_apart(hypothesis, [hypothesis], divergence)
-                self._take([hypothesis], [named], divergence)
+                self._take([hypothesis], self._all_told_apart([hypothesis], divergence), divergence)
                 return self._trials[self._held]
         return None
 
@@ -480,6 +479,15 @@ class Investigation:
         needs_all = self._is_race and is_proof
         runs = self._runs_needed(trial.intervention, may_be_short=False) if needs_all else _LEAST_RUNS
         return self._made(trial.intervention, added, may_be_short=False, runs=runs)
+
+    def _all_told_apart(self, removed: Sequence[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
+        """The causes by their right names; if the search is broken off meanwhile, they stay, as likely under the names that they had."""
+        try:
+            return [self._told_apart(hypothesis, removed, divergence) for hypothesis in removed]
+        except (BudgetSpent, LaunchError):
+            self._held, self._untried = self._trial(removed).intervention, []
+            self._found += [_Found(one, self._experiments_with(one, removed), Status.LIKELY) for one in removed]
+            raise
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.
