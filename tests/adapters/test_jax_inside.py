@@ -11,28 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from determinism.frameworks.jax import inside
+from determinism.frameworks import array_capture
 from determinism.frameworks.jax.inside import equation_places, varying_place
 from tests.e2e.checking import line
-from tests.e2e.programs.compiled_by_xla.racing_call import racing_sum
+from tests.jax_races import doubled, with_own_derivative
 
 VALUES = np.random.default_rng(0).normal(size=2000).astype("f") * 1e4
 
 
 def place_in(function: Callable[..., Any], *args: Any) -> Any:
     return varying_place(jax.make_jaxpr(function)(*args), args, seconds=60)
-
-
-def doubled(values: Any) -> Any:
-    return racing_sum(values * 2)
-
-
-@jax.custom_vjp
-def with_own_derivative(values: Any) -> Any:
-    return doubled(values)
-
-
-with_own_derivative.defvjp(lambda values: (doubled(values), None), lambda saved, given: (given,))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +71,7 @@ def test_a_function_that_does_not_vary_has_no_such_equation(function: Callable[.
 
 
 def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "_MOST_BYTES", VALUES.nbytes + 1)
+    monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", VALUES.nbytes + 1)
 
     assert place_in(lambda values: jnp.sin(doubled(-jnp.abs(values))), VALUES).op.startswith("jax::ffi_call")
 

@@ -13,7 +13,7 @@ import pytest
 from jax._src import pjit
 from jax._src.interpreters import pxla
 
-from determinism.frameworks.jax import kernels
+from determinism.frameworks import array_capture
 from determinism.frameworks.jax.arrays import array_of, digests_of_parts
 from determinism.frameworks.jax.inside import Place, equation_at
 from determinism.frameworks.jax.kernels import Kernel, NotCut, Stored, stored_form, varying_kernel
@@ -22,6 +22,7 @@ from determinism.frameworks.jax.serialized import SerializedProgram
 from determinism.frameworks.jax.wire import read_varint
 from tests.e2e.checking import line
 from tests.e2e.programs.compiled_by_xla.racing_call import EXECUTE, CallFrame, add_in_any_order, elements, racing_sum
+from tests.jax_races import doubled, with_own_derivative
 
 VALUES = np.random.default_rng(0).normal(size=2000).astype("f") * 1e4
 RACE = ("jax::ffi_call[add_in_any_order]", line("compiled_by_xla/racing_call", "SITE race"))
@@ -59,18 +60,6 @@ def kernel_in(monkeypatch: pytest.MonkeyPatch) -> KernelIn:
         return found and found._replace(place=equation_at(jax.make_jaxpr(function)(*args), found.place))
 
     return search
-
-
-def doubled(values: Any) -> Any:
-    return racing_sum(values * 2)
-
-
-@jax.custom_vjp
-def with_own_derivative(values: Any) -> Any:
-    return doubled(values)
-
-
-with_own_derivative.defvjp(lambda values: (doubled(values), None), lambda saved, given: (given,))
 
 
 def late_in_a_loop(values: Any) -> Any:
@@ -203,7 +192,7 @@ def test_memory_that_nothing_reads_does_not_count(
 def test_values_that_do_not_fit_together_are_looked_at_in_groups(
     kernel_in: KernelIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_MOST_BYTES", VALUES.nbytes + 1)
+    monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", VALUES.nbytes + 1)
     kernel = kernel_in(lambda values: jnp.sin(doubled(jnp.sort(-jnp.abs(values)))), VALUES)
 
     assert kernel is not None

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from determinism.digest import digest_bytes
-from determinism.frameworks.tensorflow import compiled
+from determinism.frameworks import array_capture
 from determinism.frameworks.tensorflow.compiled import CompiledCall
 from determinism.frameworks.tensorflow.functions import Library
 from determinism.frameworks.tensorflow.session import earlier_functions
@@ -73,7 +73,7 @@ def test_running_it_again_leaves_the_variables_of_the_program_alone_and_tells_wh
 
 
 def test_values_that_do_not_fit_together_are_looked_at_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_MOST_BYTES", racing_call.ELEMENTS * 4 + 1)
+    monkeypatch.setattr(array_capture, "_MOST_BYTES_INSIDE", racing_call.ELEMENTS * 4 + 1)
 
     place = call_of(racing_call.step, racing_call.rows, "plain").varying_place(60)
 

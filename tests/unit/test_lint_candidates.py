@@ -127,4 +127,18 @@ def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_certainly_differs_is_known_before_any_run(text: str, rules: list[str], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert [finding.rule for finding in foreseen(script)] == rules
+    assert [finding.rule for finding in foreseen(script, has_fixed_hashes=False, is_seeded=False)] == rules
+
+
+def test_what_is_settled_from_outside_is_not_foreseen(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import random, torch\nx = torch.rand(2)\ny = list({'a', 'b'})[0]\nr = random.Random()\ntorch.save(r.random(), 'z')\nprint(x, y)\n"
+    )
+
+    def found(**settled: bool) -> list[str]:
+        return [one.rule for one in foreseen(script, **{"has_fixed_hashes": False, "is_seeded": False, **settled})]
+
+    assert found() == ["seed-missing-torch", "hash-order", "generator-unseeded"]
+    assert found(has_fixed_hashes=True) == ["seed-missing-torch", "generator-unseeded"]
+    assert found(is_seeded=True) == ["hash-order", "generator-unseeded"]

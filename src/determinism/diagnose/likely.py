@@ -14,7 +14,7 @@ from pathlib import Path
 from determinism.comparison.result import Comparison, Divergence
 from determinism.diagnose.experiments import Hypothesis, Intervention, sites_of
 from determinism.diagnose.hypotheses import CAUSE_OF_SOURCE, told_by_kind, without_source
-from determinism.diagnose.program_flow import Found, Module, Program, given_to
+from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
 from determinism.op_semantics import framework_of
 from determinism.run_spec import FixedSource
 from determinism.trace.reader import Trace
@@ -46,16 +46,14 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     processes = traces[0].processes
     facts = next((p.description.get("environment") or {} for p in processes if p.key == divergence.process), {})
     # The program may set the variable itself, which comes too late: what it was started with counts.
-    has_fixed_hashes = (
-        facts.get("hash randomization") == "False" or os.environ.get("PYTHONHASHSEED", "random").isdigit()
-    )
+    is_fixed = facts.get("hash randomization") == "False" or fixes_hashes(os.environ)
     lines = recorded_lines(divergence, traces)
     read = [Module.read(file) for file in list(lines)[:_MOST_FILES]]
     # A trace may be older than the files, or from another machine.
     modules = [module for module in read if module is not None and module.has(lines[module.file])]
     if not modules:
         return []
-    program = Program(modules, has_fixed_hashes=has_fixed_hashes)
+    program = Program(modules, has_fixed_hashes=is_fixed)
     if divergence.kind is Kind.RNG:
         return _of_generator(divergence, program)
     return _of_values(divergence, program) if divergence.kind in _OUTSIDE else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -154,6 +154,11 @@ class Found:
     code: str
     has_objects: bool = False
     """Whether it is a set whose elements are seen to be objects of classes, which are hashed by their address."""
+
+
+def fixes_hashes(environ: Mapping[str, str]) -> bool:
+    """Whether strings have the same hashes in each run that is started with these variables."""
+    return environ.get("PYTHONHASHSEED", "random").isdigit()
 
 
 # One file of the program, and what its names lead to.

@@ -6,9 +6,9 @@ For frameworks whose tensors do not change once they are made: an input holds wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,31 @@ _STORED = {
 
 _SECONDS_INSIDE = 30.0
 """For looking into a compiled function that varies."""
+
+
+_MOST_BYTES_INSIDE = 256 << 20
+"""Of intermediate values that one form of a compiled function gives."""
+_Part = TypeVar("_Part")
+
+
+def fitting_groups(parts: Iterable[_Part], bytes_of: Callable[[_Part], int]) -> Iterator[list[_Part]]:
+    """Parts of a compiled function that follow each other, whose values fit into memory together.
+
+    Args:
+        parts: In their order.
+        bytes_of: How many bytes the values of one take.
+    """
+    group: list[_Part] = []
+    size = 0
+    for part in parts:
+        needed = bytes_of(part)
+        if group and size + needed > _MOST_BYTES_INSIDE:
+            yield group
+            group, size = [], 0
+        group.append(part)
+        size += needed
+    if group:
+        yield group
 
 
 class NotWritable(Exception):

@@ -32,6 +32,7 @@ from determinism.diagnose.experiments import (
 )
 from determinism.diagnose.investigation import Investigation, likely_causes_left
 from determinism.diagnose.likely import likely_hypotheses
+from determinism.diagnose.program_flow import fixes_hashes
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
@@ -582,8 +583,15 @@ class Check:
 
     def _say_what_is_foreseen(self) -> None:
         """Name what the program's text already shows, for whom a run takes long; only runs show whether results differ by it."""
-        script = script_of(self.request.command)
-        if script is None or not (found := foreseen(script)):
+        script, enabling = script_of(self.request.command), self.request.spec.enabling
+        if script is None:
+            return
+        found = foreseen(
+            script,
+            has_fixed_hashes=fixes_hashes(os.environ),
+            is_seeded=enabling is not None and enabling.seed is not None,
+        )
+        if not found:
             return
         first, *others = found
         more = f" {len(others)} more: determinism lint {shlex.quote(str(script))}" if others else ""

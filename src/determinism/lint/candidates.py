@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from determinism.comparison.result import Comparison
-from determinism.diagnose.experiments import Hypothesis
+from determinism.diagnose.experiments import SEEDED_LIBRARIES, Hypothesis
 from determinism.diagnose.likely import recorded_lines
 from determinism.diagnose.program_flow import Module
 from determinism.lint.findings import Finding, Severity
@@ -22,20 +22,25 @@ _MOST_FILES = 8
 """Files of candidates that are read; what is left is tried in the order that it has without lint."""
 _MOST_LINES = 20_000
 """Of all of them together: two seconds on a slow machine."""
+_BY_HASHES = ("hash-order", "hash-value")
 _SAME = ({"hash-order", "address-order"},)
 """Causes that only an experiment can tell apart."""
 
 
-def foreseen(script: Path) -> list[Finding]:
+def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[Finding]:
     """What will make runs of a program differ, as its first file shows; what only may is not among it.
 
     Args:
         script: The file that is run.
+        has_fixed_hashes: Whether strings have the same hashes in each run, by PYTHONHASHSEED.
+        is_seeded: Whether the global generators are seeded from outside the program.
     """
     module = Module.read(str(script))
     if module is None or len(module.lines) > _MOST_LINES:
         return []
-    return [finding for finding in findings_of(module) if finding.severity is Severity.DIFFERS]
+    settled = {*(_BY_HASHES if has_fixed_hashes else ()), *(SEEDED_LIBRARIES.values() if is_seeded else ())}
+    found = findings_of(module)
+    return [one for one in found if one.severity is Severity.DIFFERS and one.rule not in settled]
 
 
 class LintedCandidates:

@@ -168,7 +168,7 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
     if owner in ("keras.random", "tensorflow.keras.random") and last in _KERAS_DRAWS:
         return "tensorflow"
     if name.startswith("sklearn.") and last in _SCIKIT_LEARN:
-        return None if _is_set_to(call, "shuffle", False) else "numpy"
+        return None if is_set_to(call, "shuffle", False) else "numpy"
     if method in _DRAWING_METHODS and name.partition(".")[0] not in module.packages:
         return _drawn_by_method(module, call, method)
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
@@ -198,7 +198,19 @@ def _is_buffer_size(node: ast.expr) -> bool:
     return any(word in last_part(node).lower() for word in ("size", "buffer"))
 
 
-def _is_set_to(call: ast.Call, name: str, value: object) -> bool:
+def becomes_seed(module: Module, node: ast.AST) -> bool:
+    """Whether a value goes straight into a call, or gets a name, that is called a seed."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        if isinstance(at, ast.Call) and "seed" in last_part(at.func).lower():
+            return True
+        at = module.parents.get(at)
+    targets = at.targets if isinstance(at, ast.Assign) else []
+    return any("seed" in last_part(target).lower() for target in targets)
+
+
+def is_set_to(call: ast.Call, name: str, value: object) -> bool:
+    """Whether a call has an argument by this name that is written as this value."""
     return any(
         one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is value for one in call.keywords
     )

@@ -15,7 +15,7 @@ from determinism.diagnose.program_flow import (
     last_part,
     parameters,
 )
-from determinism.lint.execution import drawn_library
+from determinism.lint.execution import drawn_library, is_set_to
 from determinism.lint.findings import Finding, Severity, Text, around
 from determinism.probes.rewrite import IGNORES_ORDER
 
@@ -340,7 +340,7 @@ class Flow:
         ):
             return False
         opened = [one for _, one in self._text.program.values_of(self._text.module, file, as_whole=True)]
-        return bool(opened) and not any(one in set(ast.walk(loop)) for one in opened)
+        return bool(opened) and set(ast.walk(loop)).isdisjoint(opened)
 
     def _is_step_ordered(self, node: ast.AST, names: set[str], depth: int) -> bool:
         if isinstance(node, ast.Yield | ast.YieldFrom):
@@ -624,18 +624,12 @@ def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
         ):
             message = "What is done first decides what happens next."
             yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
-        elif last == "DataLoader" and _is_false(node, "in_order"):
+        elif last == "DataLoader" and is_set_to(node, "in_order", False):
             message = "in_order=False gives batches in the order in which workers complete them."
             yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
-        elif last in ("map", "interleave") and _is_false(node, "deterministic"):
+        elif last in ("map", "interleave") and is_set_to(node, "deterministic", False):
             message = "deterministic=False lets the pipeline give elements in the order in which they complete."
             yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, node)
-
-
-def _is_false(call: ast.Call, name: str) -> bool:
-    return any(
-        one.arg == name and isinstance(one.value, ast.Constant) and one.value.value is False for one in call.keywords
-    )
 
 
 def findings(text: Text) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from determinism.diagnose.program_flow import CALLS, Function, is_number, last_part
+from determinism.lint.execution import becomes_seed
 from determinism.lint.findings import Finding, Severity, Text
 
 _LOGS = frozenset(
@@ -105,20 +106,9 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
             ("numpy.", "torch.", "jax.")
         )
         if name.rpartition(".")[2] in _CHOOSES_BYTES or into_array or _used_as_number(text, node):
-            if not _is_seed(text, node):
+            if not becomes_seed(text.module, node):
                 message = f"{name} gives random bytes of the operating system, which no seed fixes."
                 yield text.finding("entropy", Severity.DIFFERS, message, node)
-
-
-def _is_seed(text: Text, node: ast.AST) -> bool:
-    """Whether a value goes straight into a seed, which has a rule of its own."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and "seed" in last_part(at.func).lower():
-            return True
-        at = text.module.parents.get(at)
-    targets = at.targets if isinstance(at, ast.Assign) else []
-    return any("seed" in last_part(target).lower() for target in targets)
 
 
 def _is_computed_with(text: Text, node: ast.Call) -> bool:
@@ -128,7 +118,7 @@ def _is_computed_with(text: Text, node: ast.Call) -> bool:
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub):
             return False
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod | ast.BitAnd):
-            is_number = parent.left is at and not _is_seed(text, node)
+            is_number = parent.left is at and not becomes_seed(text.module, node)
             return is_number and not isinstance(
                 text.module.parents.get(parent), ast.Compare | ast.Call | ast.FormattedValue
             )

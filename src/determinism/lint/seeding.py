@@ -16,7 +16,15 @@ from determinism.diagnose.program_flow import (
     is_number,
     last_part,
 )
-from determinism.lint.execution import CUDA_SEEDS, Event, Execution, drawn_library, is_program, seeded_libraries
+from determinism.lint.execution import (
+    CUDA_SEEDS,
+    Event,
+    Execution,
+    becomes_seed,
+    drawn_library,
+    is_program,
+    seeded_libraries,
+)
 from determinism.lint.findings import Finding, Fix, Severity, Text
 
 _VARYING = frozenset({"clock", "entropy", "process-id", "hash"})
@@ -105,22 +113,13 @@ def _has_own_generators(text: Text, draw: Event) -> bool:
 
 
 def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
-    if _is_seed_itself(text, draw.node):
+    if becomes_seed(text.module, draw.node):
         message = (
             f"The seed is drawn from {draw.title}'s generator, which nothing has seeded yet, so it differs in each run."
         )
         return text.finding("seed-varies", Severity.DIFFERS, message, draw.node)
     message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator. Seed before the first draw."
     return text.finding("seed-too-late", Severity.DIFFERS, message, seed.node)
-
-
-def _is_seed_itself(text: Text, node: ast.AST) -> bool:
-    """Whether what is drawn becomes a seed, by the name that it gets."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        at = text.module.parents.get(at)
-    targets = at.targets if isinstance(at, ast.Assign) else []
-    return any("seed" in last_part(target).lower() for target in targets)
 
 
 def _seeds_elsewhere(text: Text) -> bool:

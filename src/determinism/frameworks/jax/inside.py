@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import core, source_info_util
 
+from determinism.frameworks.array_capture import fitting_groups
 from determinism.frameworks.jax.arrays import array_of, digest_array
 from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30
-_MOST_BYTES = 256 << 20
-"""Of intermediate values that one compiled form gives."""
 _MOST_ITERATIONS = 1000
 
 
@@ -63,7 +62,7 @@ class _Search:
     def place(self, jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], inside: tuple[str, ...]) -> Place | None:
         """The equation that varies of a function, or of what it calls."""
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
-        for equations in _groups(jaxpr.eqns):
+        for equations in fitting_groups(jaxpr.eqns, _bytes_made):
             wanted = list(dict.fromkeys(made for one in equations for made in one.outvars if _is_kept(made)))
             values, varying = self._values(jaxpr, known, wanted)
             first = next((one for one in equations if any(made in varying for made in one.outvars)), None)
@@ -119,19 +118,8 @@ class _Search:
         return None
 
 
-def _groups(equations: Sequence[Any]) -> Iterator[list[Any]]:
-    """Equations that follow each other, whose results fit into memory together."""
-    group: list[Any] = []
-    size = 0
-    for equation in equations:
-        needed = sum(_bytes_of(made.aval) for made in equation.outvars)
-        if group and size + needed > _MOST_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(equation)
-        size += needed
-    if group:
-        yield group
+def _bytes_made(equation: Any) -> int:
+    return sum(_bytes_of(made.aval) for made in equation.outvars)
 
 
 def _bytes_of(aval: Any) -> int:

@@ -17,12 +17,11 @@ from jax._src import compiler
 from jax._src.lib import xla_client
 
 from determinism.digest import digest_bytes
+from determinism.frameworks.array_capture import fitting_groups
 from determinism.frameworks.jax.inside import Place, place_at
 from determinism.frameworks.jax.serialized import Instruction, Memory, SerializedProgram, Step, Thunk
 
 _REPEATS = 30
-_MOST_BYTES = 256 << 20
-"""Of what is looked at in one form of the program."""
 _MOST_ITERATIONS = 1000
 
 
@@ -258,16 +257,11 @@ def _branch(chosen: bytes, branches: int) -> int:
 
 
 def _groups(written: Iterator[tuple[int, Memory]]) -> Iterator[dict[int, list[Memory]]]:
-    """Parts of the memory that follow each other, and fit into memory together."""
-    group: dict[int, list[Memory]] = {}
-    size = 0
-    for at, memory in written:
-        if group and size + memory.size > _MOST_BYTES:
-            yield group
-            group, size = {}, 0
-        group.setdefault(at, []).append(memory)
-        size += memory.size
-    if group:
+    """Parts of the memory that fit into memory together, by the number of the thunk that writes them."""
+    for parts in fitting_groups(written, lambda one: one[1].size):
+        group: dict[int, list[Memory]] = {}
+        for at, memory in parts:
+            group.setdefault(at, []).append(memory)
         yield group
 
 

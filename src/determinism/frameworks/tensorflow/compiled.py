@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import resource_variable_ops
 
-from determinism.frameworks.array_capture import NotWritable
+from determinism.frameworks.array_capture import NotWritable, fitting_groups
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import XLA, Library, plain_name, reference
 from determinism.frameworks.tensorflow.graphs import Place, called_functions, needed_ops, place_of
@@ -29,8 +29,6 @@ from determinism.frameworks.tensorflow.values import content_of, digest_array, h
 from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30
-_MOST_BYTES = 256 << 20
-"""Of intermediate values that one compiled form gives."""
 _MOST_ITERATIONS = 100
 _MOST_PLACES = 500
 _MOST_DEPTH = 40
@@ -281,17 +279,7 @@ class _Function:
 
     def groups(self) -> Iterator[list[Any]]:
         """Ops that follow each other, whose results fit into memory together."""
-        group: list[Any] = []
-        size = 0
-        for op in self._ops:
-            needed = sum(_bytes_of(tensor) for tensor in self.kept(op))
-            if group and size + needed > _MOST_BYTES:
-                yield group
-                group, size = [], 0
-            group.append(op)
-            size += needed
-        if group:
-            yield group
+        yield from fitting_groups(self._ops, lambda op: sum(map(_bytes_of, self.kept(op))))
 
     def kept(self, op: Any) -> list[Any]:
         """Those of an op's outputs that can be looked at."""
