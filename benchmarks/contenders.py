@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ import determinism
 from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
-from determinism.run_spec import RECORDER_VARIABLE
+from determinism.run_spec import RECORDER_VARIABLE, STATE_EVERY
 from gpt import Trainer
 
 _LEFT_OUT = 2
@@ -47,6 +48,8 @@ class Contender(ABC):
     """One way to watch training steps."""
 
     title: str
+    typical: Callable[[list[float]], float] = staticmethod(statistics.median)
+    """What stands for the steps of a block."""
     needs: tuple[str, str] = ("torch", "torch")
     """A module, and the package that brings it."""
 
@@ -81,11 +84,16 @@ def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextMana
 class Recorded(Contender):
     """This project, streaming to disk."""
 
-    def __init__(self, level: str, recorder: str) -> None:
+    def __init__(self, level: str, recorder: str, state_every: int = STATE_EVERY) -> None:
         by = f", {recorder} recorder" if level == "op" else ""
-        self.title = f"determinism, level {level}{by}"
+        state = "" if state_every == STATE_EVERY else f", --state-every {state_every}"
+        self.title = f"determinism, level {level}{by}{state}"
+        self._state_every = state_every
         self._level = level
         self._recorder = recorder
+        if level == "step":
+            # One step in eight costs more.
+            self.typical = statistics.fmean
 
     def missing(self) -> str | None:
         if self._recorder != "native":
@@ -100,7 +108,7 @@ class Recorded(Contender):
         os.environ[RECORDER_VARIABLE] = self._recorder
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace"
-            with determinism.record(trace, level=self._level) as session:
+            with determinism.record(trace, level=self._level, state_every=self._state_every) as session:
                 assert session.recorder.name == self._recorder or self._level != "op"
                 timed(trainer, _LEFT_OUT)
                 before = session.writer.num_records
@@ -151,9 +159,15 @@ class _Digesting(TorchDispatchMode):
 
 
 class HeldDigests(Contender):
-    """Digests parameters, gradients and optimizer state after each step, and keeps nothing: the floor for a ledger of steps."""
+    """Digests gradients after each step, and parameters and optimizer state after some, and keeps nothing: the floor for a ledger."""
 
-    title = "digests of all that is held after a step"
+    typical = staticmethod(statistics.fmean)
+
+    def __init__(self, state_every: int) -> None:
+        every = "each" if state_every == 1 else f"every {state_every}th"
+        self.title = f"digests of gradients after each step, of the state after {every}"
+        self._state_every = state_every
+        self._steps = 0
 
     def block(self, trainer: Trainer, steps: int) -> Block:
         return Block(timed(trainer, steps, lambda: self._digested(trainer)))
@@ -162,9 +176,12 @@ class HeldDigests(Contender):
     def _digested(self, trainer: Trainer) -> Iterator[None]:
         yield
         parameters = list(trainer.model.parameters())
-        states = [value for state in trainer.optimizer.state.values() for value in state.values()]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for tensor in (*parameters, *gradients, *states):
+        digested = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        self._steps += 1
+        if self._steps % self._state_every == 0:
+            digested += parameters
+            digested += [value for state in trainer.optimizer.state.values() for value in state.values()]
+        for tensor in digested:
             length = tensor.nbytes
             digest_bytes((ctypes.c_char * length).from_address(tensor.data_ptr()))
 
@@ -236,11 +253,12 @@ OURS: dict[str, Callable[[], Contender]] = {
     "op-python": partial(Recorded, "op", "python"),
     "module": partial(Recorded, "module", "python"),
     "step": partial(Recorded, "step", "python"),
+    "step-whole": partial(Recorded, "step", "python", 1),
 }
 """What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
-    "held": {"held": HeldDigests},
+    "held": {"held": partial(HeldDigests, STATE_EVERY), "held-whole": partial(HeldDigests, 1)},
     "debugmode": {
         "debugmode-outputs": partial(DebugMode, inputs=False),
         "debugmode-inputs": partial(DebugMode, inputs=True),

@@ -20,7 +20,12 @@ class Size(NamedTuple):
     vocabulary: int
 
 
-SIZES = {"1M": Size(4, 128, 4, 64, 8, 1000), "12M": Size(6, 384, 6, 128, 8, 2000)}
+SIZES = {
+    "1M": Size(4, 128, 4, 64, 8, 1000),
+    "12M": Size(6, 384, 6, 128, 8, 2000),
+    "12M-batch": Size(6, 384, 6, 256, 16, 2000),
+}
+"""The last one has batches of a usual size for such a model: 4,096 tokens."""
 
 
 class Block(nn.Module):

@@ -104,7 +104,7 @@ def measure(name: str, size: str, blocks: int, steps: int) -> dict[str, Any]:
     for _ in range(blocks):
         plain = timed(trainer, steps)
         block = contender.block(trainer, steps)
-        ratios.append(statistics.median(block.seconds) / statistics.median(plain))
+        ratios.append(contender.typical(block.seconds) / contender.typical(plain))
         plain_all += plain
         watched_all += block.seconds
     return {

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from determinism.comparison.runs import compare_runs
+from determinism.errors import UsageError
 from determinism.frameworks.torch.modules import HeldTensors, ModulePaths
 from determinism.golden.ledger import ledger_of
 from determinism.launch.record import record_program
@@ -123,6 +124,80 @@ def test_steps_of_a_resumed_program_go_on_counting(tmp_path: Path) -> None:
     assert [found.step(place) for place in range(len(found))] == list(range(100, 100 + STEPS))
     (process,) = open_trace(tmp_path / "a").processes
     assert min(int(chunk.columns["step"].min()) for chunk in process.chunks()) == 102
+
+
+STATE = {"optimizer", "parameters", "buffers"}
+
+
+def steps_with_state(folder: Path) -> list[int]:
+    rows = ledger(folder)
+    return [place for place in range(len(rows)) if set(rows.digests(place)) >= STATE]
+
+
+def test_the_state_is_digested_at_some_steps_and_gradients_at_each(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", level="step", state_every=4)
+    recorded(tmp_path / "window", window=3, state_every=4)
+
+    rows = ledger(tmp_path / "a")
+    assert all("gradients" in rows.digests(place) for place in range(STEPS))
+    assert steps_with_state(tmp_path / "a") == [0, 3]
+    assert not STATE & set(rows.digests(1))
+    assert first_parting(rows, ledger(tmp_path / "window")) is None
+
+
+def test_without_gradients_the_state_is_digested_at_each_step(tmp_path: Path) -> None:
+    def train_without() -> torch.Tensor:
+        def clear(optimizer: Any, args: Any, keywords: Any) -> None:
+            optimizer.zero_grad()
+
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        optimizer.register_step_post_hook(clear)
+        for _ in range(STEPS):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        return model.weight.detach()
+
+    recorded(tmp_path / "a", train_without, level="step", state_every=4)
+
+    rows = ledger(tmp_path / "a")
+    assert all("parameters" in rows.digests(place) or "gradients" in rows.digests(place) for place in range(STEPS))
+
+
+def test_the_state_after_the_last_step_is_compared_whatever_its_number(tmp_path: Path) -> None:
+    kept = []
+
+    def train_and_change(extra: float) -> Callable[[], torch.Tensor]:
+        def program() -> torch.Tensor:
+            torch.manual_seed(0)
+            model = nn.Linear(2, 1)
+            kept.append(model)
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model.weight.add_(extra)
+            return torch.zeros(())
+
+        return program
+
+    for name, extra in (("a", 0.0), ("b", 0.0), ("c", 1e-3)):
+        recorded(tmp_path / name, train_and_change(extra), level="step", state_every=8)
+    first, again, other = (open_trace(tmp_path / name) for name in "abc")
+
+    assert compare_runs([first, again]).verdict is Verdict.SAME
+    assert compare_runs([first, other]).verdict is Verdict.DIFFERENT
+
+
+def test_runs_with_the_state_of_other_steps_are_refused(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", level="step", state_every=4)
+    recorded(tmp_path / "b", level="step", state_every=8)
+
+    with pytest.raises(UsageError, match="--state-every 4 and run 2 with --state-every 8"):
+        compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")])
 
 
 def test_a_window_that_the_program_never_reaches_leaves_a_ledger_and_no_ops(tmp_path: Path) -> None:

@@ -79,6 +79,59 @@ def test_a_run_that_ends_earlier_parts_where_it_ends(tmp_path: Path) -> None:
     assert parting is not None and (parting.step, parting.groups, parting.steps) == (2, (), (3, 2))
 
 
+def with_some_states(
+    folder: Path, *, step_of_change: int | None = None, states: Sequence[int] = (0, 3, 7), state_every: int = 4
+) -> StoredLedger:
+    """Eight steps, of which some have their parameters, which differ from a step on; gradients are always equal."""
+    folder.mkdir()
+    writer = LedgerWriter(folder, state_every)
+    for step in range(8):
+        groups = {"gradients": digest_text(f"gradients {step}")}
+        if step in states:
+            is_changed = step_of_change is not None and step >= step_of_change
+            groups["parameters"] = digest_text(f"parameters {step} {is_changed}")
+        writer.add(step, groups, GENERATORS)
+    writer.close()
+    return read_ledger(folder)
+
+
+@pytest.mark.parametrize(("at", "since"), [(2, 1), (3, 1), (4, 4), (7, 4)])
+def test_what_differs_at_a_step_without_its_digest_is_known_to_be_since_the_last_one(
+    at: int, since: int, tmp_path: Path
+) -> None:
+    parting = first_parting(with_some_states(tmp_path / "a"), with_some_states(tmp_path / "b", step_of_change=at))
+
+    assert parting is not None
+    assert (parting.step, parting.since, parting.groups) == (3 if at <= 3 else 7, since, ("parameters",))
+
+
+def test_what_differs_where_it_is_digested_is_of_that_step(tmp_path: Path) -> None:
+    parting = first_parting(with_some_states(tmp_path / "a"), with_some_states(tmp_path / "b", step_of_change=0))
+
+    assert parting is not None and (parting.step, parting.since) == (0, 0)
+
+
+def test_a_state_that_one_ledger_has_at_a_step_of_its_own_is_no_difference(tmp_path: Path) -> None:
+    whole = with_some_states(tmp_path / "a")
+    resumed = with_some_states(tmp_path / "b", states=(3, 5, 7)).from_step(5)
+
+    assert first_parting(whole.from_step(5), resumed) is None
+
+
+def test_a_state_that_is_missing_where_it_is_due_is_a_difference(tmp_path: Path) -> None:
+    parting = first_parting(with_some_states(tmp_path / "a"), with_some_states(tmp_path / "b", states=(0, 7)))
+
+    assert parting is not None and (parting.step, parting.groups) == (3, ("parameters",))
+
+
+def test_ledgers_with_states_of_other_steps_are_compared_by_what_both_have(tmp_path: Path) -> None:
+    fine = with_some_states(tmp_path / "a", states=range(8), state_every=1)
+
+    assert first_parting(fine, with_some_states(tmp_path / "b")) is None
+    parting = first_parting(fine, with_some_states(tmp_path / "c", step_of_change=5))
+    assert parting is not None and (parting.step, parting.since) == (7, 4)
+
+
 def test_ledgers_are_compared_from_a_step_on(tmp_path: Path) -> None:
     first, second = ledger(tmp_path / "a", "axyz"), ledger(tmp_path / "b", "bxyz")
 

@@ -34,6 +34,7 @@ def whole(folder: Path) -> RunSpec:
         steps=3,
         first_step=1,
         window=2,
+        state_every=2,
         max_disk=10**9,
         keeps_newest=True,
         paranoid=True,

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from determinism.errors import DeterminismError, UsageError, legible
-from determinism.run_spec import RunSpec
+from determinism.run_spec import STATE_EVERY, RunSpec
 from determinism.types import PRECISIONS, Level
 
 # What is said of an error that should not have come: a defect of ours.
@@ -245,6 +245,10 @@ _RECORDING_OPTIONS = {
     "window": click.option(
         "--from-step", "window", type=click.IntRange(min=1), metavar="N",
         help="Record ops from step N on; before it only a ledger of the steps (PyTorch).",
+    ),
+    "state_every": click.option(
+        "--state-every", type=click.IntRange(min=1), default=STATE_EVERY, show_default=True, metavar="N",
+        help="In a ledger, digest parameters, buffers and optimizer state at every Nth step; gradients and losses at each (PyTorch).",
     ),
     "max_disk": click.option(
         "--max-disk", type=Size(), metavar="SIZE",

@@ -25,11 +25,12 @@ def require_comparable(traces: Sequence[Trace]) -> None:
         traces: Two or more runs.
 
     Raises:
-        UsageError: Their parts, levels, recorders, steps or digests differ.
+        UsageError: Their parts, levels, states, recorders, steps or digests differ.
         TraceError: A trace cannot be read.
     """
     _check_parts(traces)
     _check_levels(traces)
+    _check_states(traces)
     _check_recorders(traces)
     _check_steps(traces)
     _check_digests(traces)
@@ -62,6 +63,18 @@ def _check_levels(traces: Sequence[Trace]) -> None:
                 "levels-differ",
                 f"The runs were recorded at different levels ({', '.join(levels[0])} and {', '.join(level)}), so their "
                 "records cannot be compared. Record both with the same --level.",
+            )
+
+
+def _check_states(traces: Sequence[Trace]) -> None:
+    """Refuse ledgers whose state was digested at other steps: a missing record does not mean that the runs differ."""
+    found = [trace.state_every for trace in traces]
+    for number, every in enumerate(found[1:], start=2):
+        if every is not None and found[0] is not None and every != found[0]:
+            raise UsageError(
+                "state-every-differs",
+                f"Run 1 was recorded with --state-every {found[0]} and run {number} with --state-every {every}, so the state of a step "
+                "may be in one run alone, and nothing was compared. Record both with the same number.",
             )
 
 

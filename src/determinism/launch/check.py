@@ -61,6 +61,7 @@ from determinism.launch.runs import (
     broken_off,
     may_run_further,
     open_stored_run,
+    recorded_like,
     with_intervention,
     without_traces,
 )
@@ -551,7 +552,9 @@ class Check:
             raise UsageError("too-few-runs", f"-n {num_runs} leaves nothing to compare. Ask for 2 runs or more.")
         traces: list[Trace] = []
         if request.runs_from is not None:
-            traces.append(open_stored_run(request.runs_from, level=request.spec.level, steps=request.spec.steps))
+            stored = open_stored_run(request.runs_from, level=request.spec.level, steps=request.spec.steps)
+            self.request = request = recorded_like(request, stored)
+            traces.append(stored)
         warning = check_interpreter(request.command, os.environ)
         if warning is not None:
             self.warn(warning)

@@ -617,5 +617,11 @@ def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
     return trace
 
 
+def recorded_like(request: CheckRequest, stored: Trace) -> CheckRequest:
+    """A request whose runs have the state in their ledgers at the same steps as a stored one."""
+    every = stored.state_every
+    return request if every is None else replace(request, spec=replace(request.spec, state_every=every))
+
+
 def _extent(steps: int | None) -> str:
     return "to its end" if steps is None else f"for {steps} step{'' if steps == 1 else 's'}"

@@ -26,11 +26,27 @@ from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgressCallback, unannounced
 from determinism.launch.record import RunResult
-from determinism.launch.runs import CheckRequest, FreshCopy, RunSeries, broken_off, open_stored_run, without_traces
+from determinism.launch.runs import (
+    CheckRequest,
+    FreshCopy,
+    RunSeries,
+    broken_off,
+    open_stored_run,
+    recorded_like,
+    without_traces,
+)
 from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
-from determinism.trace.ledger import LedgerParting, StoredLedger, earliest, first_parting, has_ledger, read_ledger
+from determinism.trace.ledger import (
+    STATE_GROUPS,
+    LedgerParting,
+    StoredLedger,
+    earliest,
+    first_parting,
+    has_ledger,
+    read_ledger,
+)
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
 from determinism.types import Level, Verdict
@@ -100,6 +116,8 @@ class NarrowCheck:
     """What the runs of the last window showed."""
     _repeats_itself: bool = field(default=False, init=False)
     """Whether the runs of a window did what the first run that was made did, and so only the stored one differs."""
+    _parted_since: int = field(default=0, init=False)
+    """The first step that may have made the difference that the runs of the last window showed."""
     _checkpoint: int = field(default=0, init=False)
     """After how many steps the runs of windows begin; 0: from scratch."""
 
@@ -125,7 +143,7 @@ class NarrowCheck:
             parting = parting_of(*traces)
             if parting is None:
                 return self._without_window(traces)
-            self.warn(f"The ledgers part at step {parting.step:,}; its ops follow.")
+            self.warn(f"The ledgers part {_where(parting)}; its ops follow.")
             return self._narrowed(traces, parting)
 
     @property
@@ -137,7 +155,9 @@ class NarrowCheck:
         if self.request.ledger is None:
             return None
         steps = None if self.request.is_resumable else self.request.check.spec.steps
-        return open_stored_run(self.request.ledger, level=Level.STEP.value, steps=steps)
+        stored = open_stored_run(self.request.ledger, level=Level.STEP.value, steps=steps)
+        self.request = replace(self.request, check=recorded_like(self.request.check, stored))
+        return stored
 
     # The runs that keep a ledger.
 
@@ -248,8 +268,9 @@ class NarrowCheck:
         comparison: Comparison | None = None
         ended: BaseException | None = None
         try:
-            if self.request.is_resumable and parting.step - STEPS_BEFORE >= _LEAST_RESUMED:
-                self._save_checkpoint(parting.step - STEPS_BEFORE, traces[-1])
+            resumed = min(parting.since, parting.step) - STEPS_BEFORE
+            if self.request.is_resumable and resumed >= _LEAST_RESUMED:
+                self._save_checkpoint(resumed, traces[-1])
             comparison = self._in_windows(traces, parting)
         except (DeterminismError, KeyboardInterrupt) as error:
             ended = error
@@ -264,16 +285,16 @@ class NarrowCheck:
 
     def _in_windows(self, traces: Sequence[Trace], parting: LedgerParting) -> Comparison | None:
         """What the runs of a window show, if the difference comes again in it."""
-        place = parting.step
+        place, since = parting.step, parting.since
         for number in range(1, MOST_WINDOWS + 1):
-            self._windows.append(window := self._window(number, place, traces[-1], parting))
+            self._windows.append(window := self._window(number, place, since, traces[-1], parting))
             if window.differs and (window.parted_at is None or window.first <= window.parted_at <= window.last):
                 return self._of_window
             if self._repeats_itself:
                 return None
             if window.parted_at is not None:
                 # It came, and earlier than before: once more, there.
-                place = window.parted_at
+                place, since = window.parted_at, self._parted_since
                 self._checkpoint = 0 if place < self._checkpoint else self._checkpoint
         return None
 
@@ -283,10 +304,13 @@ class NarrowCheck:
             round(time.monotonic() - self._began, 3), round(self._run_seconds, 3), self._repeats_itself,
         )  # fmt: skip
 
-    def _window(self, number: int, step: int, like: Trace, parting: LedgerParting) -> Window:
+    def _window(self, number: int, step: int, since: int, like: Trace, parting: LedgerParting) -> Window:
         """Record a window in two runs and compare them; what they show is kept in `_of_window`."""
-        first = max(self._checkpoint, step - STEPS_BEFORE, 0)
-        end = step + STEPS_AFTER + 1
+        if since < step:
+            # What made the difference is one of these steps, and none before or after.
+            first, end = max(self._checkpoint, since), step + 1
+        else:
+            first, end = max(self._checkpoint, step - STEPS_BEFORE, 0), step + STEPS_AFTER + 1
         check = self._window_check(number, first, end, like)
 
         def show(comparison: Comparison) -> None:
@@ -312,6 +336,7 @@ class NarrowCheck:
         if self.request.ledger is not None and not differs:
             self._repeats_itself = self._continues(traces[0], like, end)
         again = parting_of(*traces) if differs else None
+        self._parted_since = 0 if again is None else again.since
         return Window(first, end - 1, len(traces), differs, None if again is None else again.step)
 
     def _of_this_command(self, text: str, command: Sequence[str]) -> str:
@@ -353,7 +378,7 @@ class NarrowCheck:
         def is_within(traces: Sequence[Trace]) -> bool:
             """Whether the runs part in the window: if they did before, its ops show only what followed."""
             again = parting_of(*traces[:2])
-            is_here = again is None or again.step >= first
+            is_here = again is None or again.since >= first
             return is_here and (not self._checkpoint or self._continues(traces[0], like, first + STEPS_BEFORE))
 
         return Check(window_request, announce, self.warn, self.on_verdict, hides_output=True, may_search=is_within)
@@ -400,6 +425,13 @@ def parting_of(first: Trace, second: Trace, *, begin: int = 0) -> LedgerParting 
         for key in sorted({*mine, *other})
     ]
     return earliest(partings)
+
+
+def _where(parting: LedgerParting) -> str:
+    if parting.since >= parting.step:
+        return f"at step {parting.step:,}"
+    state = " and ".join(group for group in parting.groups if group in STATE_GROUPS)
+    return f"between step {parting.since:,} and step {parting.step:,}, which is the next one with a digest of {state}"
 
 
 def _ledgers(trace: Trace) -> dict[str, StoredLedger]:

@@ -19,7 +19,7 @@ from determinism.errors import UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.process_name import own_name
 from determinism.redaction import redacted
-from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, RunSpec
+from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, STATE_EVERY, RunSpec
 from determinism.sites import innermost_user_frame
 from determinism.trace.manifest import create_trace, not_begun, write_manifest
 from determinism.trace.schema import PROCESSES_FOLDER
@@ -214,6 +214,7 @@ def record(
     max_disk: int | None = None,
     paranoid: bool = False,
     values: int | None = None,
+    state_every: int = STATE_EVERY,
 ) -> Iterator[AdapterSession]:
     """Record every op that this thread runs inside the `with` block.
 
@@ -224,10 +225,12 @@ def record(
             had; with `values`, recording ends at the limit.
         paranoid: Digest every input of every op, also those whose producer was recorded.
         values: Keep up to so many elements of each tensor that an op gave, so that `compare` can say how far apart two are.
+        state_every: At level `step`, digest parameters, buffers and optimizer state at every so many steps, at the first one, and what is
+            left of them at the end; batches, losses and gradients at each step. Of PyTorch.
 
     Raises:
-        UsageError: No supported framework is imported, the level does not exist, `values` is below 1, or a recording is
-            running.
+        UsageError: No supported framework is imported, the level does not exist, `values` or `state_every` is below 1, or a
+            recording is running.
         TraceError: The folder cannot be used.
 
     Yields:
@@ -246,9 +249,20 @@ def record(
         raise UsageError(
             "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
         )
+    if state_every < 1:
+        raise UsageError(
+            "no-state",
+            f"`state_every` is {state_every}, and counts steps. Give a number from 1 on: 1 digests the state at each step.",
+        )
     keeps_newest = max_disk is not None and values is None
     spec = RunSpec(
-        Path(path), level=level, max_disk=max_disk, keeps_newest=keeps_newest, paranoid=paranoid, values=values
+        Path(path),
+        level=level,
+        max_disk=max_disk,
+        keeps_newest=keeps_newest,
+        paranoid=paranoid,
+        values=values,
+        state_every=state_every,
     )
     with recording(spec) as session:
         yield session

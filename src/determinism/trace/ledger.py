@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ GROUPS = ("batches", "loss", "gradients", "optimizer", "parameters", "buffers", 
 """What is digested, in the order in which a step computes it. `results` is what the ops of a program of JAX gave, which holds no state."""
 ORDERED_GROUPS = ("batches", "loss", "results")
 """Groups in which the order counts. Tensors that are held count without name or order: renaming changes nothing."""
+STATE_GROUPS = ("optimizer", "parameters", "buffers")
+"""Groups that a ledger may have at some steps only: what the program holds beside gradients."""
 DIGEST_BYTES = 16
 
 FORMAT = "determinism.ledger/1"
@@ -40,6 +42,7 @@ _ROW_TYPE = np.dtype(
         ("groups", "V16", (len(_TENSOR_GROUPS),)), ("generators", "V16", (_MOST_GENERATORS,)), ("root", "V16"),
     ]
 )  # fmt: skip
+_STATE = [_TENSOR_GROUPS.index(group) for group in STATE_GROUPS]
 _LOSS_IS_KNOWN = 1 << len(GROUPS)
 ROW_BYTES = _ROW.size
 """Of one step of one process."""
@@ -70,16 +73,18 @@ def value_line(form: str, digest: bytes) -> str:
 class LedgerWriter:
     """Adds rows to the ledger of one process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state_every: int = 1) -> None:
         """Make the file.
 
         Args:
             folder: Of the process.
+            state_every: Rows of every how many steps have `STATE_GROUPS`; others may have them.
 
         Raises:
             OSError: It cannot be made.
         """
-        header = json.dumps({"format": FORMAT, "groups": GROUPS, "row_bytes": ROW_BYTES}).encode()
+        facts = {"format": FORMAT, "groups": GROUPS, "row_bytes": ROW_BYTES, "state_every": state_every}
+        header = json.dumps(facts).encode()
         self._descriptor: int | None = private(str(folder / LEDGER_FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(self._descriptor, header.ljust(_HEADER_BYTES - 1) + b"\n")
 
@@ -128,6 +133,8 @@ class StoredLedger:
     """The rows of one process, which stay on the disk until they are looked at."""
 
     rows: np.ndarray[Any, np.dtype[np.void]]
+    state_every: int = 1
+    """Rows of every how many steps have `STATE_GROUPS`; others may have them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -139,7 +146,7 @@ class StoredLedger:
 
     def from_step(self, step: int) -> StoredLedger:
         """The rows from a step on."""
-        return StoredLedger(self.rows[int(np.searchsorted(self.rows["step"], step)) :])
+        return replace(self, rows=self.rows[int(np.searchsorted(self.rows["step"], step)) :])
 
     @property
     def roots(self) -> np.ndarray[Any, Any]:
@@ -194,18 +201,21 @@ def read_ledger(folder: Path) -> StoredLedger:
             size = os.fstat(file.fileno()).st_size
         found = json.loads(header)
         form = found.get("format") if isinstance(found, dict) else None
+        state_every = int(found.get("state_every", 1)) if form == FORMAT else 1
     except FileNotFoundError:
         raise TraceError(
             "ledger-missing",
             f"{folder} has no ledger, so its steps cannot be compared. Record the program with: determinism record --level step",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise _damaged(path, str(error)) from None
     if form != FORMAT:
         raise TraceError(
             "ledger-newer",
             f"{path} has the format {str(form)[:40]!r}, and this version reads {FORMAT!r}. Use the version that wrote it.",
         )
+    if state_every < 1:
+        raise _damaged(path, f"it has the state of every {state_every} steps")
     count = max(0, (size - _HEADER_BYTES) // ROW_BYTES)
     if count == 0:
         return StoredLedger.empty()
@@ -214,7 +224,7 @@ def read_ledger(folder: Path) -> StoredLedger:
         raw = rows[place].tobytes()
         if digest_bytes(raw[:-DIGEST_BYTES]) != raw[-DIGEST_BYTES:]:
             raise _damaged(path, f"row {place} is not as it was written")
-    return StoredLedger(rows)
+    return StoredLedger(rows, state_every)
 
 
 def _damaged(path: Path, reason: str) -> TraceError:
@@ -235,6 +245,8 @@ class LedgerParting:
     steps: tuple[int, int]
     """How many steps each has."""
     losses: tuple[float | None, float | None] = (None, None)
+    since: int = -1
+    """The first step that may have made the difference: an earlier one than `step` if what differs was not digested there."""
 
 
 def first_parting(first: StoredLedger, second: StoredLedger, process: str = "main") -> LedgerParting | None:
@@ -251,23 +263,57 @@ def first_parting(first: StoredLedger, second: StoredLedger, process: str = "mai
     apart = np.flatnonzero((first.roots[:common] != second.roots[:common]).any(axis=1))
     for start in range(0, len(apart), _ROWS_AT_ONCE):
         places = apart[start : start + _ROWS_AT_ONCE]
-        mine, other = first.rows[places], second.rows[places]
-        differs = (_numbers(mine["groups"]) != _numbers(other["groups"])).any(axis=1)
-        differs |= (mine["present"] != other["present"]) | (mine["step"] != other["step"])
+        differs = _differing_groups(first, second, places).any(axis=1)
+        differs |= first.rows["step"][places] != second.rows["step"][places]
         if differs.any():
             return _at(first, second, int(places[int(np.argmax(differs))]), process)
     steps = (len(first), len(second))
     if steps[0] == steps[1]:
         return None
     longer = first if steps[0] > steps[1] else second
-    return LedgerParting(process, longer.step(common), (), steps)
+    step = longer.step(common)
+    return LedgerParting(process, step, (), steps, since=step)
+
+
+def _differing_groups(first: StoredLedger, second: StoredLedger, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each of some rows, and each group of tensors, whether it differs."""
+    mine, other = first.rows[places], second.rows[places]
+    shape = (len(places), len(_TENSOR_GROUPS), -1)
+    differs: np.ndarray[Any, Any] = (
+        _numbers(mine["groups"]).reshape(shape) != _numbers(other["groups"]).reshape(shape)
+    ).any(axis=2)
+    bits = 1 << np.arange(len(_TENSOR_GROUPS), dtype=np.uint32)
+    has, other_has = ((row["present"][:, None] & bits) != 0 for row in (mine, other))
+    differs |= has != other_has
+    # A run that was resumed has the state of its first step, whatever its number.
+    is_due = np.ones(len(places), bool)
+    for ledger, rows in ((first, mine), (second, other)):
+        is_due &= (rows["step"] + 1) % ledger.state_every == 0
+    differs[:, _STATE] &= is_due[:, None] | (has & other_has)[:, _STATE]
+    return differs
 
 
 def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> LedgerParting:
     mine, other = first.digests(place), second.digests(place)
-    groups = tuple(group for group in GROUPS if mine.get(group) != other.get(group))
+    differs = _differing_groups(first, second, np.array([place]))[0]
+    groups = [group for group, is_apart in zip(_TENSOR_GROUPS, differs, strict=True) if is_apart]
+    if mine.get("generators") != other.get("generators"):
+        groups.append("generators")
     losses = (first.loss(place), second.loss(place))
-    return LedgerParting(process, first.step(place), groups, (len(first), len(second)), losses)
+    since = place
+    if set(groups) & set(STATE_GROUPS) and set(groups) <= {*STATE_GROUPS, "generators"}:
+        since = _last_with(first, second, place, groups) + 1
+    steps = (len(first), len(second))
+    return LedgerParting(process, first.step(place), tuple(groups), steps, losses, first.step(since))
+
+
+def _last_with(first: StoredLedger, second: StoredLedger, place: int, groups: Sequence[str]) -> int:
+    """The last row before a place in which both have the state that some of these groups hold; -1 if there is none."""
+    wanted = sum(1 << number for number in _STATE if _TENSOR_GROUPS[number] in groups)
+    for earlier in range(place - 1, -1, -1):
+        if all(int(ledger.rows[earlier]["present"]) & wanted == wanted for ledger in (first, second)):
+            return earlier
+    return -1
 
 
 def earliest(partings: Iterable[LedgerParting | None]) -> LedgerParting | None:

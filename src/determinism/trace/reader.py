@@ -669,6 +669,12 @@ class Trace:
             self._require_own(process)
         return found
 
+    @property
+    def state_every(self) -> int | None:
+        """Every how many steps its ledgers have the state of the program, where they say so."""
+        stated = (process.description.get("state_every") for process in self.processes)
+        return min((every for every in stated if isinstance(every, int) and every > 0), default=None)
+
     def _require_own(self, process: ProcessTrace) -> None:
         """Refuse files of another run or process: each names both, unless it was written before files did so.
 

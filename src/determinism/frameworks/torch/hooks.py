@@ -350,11 +350,16 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
         name: What the record stands for: the end of a step, or of the process.
         generators: Digests of the states of generators.
     """
-    held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
+    is_whole = recorder.ledger is None or name != STEP_OP or _has_state(recorder)
+    # Where there are no gradients, nothing but the state shows that a step differs.
+    kept = [] if is_whole else recorder.held.gradients()
+    held = [part for whole in kept or recorder.held.tensors() for part in _parts(whole)]
     if recorder.ledger is not None and recorder.tracks_ops:
         recorder.ledger.hold(held, recorder.stream.digests.of_each([one.tensor for one in held]))
     if recorder.is_waiting:
         return
+    if recorder.tracks_ops and kept:
+        held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
     if recorder.tracks_ops:
         text = json.dumps([[h.kind, h.name] for h in held])
         tensors = [h.tensor for h in held]
@@ -363,6 +368,12 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
     may_be_grouped = recorder.groups_held and name == STEP_OP and recorder.progress.num_ended > 0
     _record_each(recorder, held, may_be_grouped=may_be_grouped)
     recorder.event(Role.STATE, name, [], generators=generators, phase=Phase.OTHER)
+
+
+def _has_state(recorder: Recorder) -> bool:
+    """Whether the ledger has all that is held after this step: the first one, and each that completes as many as were asked for."""
+    progress = recorder.progress
+    return progress.num_ended == 0 or (progress.step + 1) % recorder.state_every == 0
 
 
 _MOST_EACH = 8

@@ -251,7 +251,16 @@ class HeldTensors:
             if held.kind == "parameter" and (gradient := _gradient(held.tensor)) is not None:
                 yield Held("gradient", held.name, gradient)
 
-    def _all(self) -> Iterator[Held]:
+    def gradients(self) -> list[Held]:
+        """The gradients of everything that is kept now: of `tensors` the part that is quickly gone through."""
+        parameters = {id(held.tensor): held for held in self._all(with_state=False)}
+        return [
+            Held("gradient", held.name, gradient)
+            for held in parameters.values()
+            if (gradient := _gradient(held.tensor)) is not None
+        ]
+
+    def _all(self, *, with_state: bool = True) -> Iterator[Held]:
         named: dict[int, str] = {}
         taken: set[str] = set()
         for number, root in enumerate(self._paths.roots(), 1):
@@ -262,11 +271,11 @@ class HeldTensors:
             taken.update(names)
             for name, parameter in parameters:
                 yield Held("parameter", named.setdefault(id(parameter), name + suffix), parameter)
-            for name, buffer in buffers:
+            for name, buffer in buffers if with_state else ():
                 yield Held("buffer", name + suffix, buffer)
         for reference in list(self._optimizers.values()):
             if (optimizer := reference()) is not None:
-                yield from _of_optimizer(optimizer, named)
+                yield from _of_optimizer(optimizer, named, with_state=with_state)
         for key, (leaf, name) in list(self._leaves.items()):
             if (tensor := leaf()) is not None:
                 yield Held("parameter", name, tensor)
@@ -278,7 +287,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.grad if tensor.is_leaf else None
 
 
-def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str]) -> Iterator[Held]:
+def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str], *, with_state: bool) -> Iterator[Held]:
     for group_index, group in enumerate(optimizer.param_groups):
         # A parameter that has a name is that one wherever it stands; the others are known by where they stand.
         for index, parameter in sorted(enumerate(group["params"]), key=lambda one: named.get(id(one[1]), "")):
@@ -286,7 +295,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, named: dict[int, str]) -> It
                 continue
             name = named.get(id(parameter)) or f"param_groups[{group_index}].params[{index}]"
             yield Held("parameter", name, parameter)
-            state = optimizer.state.get(parameter)
+            state = optimizer.state.get(parameter) if with_state else None
             if isinstance(state, dict):
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):

@@ -178,6 +178,8 @@ class RecordMaker(RecordingGuard):
         """Gets what each step had, where a ledger is kept."""
         self.is_waiting = False
         """Whether the window of steps of which ops are recorded has not begun: nothing goes into the trace but the ledger."""
+        self.state_every = 1
+        """Every how many steps the ledger has what is held beside gradients."""
         self.groups_held = True
         """Whether many tensors of one kind may have one record together as a step ends, where ops are not recorded."""
         self.thread = get_ident()

@@ -28,16 +28,17 @@ _MOST_FORMS = 4096
 class StepLedger:
     """Collects what a step had, and adds a row when it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state_every: int) -> None:
         """Make the file.
 
         Args:
             folder: Of the process.
+            state_every: Every how many steps it will have all that is held.
 
         Raises:
             OSError: It cannot be made.
         """
-        self._writer = LedgerWriter(folder)
+        self._writer = LedgerWriter(folder, state_every)
         self._values: dict[str, list[str]] = {}
         self._held: dict[str, bytes] = {}
         self._loss: float | None = None
