@@ -37,7 +37,7 @@ def test_recorded_steps_are_compared_with_plain_ones(level: str) -> None:
     training = gpu_models.gpt2_small(torch.device("cpu"), torch.float32, size)
     found = gpu_overhead.measure(training, level, blocks=1, steps=2)
     # Level step has one record for all tensors of a group.
-    assert found["records_per_step"] > (3 if level == "step" else 20)
+    assert found["records_per_step"] > (2 if level == "step" else 20)
     assert gpu_overhead.row(found | {"precision": "float32"})["recorded at"] == level
 
 
