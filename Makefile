@@ -122,13 +122,15 @@ golden-traces: $(INSTALLED) .venv-tensorflow/.installed .venv-jax/.installed  ##
 # Only what the demo needs, and nothing if it is there. Of PyTorch's builds the one for the CPU is taken: it has no libraries for GPUs.
 # It is asked for by its exact version, of which pip prefers the build `+cpu` wherever that is found: at PyTorch's index or, where this cannot be
 # reached, at a mirror or in a folder of pip's own configuration. A range would take the newest release, of which PyPI has the build for GPUs alone.
+# Its dependencies come afterwards, from the usual index: pip would ask PyTorch's for each of them, and wait where it cannot be reached.
 $(DEMO_INSTALLED): $(VENV)/bin/python pyproject.toml
 	@if [ ! -e $(INSTALLED) ]; then \
 		echo "Installing determinism, PyTorch (CPU) and NumPy into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --retries 0 --timeout 20 \
-			--extra-index-url https://download.pytorch.org/whl/cpu --editable . \
-			--group $$($(BIN)/python -c 'from importlib.util import find_spec; print("demo" if find_spec("torch") else "torch")'); fi
+		group=$$($(BIN)/python -c 'from importlib.util import find_spec; print("demo" if find_spec("torch") else "torch")') && \
+		if [ "$$group" = torch ]; then $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+			--retries 0 --timeout 20 --extra-index-url https://download.pytorch.org/whl/cpu --group torch; fi && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group $$group; fi
 	@touch $@
 
 demo: $(DEMO_INSTALLED)  ## Check a real training program that is nondeterministic; see README.md.
