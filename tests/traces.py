@@ -194,7 +194,7 @@ class TraceBuilder:
         for other in self._others:
             other.close(exit_status=exit_status)
         self.step(name=END_OP)
-        self._writer.describe(records=self._writer.num_records, steps=self._step)
+        self._writer.describe(records=self._writer.num_records, steps=self._step - 1)
         self._writer.close()
         facts = {"command": self._command, "cwd": "/work", "exit_status": exit_status, "stopped_by": None}
         write_manifest(self._folder, {**facts, "seconds": 0.1, "complete": True})

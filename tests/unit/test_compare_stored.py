@@ -39,4 +39,4 @@ def test_runs_of_two_commands_name_no_command(tmp_path: Path) -> None:
 
 def test_equal_runs_have_no_cause(tmp_path: Path) -> None:
     runs = [stored(tmp_path, name, "same", command=["python", "train.py"]) for name in ("first", "second")]
-    assert lines_of(determinism.compare(*runs)) == ["Same: 2 runs, 2 steps, 3 records, every tensor bit-identical"]
+    assert lines_of(determinism.compare(*runs)) == ["Same: 2 runs, 1 step, 3 records, every tensor bit-identical"]

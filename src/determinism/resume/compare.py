@@ -94,9 +94,52 @@ def in_forward(chunk: Chunk) -> Chunk:
 
 
 def first_backward(chunk: Chunk) -> int:
-    """The row with which the backward begins; 0 if there is none."""
+    """The row with which the backward begins; 0 if there is none, or if nothing tells forward and backward apart."""
+    if not has_phases(chunk):
+        return 0
     is_later = np.isin(chunk.columns["phase"], (Phase.BACKWARD, Phase.OPTIMIZER)) | (chunk.columns["role"] == Role.LOSS)
     return int(np.argmax(is_later)) if is_later.any() else 0
+
+
+def has_phases(chunk: Chunk) -> bool:
+    """Whether ops belong to a forward, a backward or an optimizer. A compiled training step of JAX is all of them at once."""
+    phases = chunk.columns["phase"][chunk.columns["role"] != Role.LOSS]
+    return bool(np.isin(phases, (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)).any())
+
+
+def losses_before_known(full: ProcessTrace, resumed: ProcessTrace, steps: int, starts: tuple[int, int]) -> list[int]:
+    """The losses of the full run that the resumed run could not yet know as such.
+
+    In JAX the function that trains, and with it its loss, is known when it is called with what it gave before: where
+    `determinism.step()` ends the steps, a program that has just begun ends the first one without a loss.
+
+    Args:
+        full: The run that was not stopped.
+        resumed: The run that went on.
+        steps: How many steps of the full run went before.
+        starts: The records with which the first step after the checkpoint begins in both.
+
+    Returns:
+        Their numbers; empty where backwards tell what a loss is.
+
+    Raises:
+        TraceError: A trace is damaged.
+    """
+    first = of_step(full, steps, starts[0])
+    if first is None or has_phases(first):
+        return []
+    known = [step + steps for step in _losses(resumed, starts[1])]
+    found = _losses(full, starts[0])
+    return [number for step, numbers in found.items() if not known or step < min(known) for number in numbers]
+
+
+def _losses(process: ProcessTrace, start: int) -> dict[int, list[int]]:
+    """The numbers of the records of losses from a record on, by step."""
+    found: dict[int, list[int]] = {}
+    for chunk in process.chunks():
+        for row in np.flatnonzero((chunk.columns["role"] == Role.LOSS) & (chunk.numbers >= start)):
+            found.setdefault(int(chunk.columns["step"][row]), []).append(chunk.first + int(row))
+    return found
 
 
 _ZEROS = ("=0", "=0.0")
@@ -267,7 +310,7 @@ def held_by_one(full: ProcessTrace, resumed: ProcessTrace, steps_before: int) ->
     compared: dict[tuple[str, str], tuple[Array, Array]] = {}
     for key in mine.keys() & other.keys():
         (number, text), (its_number, its_text) = mine[key], other[key]
-        if text == its_text or not (text.startswith("[[") and its_text.startswith("[[")):
+        if text == its_text or not (text.startswith("[") and its_text.startswith("[")):
             continue
         if (text, its_text) not in compared:
             compared[text, its_text] = _apart(json.loads(text), json.loads(its_text))
@@ -329,6 +372,7 @@ def _compare(full: ProcessTrace, first: ProcessTrace, resumed: ProcessTrace) -> 
     if starts is None or compared <= 0:
         return ResumedProcess(full, first, resumed, steps, ProcessComparison(full.key), None, 0, departs)
     unseen = alone_with_gradients(full, resumed, steps, starts)
+    unseen.full.extend(losses_before_known(full, resumed, steps, starts))
     alone = [
         {**held, **results_of_before(process, start, step)}
         for held, process, start, step in zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -203,9 +204,16 @@ def _is_key(record: Entry, position: int) -> bool:
 
 
 def _is_lost(process: ResumedProcess, number: int, output: int) -> bool:
-    """Whether what a record of the full run gave never was in the resumed run."""
+    """Whether what a record of the full run gave never was in the resumed run, or is one number, which may have been there by chance.
+
+    The count of a generator's draws and the step of an optimizer are the same number.
+    """
     made = entry_of(process.full, *process.full.record(number)).outputs
-    return output < len(made) and made[output].digest not in digests(process.resumed, upto_step=0)
+    if output >= len(made):
+        return False
+    layout = made[output].layout
+    is_one_number = layout is not None and math.prod(layout.shape) == 1
+    return is_one_number or made[output].digest not in digests(process.resumed, upto_step=0)
 
 
 def _digest(process: ProcessTrace, one: Input) -> bytes | None:
@@ -494,6 +502,11 @@ class _Search:
         found += [rule.identifier for rule in rules if rule.holds(self)][:1]
         return [*found, *self.apart]
 
+    @property
+    def is_forward(self) -> bool:
+        """Whether what departs belongs to a forward; a compiled program of JAX is forward, backward and optimizer in one."""
+        return self.phase == Phase.FORWARD.label or OpSemantics.COMPILED_PROGRAM in self.record.op.semantics
+
     @cached_property
     def apart(self) -> list[str]:
         """The global generators that were in another state."""
@@ -649,7 +662,7 @@ RULES = (
     Rule(
         "sampler-position",
         lambda search: (
-            search.phase == "forward"
+            search.is_forward
             and search.kind in (Kind.DATA, Kind.ARGUMENT)
             and not search.apart
             and search.takes_other_samples()
@@ -663,7 +676,7 @@ RULES = (
     ),
     Rule(
         "number",
-        lambda search: search.phase == "forward" and search.kind is Kind.ARGUMENT and not search.apart,
+        lambda search: search.is_forward and search.kind is Kind.ARGUMENT and not search.apart,
         "an op was given another number, and no generator explains it",
     ),
     Rule(

@@ -17,7 +17,7 @@ from determinism.trace.chunks import Array, Children, Chunk, cut
 from determinism.trace.names import Names
 from determinism.trace.reader import Decoder, ProcessTrace
 from determinism.trace.schema import NONE, Table
-from determinism.types import NO_DIGEST, Phase
+from determinism.types import NO_DIGEST, Phase, Role
 
 # Several streams of one run, read as if one process had written them one after the other.
 
@@ -232,6 +232,8 @@ class TraceSuffix(ProcessTrace):
         children = {**chunk.children, "inputs": inputs, "input_digests": digests}
         if (is_skipped := np.isin(chunk.numbers, self.skipped)).any():
             columns["thread"] = np.where(is_skipped, NONE, columns["thread"]).astype(np.int32)
+            # A loss that only one run has would count by itself.
+            columns["role"] = np.where(is_skipped, Role.OP, columns["role"]).astype(columns["role"].dtype)
             children = {name: _only(entries, entries.spread(~is_skipped)) for name, entries in children.items()}
         return replace(chunk, first=chunk.first - self.start, columns=columns, children=children)
 
