@@ -90,7 +90,7 @@ def limits() -> list[tuple[str, str]]:
         ("recording-on-gpus.md", f"about {size(2 * copied)} at a time"),
         ("recording-on-gpus.md", f"larger than {size(copied)} is copied"),
         ("recording-on-gpus.md", f"beyond {size(copied // 2 * (blocks // 2))} the parts grow"),
-        ("report.md", f"What takes more than {size(constant('diagnose/confirm.py', 'MOST_BYTES'))}"),
+        ("report.md", f"Tensors beyond {size(constant('diagnose/confirm.py', 'MOST_BYTES'))}"),
         ("report.md", f"than {constant('comparison/result.py', 'MOST_ENTRIES'):,} steps"),
         ("trace-format.md", f"there are {constant('trace/writer.py', '_ROWS_WORTH_A_BATCH'):,} records"),
         ("trace-format.md", f"At most {constant('trace/kept_values.py', '_MOST_IN_A_STEP')} rows a step"),
