@@ -77,7 +77,7 @@ def test_check(words: list[str], group: bool, tmp_path: Path) -> None:
 def test_record(tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "record", "-o", "cut", "--", *program("wait"))
     assert ended.status == 128 + signal.SIGINT
-    assert "What it recorded by then is kept in cut." in ended.stderr
+    assert "The trace recorded so far is kept in cut." in ended.stderr
 
     assert (
         subprocess.run([*COMMAND, "record", "-o", "whole", "--", *program()], cwd=tmp_path, check=False).returncode == 0

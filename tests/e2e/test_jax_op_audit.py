@@ -19,4 +19,4 @@ def test_all_threads_and_one(tmp_path: Path) -> None:
     processors = len(os.sched_getaffinity(0))
     assert {(one.threads, one.deterministic_mode) for one in found.measurements} == {(processors, False), (1, False)}
     assert all((one.runs, one.distinct) == (5, 1) for one in found.measurements)
-    assert "nothing contradicts what is declared" in finished.text
+    assert "no result contradicts the declared facts" in finished.text

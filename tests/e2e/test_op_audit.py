@@ -33,7 +33,7 @@ def test_an_op_that_races_and_its_deterministic_mode(tmp_path: Path) -> None:
     assert varied == {(True, False): True, (False, False): False, (True, True): False, (False, True): False}
     raised = [one for one in found if one.raised is not None]
     assert {(one.op, one.deterministic_mode) for one in raised} == {("torch.Tensor.put_", True)}
-    assert "nothing contradicts what is declared" in finished.text
+    assert "no result contradicts the declared facts" in finished.text
 
     # An op that is declared deterministic and varies is news.
     document = json.loads(out.read_text(encoding="utf-8"))

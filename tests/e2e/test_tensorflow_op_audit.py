@@ -30,4 +30,4 @@ def test_an_op_that_races_and_one_that_needs_a_seed(tmp_path: Path) -> None:
     assert varied == {(True, False)}
     raised = {(one.case, one.deterministic_mode) for one in found.of(SEEDED) if one.raised is not None}
     assert raised == {("no seed was set", True)}
-    assert "nothing contradicts what is declared" in finished.text
+    assert "no result contradicts the declared facts" in finished.text

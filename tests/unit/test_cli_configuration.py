@@ -102,7 +102,7 @@ def test_ignores_of_files_may_be_a_table(project: Path) -> None:
     assert 'per-file-ignores = ["*bad.py:hash-order,clock", "x.py:clock"]' in shown
     configure(project, '[tool.determinism.lint.per-file-ignores]\n"*.py" = 3\n')
     status, _, message = run(project, "lint", "bad.py")
-    assert status == 2 and 'per-file-ignores = {"*.py": 3} does not fit this option.' in message
+    assert status == 2 and 'per-file-ignores = {"*.py": 3} is not valid for this option.' in message
 
 
 def test_every_subcommand_shows_its_settings(project: Path) -> None:
@@ -132,14 +132,15 @@ def test_what_follows_the_program_is_the_programs(project: Path) -> None:
         ("[tool.determinism.check]\nstepz = 3\n", "[tool.determinism.check]: stepz names no option of `determinism check`. Did you mean steps?"),
         ("[tool.determinism.chek]\nsteps = 3\n", "[tool.determinism.chek] names no subcommand. Did you mean check?"),
         ("[tool.determinism]\nlevl = 3\n", "[tool.determinism]: levl names no option of a subcommand. Did you mean level?"),
-        ('[tool.determinism.check]\nsteps = "many"\n', '[tool.determinism.check]: steps = "many" does not fit this option'),
-        ("[tool.determinism.check]\nsteps = 0\n", "[tool.determinism.check]: steps = 0 does not fit this option"),
+        ('[tool.determinism.check]\nsteps = "many"\n', '[tool.determinism.check]: steps = "many" is not valid for this option'),
+        ("[tool.determinism.check]\nsteps = 0\n", "[tool.determinism.check]: steps = 0 is not valid for this option"),
         ("[tool.determinism.check]\nkeep = 1\n", "keep = 1 is neither true nor false. Write keep = true or keep = false."),
-        ("[tool.determinism.check]\nsteps = true\n", "steps = true does not fit this option. Give what --steps takes on the command line."),
-        ("[tool.determinism]\nsteps = true\n", "steps = true does not fit: --steps takes a value, so true and false mean nothing."),
+        ("[tool.determinism.check]\nsteps = true\n", "steps = true is not valid for this option. Give what --steps "
+            "takes on the command line."),
+        ("[tool.determinism]\nsteps = true\n", "steps = true is not valid: --steps takes a value, not true or false."),
         ('[tool.determinism.check]\nvary = ["x"]\n', "x cannot be perturbed."),
         ("[tool.determinism.check]\nsteps = \n", "is not valid TOML"),
-        ("[tool.determinism.check.steps]\nfirst = 3\n", '[tool.determinism.check]: steps = {"first": 3} does not fit this option. Give what --steps takes'),
+        ("[tool.determinism.check.steps]\nfirst = 3\n", '[tool.determinism.check]: steps = {"first": 3} is not valid for this option. Give what --steps takes'),
         ('[tool.determinism.per-file-ignores]\n"*.py" = "clock"\n', "Write [tool.determinism.lint.per-file-ignores]."),
         ('tool.determinism = "op"\n', 'tool.determinism = "op" is not a table. Write [tool.determinism]'),
     ],

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="Use the small samples of PyTorch's own tests, for every op; needs expecttest.",
 )
 @click.option("--patched", is_flag=True, help="Also measure with ops replaced as by `run --patch`; PyTorch only.")
-@click.option("--diff", is_flag=True, help="Measure nothing; list where stored results contradict what is declared.")
+@click.option("--diff", is_flag=True, help="Measure nothing; list stored results that contradict the declared facts.")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 def audit(
     framework: str,
@@ -55,13 +55,14 @@ def audit(
     """Run ops repeatedly on equal inputs chosen to provoke differences, and count the distinct results.
 
     Each case runs forward and backward, with all threads and with one, with and without the framework's deterministic mode.
-    With --diff, FILE is a stored result to compare with what is declared; the default is the results that come with this tool.
+    With --diff, FILE is a stored result to compare with the declared facts; the default is the results that ship with this
+    tool.
 
-    Exit status: 0 nothing contradicts what is declared, 1 something does, 2 trouble, 130 if Ctrl-C ended it; what was measured
-    by then is shown and kept.
+    Exit status: 0 no result contradicts the declared facts, 1 some do, 2 trouble, 130 if Ctrl-C ended it; results measured
+    by then are shown and kept.
     """
     if files and not diff:
-        raise click.UsageError("Files are only read with --diff.")
+        raise click.UsageError("A FILE is only read with --diff.")
     from determinism.audit.launch import INTERRUPTED_AUDIT, OpAuditRequest
     from determinism.cli.ending import reporting
     from determinism.knowledge.entries import known_audits, read_audit

@@ -17,19 +17,22 @@ from determinism.cli.options import Reports, file_option, program_argument
     "--golden",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What the program should compute.  [default: what it computes at --good]",
+    help="The expected results.  [default: those at --good]",
 )
-@click.option("--good", required=True, metavar="REV", help="A commit that computes it.")
-@click.option("--bad", default="HEAD", show_default=True, metavar="REV", help="A later commit that does not.")
+@click.option("--good", required=True, metavar="REV", help="A commit with the expected results.")
+@click.option("--bad", default="HEAD", show_default=True, metavar="REV", help="A later commit without them.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps.  [default: as the golden has]"
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End each run after N steps.  [default: as many as the golden has]",
 )
 @file_option("json", "Write the result as JSON.")
 @program_argument
 def bisect(
     program: tuple[str, ...], golden: Path | None, good: str, bad: str, steps: int | None, json_file: Path | None
 ) -> None:
-    """Run a program at commits between a good and a bad one, and name the first one that computes something else.
+    """Run a program at commits between a good and a bad one, and name the first one whose results differ.
 
     `git bisect` chooses the commits, in a temporary work tree: yours stays as it is. Commits at which the program fails are skipped.
 

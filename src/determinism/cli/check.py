@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     "--narrow",
     "is_narrowed",
     is_flag=True,
-    help="For long runs: find the step by digests, and record only the ops around it, as `determinism narrow`.",
+    help="For long runs: find the step by digests, and record only the ops around it, like `determinism narrow`.",
 )
 @click.option(
     "--invariants",
@@ -128,7 +128,8 @@ def _check_invariants(request: CheckRequest, reports: Reports, is_narrowed: bool
     given = [option for option, is_given in refused.items() if is_given]
     if given:
         raise click.UsageError(
-            f"--invariants makes one run and compares nothing with another, so it cannot be combined with {', '.join(given)}. Leave that out."
+            "--invariants makes one run and compares nothing with another, so it cannot be combined with "
+            f"{', '.join(given)}."
         )
     line = ProgressLine()
     with reporting(reports), line:
@@ -153,7 +154,7 @@ def _narrowable(request: CheckRequest) -> CheckRequest:
     given = [option for option, is_given in refused.items() if is_given]
     if given:
         raise click.UsageError(
-            f"--narrow makes two runs at level step and chooses what is recorded itself, so it cannot be combined with {', '.join(given)}. "
-            "Leave that out; a stored run is narrowed with: determinism narrow --ledger DIR -- COMMAND."
+            "--narrow makes two runs at level step and chooses what is recorded itself, so it cannot be combined "
+            f"with {', '.join(given)}. To narrow a stored run: determinism narrow --ledger DIR -- COMMAND."
         )
     return request

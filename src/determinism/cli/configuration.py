@@ -95,7 +95,9 @@ class Configuration:
         if isinstance(value, bool | dict) or (
             isinstance(value, list) and not all(isinstance(one, str) for one in value)
         ):
-            raise click.UsageError(f"{place} does not fit this option. Give what --{key} takes on the command line.")
+            raise click.UsageError(
+                f"{place} is not valid for this option. Give what --{key} takes on the command line."
+            )
         if isinstance(option.type, click.Path) and isinstance(value, str):
             value = str(self.file.parent / value)
         elif isinstance(value, list) and not option.multiple:
@@ -105,7 +107,7 @@ class Configuration:
         try:
             option.type_cast_value(click.Context(click.Command(TOOL)), value)
         except click.BadParameter as error:
-            raise click.UsageError(f"{place} does not fit this option: {error.message}") from None
+            raise click.UsageError(f"{place} is not valid for this option: {error.message}") from None
         return value
 
 
@@ -160,11 +162,9 @@ def _tables(
             raise _unknown(file, f"[tool.{TOOL}]: {key}", key, sorted(every), "option of a subcommand")
         if isinstance(value, bool) not in every[key]:
             is_switch = every[key] == {True}
-            form = (
-                "is a switch, so write true or false" if is_switch else "takes a value, so true and false mean nothing"
-            )
+            form = "is a switch, so write true or false" if is_switch else "takes a value, not true or false"
             text = json.dumps(value, default=str)
-            raise click.UsageError(f"{file}, [tool.{TOOL}]: {key} = {text} does not fit: --{key} {form}.")
+            raise click.UsageError(f"{file}, [tool.{TOOL}]: {key} = {text} is not valid: --{key} {form}.")
     yield "", common
     for path, table in _flat("", found, commands):
         if path not in commands:
@@ -224,7 +224,7 @@ class ConfiguredCommand(click.Command):
         super().__init__(*args, **settings)
         self.params.append(
             click.Option(
-                ["--show-config"], is_flag=True, help="Print the value of every option and where it is from, and exit."
+                ["--show-config"], is_flag=True, help="Print the value and the origin of every option, and exit."
             )
         )
 

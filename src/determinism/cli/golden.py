@@ -29,7 +29,7 @@ def golden() -> None:
 def create(program: tuple[str, ...], file: Path, steps: int | None, update: bool) -> None:
     """Run a program, and write the digests of each step and the environment to FILE.
 
-    A second run shows whether the program repeats itself, a third one of one step records its ops.
+    A second run shows whether the program repeats itself; a third, of one step, records its ops.
 
     Exit status: 0 written, 1 two runs differ, 2 trouble, 130 if Ctrl-C ended it.
     """
@@ -53,10 +53,10 @@ def create(program: tuple[str, ...], file: Path, steps: int | None, update: bool
 @json_option
 @program_argument
 def check(program: tuple[str, ...], file: Path, steps: int | None, json_file: Path | None) -> None:
-    """Run a program, and compare the state after each step with what FILE says.
+    """Run a program, and compare the state after each step with FILE.
 
-    If they differ, a second run shows whether the program repeats itself, and another one records its ops and names the line.
-    Without --steps the program runs for as many steps as FILE was made with.
+    If they differ, a second run shows whether the program repeats itself, and another records its ops and names the line.
+    Without --steps, the program runs for as many steps as FILE has.
 
     Exit status: 0 same, 1 different, 2 trouble, 130 if Ctrl-C ended it.
     """

@@ -21,21 +21,30 @@ def _names(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
-@click.command(cls=ConfiguredCommand, short_help="Say what will make runs differ, before anything runs.")
-@click.option("--select", multiple=True, metavar="RULE,...", help="Report these rules alone.  [default: all]")
-@click.option("--ignore", multiple=True, metavar="RULE,...", help="Leave out these rules.")
+@click.command(cls=ConfiguredCommand, short_help="Name what will make runs differ, without running anything.")
+@click.option("--select", multiple=True, metavar="RULE,...", help="Report only these rules.  [default: all]")
+@click.option("--ignore", multiple=True, metavar="RULE,...", help="Ignore these rules.")
 @click.option(
-    "--per-file-ignores", multiple=True, metavar="PATTERN:RULE,...", help="Leave out rules in files of this pattern."
+    "--per-file-ignores",
+    multiple=True,
+    metavar="PATTERN:RULE,...",
+    help="Ignore rules in files that match this pattern.",
 )
-@click.option("--device", type=click.Choice(_DEVICES), help="Also report ops that vary or refuse on this device.")
+@click.option(
+    "--device",
+    type=click.Choice(_DEVICES),
+    help="Also report ops that vary or refuse deterministic mode on this device.",
+)
 @click.option(
     "--version",
     "versions",
     multiple=True,
     metavar="FRAMEWORK=V",
-    help="With --device: what is known for this version, such as torch=2.6.  [default: the installed one]",
+    help="With --device: the version to judge by, such as torch=2.6.  [default: the installed one]",
 )
-@click.option("--explain", metavar="RULE", help="Print the page of a rule, or of a cause of check, and read nothing.")
+@click.option(
+    "--explain", metavar="RULE", help="Print the page of a lint rule or of a cause that check names, and exit."
+)
 @click.option("--fix", "is_fixed", is_flag=True, help="Show the fixes as a diff and write them.")
 @click.option("--diff", "shows_diff", is_flag=True, help="Show the fixes as a diff and write nothing.")
 @click.option(
@@ -53,7 +62,7 @@ def lint(paths: tuple[str, ...], explain: str | None, is_fixed: bool, shows_diff
     if not paths and explain is None:
         raise click.UsageError("Give files, notebooks or folders to read, or --explain RULE.")
     if is_fixed and shows_diff:
-        raise click.UsageError("--fix writes what --diff only shows, so give one of them.")
+        raise click.UsageError("Give either --diff, which shows the fixes, or --fix, which also writes them.")
     try:
         if explain is not None:
             from determinism.lint.explanations import explanation

@@ -20,7 +20,7 @@ from determinism.cli.options import (
 @click.command(
     cls=ConfiguredCommand,
     context_settings=PROGRAM_SETTINGS,
-    short_help="Find the step at which long runs part, and record only the ops around it.",
+    short_help="Find the step at which long runs first differ, and record only the ops around it.",
 )
 @click.option(
     "--ledger",
@@ -51,8 +51,9 @@ from determinism.cli.options import (
 def narrow(program: tuple[str, ...], reports: Reports, ledger: Path | None, **options: Any) -> None:
     """Run a long program twice with a ledger of its steps, and record the ops of a few steps around the first one that differs.
 
-    A program that can be resumed is given with {steps}, {save} and {load} in its command, as for check-resume, and --steps: then further
-    runs start from a checkpoint right before that step. Otherwise they start from the beginning, and record nothing until there.
+    If the program can resume, put {steps}, {save} and {load} into its command, as for check-resume, and give --steps:
+    further runs then start from a checkpoint right before that step. Otherwise they start from the beginning, and record
+    nothing before it.
 
     Exit status: 0 same, 1 different, 2 trouble or inconclusive, 130 if Ctrl-C ended it.
     """

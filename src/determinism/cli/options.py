@@ -37,8 +37,8 @@ def defect(error: Exception, consequence: str) -> DeterminismError:
         traceback.print_exception(error)
     return DeterminismError(
         "internal-error",
-        f"{type(error).__name__}{place}: {error}. This is a bug in determinism, so {consequence}; traces that were "
-        f"made are kept. Please report it with what {TRACEBACK_VARIABLE}=1 prints.",
+        f"{type(error).__name__}{place}: {error}. This is a bug in determinism, so {consequence}; traces made so far "
+        f"are kept. Please report it, with the output of {TRACEBACK_VARIABLE}=1.",
     )
 
 
@@ -86,8 +86,8 @@ class Reports:
             if other != option and not file.is_char_device():
                 raise UsageError(
                     "report-files-equal",
-                    f"{other} and {option} name the same file, {file}, so one report would replace the other and nothing was "
-                    "started. Give each a file of its own.",
+                    f"{other} and {option} name the same file, {file}, so one report would replace the other, and "
+                    "nothing was started. Give each its own file.",
                 )
 
     @property
@@ -183,11 +183,11 @@ def _check_place(option: str, file: Path) -> None:
     folder = file.parent
     if folder.is_dir() and os.access(file if file.exists() else folder, os.W_OK):
         return
-    found = "may not be written to" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
+    found = "is not writable" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
     raise UsageError(
         "report-unwritable",
-        f"{option} {file}: {file if file.exists() else folder} {found}, so nothing was started. Give a file in "
-        "a folder that exists and that you may write to.",
+        f"{option} {file}: {file if file.exists() else folder} {found}, so nothing was started. Give a file in an "
+        "existing folder that you can write to.",
     )
 
 
@@ -244,15 +244,16 @@ _RECORDING_OPTIONS = {
     "steps": click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End each run after N steps."),
     "window": click.option(
         "--from-step", "window", type=click.IntRange(min=1), metavar="N",
-        help="Record ops from step N on; before it only a ledger of the steps (PyTorch).",
+        help="Record ops from step N on; before that, only a ledger of the steps (PyTorch).",
     ),
     "state_every": click.option(
         "--state-every", type=click.IntRange(min=1), default=STATE_EVERY, show_default=True, metavar="N",
-        help="In a ledger, digest parameters, buffers and optimizer state at every Nth step; gradients and losses at each (PyTorch).",
+        help="In a ledger, digest gradients and losses at each step, but parameters, buffers and optimizer state "
+            "only at every Nth (PyTorch).",
     ),
     "max_disk": click.option(
         "--max-disk", type=Size(), metavar="SIZE",
-        help="Size that the trace of a process may reach: record keeps the newest ops, other commands stop there.",
+        help="Maximum size of each process's trace: record keeps the newest ops, other commands stop recording.",
     ),
     "paranoid": click.option(
         "--paranoid", is_flag=True,
@@ -306,7 +307,7 @@ class OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.Path`."""
         if str(value).startswith("-"):
-            self.fail(f"expected a file path, got {value!r}. For a file of that name give './{value}'.", param, ctx)
+            self.fail(f"expected a file path, got {value!r}. For a file of that name, give './{value}'.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -326,7 +327,7 @@ code_quality_option = click.option(
     help="Write the causes as GitLab's code quality report.",
 )
 annotate_option = click.option(
-    "--annotate", is_flag=True, help="Print annotations of the lines concerned, for GitHub or an editor."
+    "--annotate", is_flag=True, help="Print annotations for the affected lines, for GitHub or an editor."
 )
 
 verbose_option = click.option(
@@ -383,7 +384,7 @@ def _as_command(context: click.Context, parameter: click.Parameter, value: tuple
     command = tuple(with_python(value, os.environ))
     if command != value:
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        text = legible(f"determinism: The command is taken as: {shlex.join(command[:2])}", encoding)
+        text = legible(f"determinism: Running the script as: {shlex.join(command[:2])}", encoding)
         with suppress(OSError, ValueError, AttributeError):
             click.echo(text, err=True)
     return command

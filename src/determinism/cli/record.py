@@ -59,6 +59,6 @@ def record(
             status = result.exit_status
             require_recorded(folder, status)
         except Interrupted as interrupted:
-            say(f"{interrupted.message} What it recorded by then is kept in {folder}.")
+            say(f"{interrupted.message} The trace recorded so far is kept in {folder}.")
             status = interrupted.program_exit.exit_status
     sys.exit(status if status >= 0 else 128 - status)

@@ -59,7 +59,7 @@ def status(
     Exit status: 0 answered, 2 trouble, such as an unknown op.
     """
     if bool(ops) == everything:
-        raise click.UsageError("Give the ops to look up, or --all to list what is known, and not both.")
+        raise click.UsageError("Give either the ops to look up or --all, which lists everything that is known.")
     from determinism.knowledge.query import not_installed
     from determinism.knowledge.query import status as known_status
 

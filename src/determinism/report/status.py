@@ -105,16 +105,18 @@ def audit_text(audit: Audit) -> str:
 def disagreements_text(news: Mapping[str, Sequence[Disagreement]]) -> str:
     """What was measured and contradicts what is declared, by the title of the audit."""
     if not news:
-        return "There are no results to compare with what is declared."
+        return "There are no results to compare with the declared facts."
     blocks = []
     for title, found in news.items():
         if not found:
-            blocks.append(f"{title}: nothing contradicts what is declared.")
+            blocks.append(f"{title}: no result contradicts the declared facts.")
             continue
         rows = [[*_row(one.measurement)[:-1], Cell(one.why, "red")] for one in found]
         heads = [Cell(head, "dim") for head in (*_AUDIT_HEADS[:-1], "news")]
         blocks.append(
-            "\n".join([f"{title}: {len(found)} measurements contradict what is declared.", "", *_laid([heads, *rows])])
+            "\n".join(
+                [f"{title}: {len(found)} measurements contradict the declared facts.", "", *_laid([heads, *rows])]
+            )
         )
     return "\n\n".join(blocks)
 
