@@ -14,19 +14,25 @@ from determinism.report.terminal import render
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "tests" / "golden" / "stored" / "explained" / "hash_order" / "report.json"
-PICTURE = ROOT / "docs" / "_static" / "report.svg"
-_WIDTH = 100
+_STATIC = ROOT / "docs" / "_static"
+PICTURES = {_STATIC / "report.svg": 100, **{_STATIC / f"report-{width}.svg": width for width in (60, 80, 140)}}
+"""The files, with how many columns the terminal has in each."""
 
 
-def picture() -> str:
-    """The report as SVG, with the colours of a terminal."""
-    console = Console(file=io.StringIO(), width=_WIDTH, record=True, force_terminal=True, color_system="truecolor")
+def picture(width: int) -> str:
+    """The report as SVG, with the colours of a terminal.
+
+    Args:
+        width: How many columns the terminal has.
+    """
+    console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor")
     content = read_document(REPORT)
     # It was stored by an earlier version, which worded it in another way.
     content |= {"headline": headline(content), "story": story_document(answer(content))}
     render(content, console, hint=False)
-    return console.export_svg(title="determinism check -- python task_losses.py", unique_id="report")
+    return console.export_svg(title="determinism check -- python task_losses.py", unique_id=f"report-{width}")
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(), encoding="utf-8")
+    for file, width in PICTURES.items():
+        file.write_text(picture(width), encoding="utf-8")
