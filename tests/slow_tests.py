@@ -24,7 +24,7 @@ from tests.thorough import ROOT
 
 STORED = Path(__file__).with_suffix(".tsv")
 LEAST = 3.0
-TURNS = 4
+TURNS = 6
 PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
 """Per framework the part of the thorough tests that runs what is not run at this commit."""
 VARIABLE = "DETERMINISM_TEST_SECONDS"
