@@ -146,7 +146,9 @@ class Intervention:
 
     @property
     def action(self) -> str:
-        """`perturbed` if it only perturbs, else `fixed`."""
+        """`perturbed` if it only perturbs, `changed` if it does nothing, else `fixed`."""
+        if not self._names:
+            return "changed"
         actions = {action for _, action in self.factors}
         return (
             "perturbed"
@@ -337,6 +339,11 @@ class Rate:
     def is_always(self) -> bool:
         """Whether pairs were seen, and all of them differed."""
         return 0 < self._pairs == self._different
+
+    @property
+    def came_once(self) -> bool:
+        """Whether the runs differed in the one pair by which it became known that they do, and in none that was made since."""
+        return self._different == 1 < self._pairs
 
     def runs_needed(self, *, is_race: bool, tried: int = 0) -> int:
         """How many equal runs are made to show that a cure is none by chance; see `runs_wanted`."""

@@ -68,6 +68,13 @@ _SCHEDULES = frozenset(
 
 
 _CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
+_STAYING = frozenset({_CACHES_CAUSE, "leftover-file"})
+"""Causes that make the first run differ from all others."""
+_CAME_ONCE = (
+    "The difference did not come again: {} further runs with nothing changed were bit-identical, and would be with anything fixed. Either the first "
+    "run changed something for all others that was not seen, such as a service or what another program keeps, or it comes rarely: -n 10 compares "
+    "ten runs."
+)
 
 
 class _Found(NamedTuple):
@@ -190,6 +197,10 @@ class Investigation:
             candidates = with_likely_lines(candidates, self.likely)
             named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
+        if probed.is_equal and self._rate.came_once and not self._found:
+            candidates = self._left_behind(candidates, divergence)
+            if not candidates:
+                return None
         self._untried = candidates
         needed = self._needed(candidates, divergence, named)
         if not needed:
@@ -216,6 +227,25 @@ class Investigation:
         others = [one for one in candidates if one not in caches]
         return [*caches, *others] if trial.divergence is not None else others
 
+    def _left_behind(self, candidates: list[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
+        """Of what is tried, that which can be told from nothing where all runs after the first one were equal.
+
+        They would then be equal with anything fixed, and confirm whatever is tried first. That holds no longer if further runs with
+        nothing changed differ once more; and it does not hold for what was seen to stay from one run to the next.
+        """
+        left = [one for one in candidates if one.cause in _STAYING]
+        if left:
+            return left
+        self._untried = candidates
+        trial = self.runner.compare(self._held, runs=self._rate.runs_needed(is_race=self._is_race))
+        if trial.failure is None and not trial.is_equal:
+            self._note_pair(differs=True, is_short=False)
+            return candidates
+        self._untried = []
+        self._experiments.append(trial.experiment(divergence, Intervention()))
+        self._limit = _CAME_ONCE.format(trial.runs + 2)
+        return []
+
     def _take(self, removed: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Keep causes whose removal together made a divergence go."""
         trial = self._trial(removed)
@@ -235,6 +265,9 @@ class Investigation:
 
     def _confirmed_at_once(self, divergence: Divergence) -> Trial | None:
         """The trial without what is likely the cause, if the divergence goes with it: no other experiment costs so little."""
+        if self._rate.came_once:
+            # Two further runs were equal, and perhaps all are: nothing can be told from runs that are equal with something fixed.
+            return None
         for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self.likely)):
             # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
