@@ -71,7 +71,7 @@ LOADERS = {
     **{f"loader in {mode}": python("loaders/epochs", mode) for mode in ("main", "shuffled", "stream")},
     **{f"loader in {mode}": python("loaders/epochs", mode, processes=3) for mode in WORKERS},
 }
-RANKS = {name: ranks(f"ranks/{name}") for name in ("replicas", "shards", "collectives", "pipeline")}
+RANKS = {name: ranks(f"ranks/{name}") for name in ("replicas", "shards", "collectives", "pipeline", "unawaited")}
 COMPILERS = {
     "eager": python("compilers/compiled", "eager"),
     "aot_eager": python("compilers/compiled", "aot_eager"),

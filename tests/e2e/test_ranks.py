@@ -36,3 +36,11 @@ def test_fault(planted: Fault, tmp_path: Path) -> None:
     report = assert_named(planted, tmp_path)
     other = {"main.rank-0": "main.rank-1", "main.rank-1": "main.rank-0"}[planted.process]
     assert (other, planted.process) in [(d["process"], d["received_from"]) for d in report["divergences"]]
+
+
+@pytest.mark.thorough("programs")
+def test_a_sum_that_is_read_before_it_is_there(tmp_path: Path) -> None:
+    """Both ranks give the same in both runs, so it is the collective, in the rank that read it."""
+    report = assert_named(fault("unawaited", "hasty", "op", 0, rank=0, site="SITE"), tmp_path)
+    assert report["first_divergence"]["op"] == "c10d::allreduce_"
+    assert "read before it was complete" in report["first_divergence"]["detail"]

@@ -169,16 +169,103 @@ def test_a_pipeline_of_ranks(tmp_path: Path) -> None:
     assert comparison.first_visible is not None and comparison.first_visible.what == "loss"
 
 
+def reduction(b: TraceBuilder, run: int, *given: str) -> None:
+    """Three steps of ranks that give a reduction these gradients, of which each gets another sum in another run."""
+    b.add("op::launch")
+    for own, gradient in zip(ranks(b), given, strict=True):
+        weight = ""
+        for step in range(3):
+            made = own.add("op::backward", outputs=[f"{gradient}{weight}"], site=("/work/train.py", 5))
+            weight = f" {step} {run}" if step else ""
+            all_reduce(own, made, f"sum{weight}")
+
+
 def test_a_reduction_that_differs_by_itself(tmp_path: Path) -> None:
+    """Its result makes the gradients of the next step differ in all ranks."""
+    comparison = compared(tmp_path, lambda b, run: reduction(b, run, "gradient", "gradient"))
+    first = first_of(comparison)
+    assert (first.process, first.kind, first.op, first.step) == ("main.rank-0", Kind.OP, "c10d::allreduce_", 1)
+    assert first.site is not None and first.site.line == 7
+    assert "same values in both runs" in first.detail
+    assert received(comparison) == [("main.rank-1", None, "aten::add_")]
+
+
+def test_a_reduction_that_is_waited_for(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         b.add("op::launch")
         for own in ranks(b):
+            made = own.add("op::backward", outputs=["gradient"])
+            reduced = own.add("_c10d_functional::all_reduce", [made], [None], phase=Phase.COMMUNICATION)
+            arrived = own.add("_c10d_functional::wait_tensor", [reduced], [None], phase=Phase.COMMUNICATION)
+            own.step({"weight": own.add("op::use", [Ref(arrived, digest=f"sum {run}")], [f"weight {run}"])})
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.OP, "_c10d_functional::all_reduce")
+
+
+def test_a_reduction_that_is_complete_when_it_returns(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::launch")
+        for own in ranks(b):
+            made = own.add("op::backward", outputs=["gradient"])
+            reduced = own.add("tf::CollectiveReduceV2", [made], [f"sum {run}"], phase=Phase.COMMUNICATION)
+            own.step({"weight": own.add("op::use", [reduced], [f"weight {run}"])})
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.OP, "tf::CollectiveReduceV2")
+    assert first.outputs and first.outputs[0].shape == (4,)
+
+
+@pytest.mark.parametrize("op", ["c10d::allreduce_", "tf::CollectiveReduceV2"])
+def test_a_reduction_to_which_one_rank_gives_something_else(op: str, tmp_path: Path) -> None:
+    """What that rank gives shows nowhere else in it."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::launch")
+        for rank, own in enumerate(ranks(b)):
+            made = own.add("op::backward", outputs=[f"gradient {run if rank else ''}"])
+            total = f"sum {run}"
+            reduced = own.add(op, [made], [total if op.startswith("tf") else None], phase=Phase.COMMUNICATION)
+            if rank == 0:
+                own.step({"weight": own.add("op::use", [Ref(reduced, digest=total)], [f"weight {run}"])})
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.process, first.kind, first.op) == ("main.rank-1", Kind.OP, "op::backward")
+
+
+def test_a_reduction_to_which_one_rank_gives_memory_that_nobody_wrote(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::launch")
+        for rank, own in enumerate(ranks(b)):
+            made = own.add("aten::empty", outputs=[None]) if rank else own.add("op::backward", outputs=["gradient"])
+            all_reduce(own, made, f"sum {run}")
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.DATA, "aten::add_")
+
+
+def test_a_reduction_of_which_a_rank_was_not_recorded(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::launch")
+        for rank in range(2):
+            own = b.beside(f"main.rank-{rank}", started=float(rank), world_size=3)
             all_reduce(own, own.add("op::backward", outputs=["gradient"]), f"sum {run}")
 
-    comparison = compared(tmp_path, write)
-    first = first_of(comparison)
+    first = first_of(compared(tmp_path, write))
     assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.DATA, "aten::add_")
     assert "arrived from another process" in first.detail
+
+
+def test_what_is_received_is_no_fault_of_receiving_it(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add("op::launch")
+        for own in ranks(b):
+            buffer = own.add("aten::zeros", outputs=["zeros"])
+            arrived = own.add("c10d::recv_", [buffer], [None], phase=Phase.COMMUNICATION)
+            own.step({"weight": own.add("op::use", [Ref(arrived, digest=f"sent {run}")], [f"weight {run}"])})
+
+    first = first_of(compared(tmp_path, write))
+    assert (first.kind, first.op) == (Kind.DATA, "op::use")
 
 
 def test_what_a_rank_drew_and_had_overwritten_by_a_receive(tmp_path: Path) -> None:

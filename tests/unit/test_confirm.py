@@ -201,6 +201,7 @@ def test_a_run_that_did_not_come_to_the_record() -> None:
         ({"op": "aten::mm", "stream": "main.threads", "thread": "loader"}, True),
         ({"op": "aten::mm", "stream": "main.pool-0"}, False),
         ({"op": "inductor::graph"}, False),
+        ({"op": "c10d::allreduce_"}, False),
     ],
 )
 def test_which_divergences_are_confirmed(changes: dict[str, Any], expected: bool) -> None:

@@ -7,14 +7,14 @@ took, so there any process counts as the sender that differs by itself and no la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from determinism.comparison.kind import line_of
-from determinism.comparison.origins import DigestSearch
+from determinism.comparison.origins import DigestSearch, gives_unwritten
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.racing import (
     Threads,
@@ -250,15 +250,28 @@ _HAVE_NO_STEPS = (Stream.WORKER, Stream.POOL)
 class Explained:
     """Follows the divergences of all streams back to where they began."""
 
-    def __init__(self, results: Sequence[ProcessComparison], search: DigestSearch) -> None:
+    def __init__(
+        self, results: Sequence[ProcessComparison], search: DigestSearch, is_whole: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take the streams.
+
+        Args:
+            results: How each compares.
+            search: Looks for digests.
+            is_whole: Whether every process of both runs was recorded to its end.
+        """
         self._results = results
         self._search = search
+        self._is_whole = is_whole
         self._senders = Senders(results, search)
 
     def ways(self) -> list[list[Found]]:
         """For each stream that differs the way of its divergence: from itself to the origin, the earliest origin first."""
         ways = [self._way(found) for found in self._senders.found]
-        return sorted(ways, key=lambda way: (*place(way[-1]), len(way)))
+        ways.sort(key=lambda way: (*place(way[-1]), len(way)))
+        if ways:
+            ways[0][-1] = self._of_collective(ways[0][-1])
+        return ways
 
     def read_elsewhere(self, ways: Sequence[Sequence[Found]]) -> list[ProcessComparison]:
         """The streams in which nothing read what differs, and that others got it from."""
@@ -310,6 +323,24 @@ class Explained:
         own = [one for one in self._results if one.part_of == found.result.part_of and one.traces is not None]
         torn = as_torn(found.divergence, found.received, own, self._search)
         return found if torn is None else found._replace(divergence=torn)
+
+    def _of_collective(self, found: Found) -> Found:
+        """The same, laid to the collective that it came through, if no process gave that anything else."""
+        own = found.result
+        exchanged = own.exchanged
+        if exchanged is None or found.divergence is not own.divergence or found.received.pairs:
+            return found
+        processes = [result for result in self._results if result.stream is Stream.PROCESS]
+        for result in processes:
+            if result.divergence is not None and result is not own and result.exchanged is None:
+                return found
+            if result.sent is not None and result.sent.step <= exchanged.step:
+                return found
+        if not self._is_whole() or any(
+            gives_unwritten(result.traces[0], exchanged.step) for result in processes if result.traces is not None
+        ):
+            return found
+        return found._replace(divergence=exchanged)
 
     def _others(self, own: ProcessComparison) -> list[tuple[ProcessTrace, ProcessTrace]]:
         """The streams of other threads of the same process; a stream of several threads is one of them."""

@@ -384,7 +384,8 @@ class Flow:
         if aspects.edges and of_any is None and sides[0] is not None and len(self.early_roots) < _FIRST_ROOTS:
             behind = self._origins[0].arrival_behind(sides[0])
         came_in = bool(arrivals) or _receives_otherwise(*sides, aspects)
-        root = Root(index, group, row, *sides, aspects, unwritten, allocation, came_in, of_any, behind)
+        exchanged = self._exchange(sides, aspects, arrivals) if came_in else None
+        root = Root(index, group, row, *sides, aspects, unwritten, allocation, came_in, of_any, behind, exchanged)
         self._open[index] = root
         if len(self.early_roots) < _FIRST_ROOTS:
             self.early_roots.append(root)
@@ -411,6 +412,16 @@ class Flow:
         for mine, other in zip(first.reads, second.reads, strict=False):
             if mine.digest and other.digest and mine.digest != other.digest and self._origins[0].came_in(mine):
                 yield self._origins[0].entry(mine.producer)
+
+    def _exchange(self, sides: Sides, aspects: Aspects, arrivals: list[Entry]) -> int | None:
+        """The record of the collective that gave all that differs here, if this process gave it equal values."""
+        first, second = sides
+        if first is None or second is None or aspects.edges or aspects.arguments or aspects.generators:
+            return None
+        pairs = zip(first.reads, second.reads, strict=False)
+        others = [mine for mine, other in pairs if mine.digest != other.digest and not self._origins[0].came_in(mine)]
+        found = self._origins[0].collective_behind(arrivals[0] if arrivals else first)
+        return None if found is None or others else found.number
 
     def _reach_sinks(self, some: Entry, is_extra: bool, roots: set[int]) -> None:
         """Roots that a sink receives are live."""

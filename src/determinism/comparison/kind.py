@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from determinism.comparison.records import Entry, Group, Root
+from determinism.comparison.records import Entry, Group, Root, entry_of
 from determinism.comparison.result import DeadDifference, Divergence, InputDifference, OutputDifference
 from determinism.trace.chunks import Array, Chunk, pick
 from determinism.trace.reader import ProcessTrace
@@ -265,6 +265,57 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
         detail=detail_of(root, kind),
         allocated_at=None if root.allocation is None else _site_of(first, root.allocation),
         received_at=None if received is None else _site_of(first, received),
+    )
+
+
+_EXCHANGED = (
+    "Every process gave the collective the same values in both runs, and what it gave back differs: it adds up in another order, or what "
+    "it writes was read before it was complete (wait() of its work)."
+)
+
+
+def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> Divergence | None:
+    """The divergence that the collective is from which a root got what differs, if all that it was given was the same.
+
+    Args:
+        divergence: Of the root.
+        root: Where the difference shows.
+        process: Of the first run.
+
+    Returns:
+        None if it came through no collective, or this process itself gave it something else.
+    """
+    if root.exchanged_at is None:
+        return None
+    chunk, row = process.record(root.exchanged_at)
+    one = entry_of(process, chunk, row)
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    layouts = [made.layout for made in one.outputs]
+    outputs = (
+        divergence.outputs
+        if one.number == divergence.record
+        else tuple(
+            OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=position)
+            for position, layout in enumerate(layouts)
+            if layout is not None
+        )
+    )
+    return replace(
+        divergence,
+        kind=Kind.OP,
+        record=one.number,
+        records_of=0,
+        step=one.step,
+        phase=Phase(one.phase).label,
+        op=one.op,
+        module=one.module,
+        site=_first(stack),
+        forward_site=None,
+        stack=stack,
+        inputs_equal=None,
+        inputs=(),
+        outputs=outputs,
+        detail=_EXCHANGED,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from determinism.comparison.columns import Canonical
 from determinism.comparison.flow import Flow
-from determinism.comparison.kind import as_race, dead_difference, describe
+from determinism.comparison.kind import as_race, dead_difference, describe, of_collective
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.records import Entry, Root, entry_of, received_by
@@ -165,6 +165,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
         result.shared = describe(flow.shared, first, second, level)
     if flow.live is not None:
         result.divergence = _seen_racing(describe(flow.origin or flow.live, first, second, level), (first, second))
+        result.exchanged = of_collective(result.divergence, flow.live, first)
         result.received = received_by(flow.live)
         result.loaded = frozenset(flow.loaded)
         result.first_visible = visible.earliest()

@@ -144,6 +144,16 @@ class Origins:
         """Whether a value arrived from another process, through a collective or a receive."""
         return value.producer >= 0 and self.entry(value.producer).is_collective
 
+    def collective_behind(self, one: Entry) -> Entry | None:
+        """The collective that a record waits for, or is; None if it is one that only receives, to which nothing was given."""
+        for _ in range(_MOST_WRITERS):
+            if one.sends:
+                return one
+            if one.only_receives or not one.is_collective or not one.reads or one.reads[0].producer < 0:
+                return None
+            one = self.entry(one.reads[0].producer)
+        return None
+
     def is_unwritten(self, value: Input) -> bool:
         """Whether a value holds memory that nobody wrote."""
         return self.unwritten_allocation(value) is not None
@@ -201,6 +211,25 @@ class Origins:
                     covers.append(made.layout)
             at = earlier
         return None
+
+
+def gives_unwritten(process: ProcessTrace, last: int) -> bool:
+    """Whether a process gave other processes memory that nobody had written.
+
+    Args:
+        process: One run of it.
+        last: The last step that is looked at.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    origins = Origins(process, lambda number, output: False)
+    sending = process.names.ops_that(OpSemantics.SENDS)
+    for chunk in process.chunks() if len(sending) else ():
+        rows = np.flatnonzero(np.isin(chunk.columns["op"], sending) & (chunk.columns["step"] <= last))
+        if any(origins.is_unwritten(value) for row in rows.tolist() for value in entry_of(process, chunk, row).reads):
+            return True
+    return False
 
 
 _PLACES = ("outputs", "input_digests")

@@ -36,6 +36,8 @@ class ProcessComparison:
     """As a divergence, for those who count dead differences too."""
     sent: Divergence | None = None
     """The first that other processes got through a collective, whether anything here read it or not."""
+    exchanged: Divergence | None = None
+    """The divergence as one of the collective that it came through, if this process gave that the same values in both runs."""
     shared: Divergence | None = None
     """The first that began here and was written where other processes may read it, whether anything here read it or not."""
     received: Received = NOTHING

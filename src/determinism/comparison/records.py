@@ -204,6 +204,8 @@ class Root:
     """Record of the first run that received such an input from whichever process sent first."""
     received_behind: int | None = None
     """The same, where it is not the input itself but what that was made of."""
+    exchanged_at: int | None = None
+    """Record of the first run of the collective through which all that differs here came, if this process gave it equal values."""
 
     @property
     def is_extra(self) -> bool:

@@ -22,6 +22,7 @@ from determinism.comparison.recorded import (
     cut_troubles,
     environment_differences,
     facts_of,
+    missing_ranks,
     num_records,
     recorded_by,
     require_comparable,
@@ -336,7 +337,7 @@ def _compare_pair(
             received, main.get(streams.part_of), search, lambda: any(cut_reasons(trace) for trace in (first, second))
         )
         results.append(compare_unordered(streams, around))
-    explained = Explained(results, search)
+    explained = Explained(results, search, lambda: all(map(_is_whole, (first, second))))
     ways = explained.ways()
     read = explained.read_elsewhere(ways)
     unread = [result for result in results if not any(result is other for other in read)]
@@ -363,6 +364,11 @@ def _compare_pair(
     if strict and (dead := next((r.first_dead for r in results if r.first_dead is not None), None)) is not None:
         return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=dead)
     return comparison
+
+
+def _is_whole(trace: Trace) -> bool:
+    """Whether every process of a run was recorded to its end."""
+    return not cut_reasons(trace) and not any(missing_ranks(trace))
 
 
 def _compared_here(pair: ProcessPair, traces: Sequence[Trace]) -> ProcessComparison:

@@ -76,11 +76,13 @@ def executions(divergence: Divergence, traces: Sequence[Trace]) -> int:
 def needs_confirmation(divergence: Divergence | None) -> bool:
     """Whether a repetition can tell more about a divergence.
 
-    Of records without an order of their own, those of threads are found again by their line and what they get.
+    Of records without an order of their own, those of threads are found again by their line and what they get. A process cannot repeat a
+    collective by itself.
     """
     if divergence is None or (divergence.stream is not None and divergence.thread is None):
         return False
-    return divergence.kind is Kind.OP and is_repeatable(divergence.op)
+    is_collective = OpSemantics.COLLECTIVE in what_op_does(divergence.op)
+    return divergence.kind is Kind.OP and is_repeatable(divergence.op) and not is_collective
 
 
 def capture_request(

@@ -18,9 +18,11 @@ from determinism.comparison.result import (
     Parting,
     ValuesApart,
     is_repeatable,
+    what_op_does,
 )
 from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
+from determinism.op_semantics import OpSemantics
 from determinism.report.answer import Document, answer, headline
 from determinism.report.batch import batch_headline, batch_sections
 from determinism.report.entries import (
@@ -353,6 +355,8 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
         return "It is not known whether the inputs were equal: a further run distributes the work among threads differently."
     if not is_repeatable(first.op):
         return "It is not known whether the inputs were equal: what ran here is not a single op that could be repeated."
+    if OpSemantics.COLLECTIVE in what_op_does(first.op):
+        return "They come from records that are equal in both runs, in every process; a collective is not repeated to check what they held."
     if comparison.diagnosis.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not reach this record."
     if stack_differences(comparison.environment):
