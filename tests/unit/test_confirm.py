@@ -169,6 +169,14 @@ def test_how_the_place_within_a_compiled_function_was_found_is_said(how: dict[st
         ),
         ("cpu", ["jax::sin", "jax::scatter-add"], None),
         ("cuda", ["jax::sin", "jax::psum"], None),
+        (
+            "GPU:0",
+            ["tf::Sin", "tf::UnsortedSegmentSum", "tf::MaxPoolGrad"],
+            "known to vary on a GPU: UnsortedSegmentSum (train.py:8), MaxPoolGrad (train.py:9).",
+        ),
+        ("CPU:0", ["tf::UnsortedSegmentSum"], None),
+        # Of the same name as an op of which TensorFlow's own kernel varies, and XLA's does not.
+        ("GPU:0", ["tf::Sin", "tf::BiasAddGrad", "tf::GatherV2"], None),
     ],
 )
 def test_of_a_compiled_function_the_ops_are_named_that_are_known_to_vary_on_the_device(

@@ -218,8 +218,8 @@ _MOST_KNOWN = 4
 
 def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
     """The ops of a compiled function that are known to vary on its device, each with its line; begins with a space."""
-    device = "cpu" if all(output.device.startswith("cpu") for output in first.outputs) else "gpu"
-    varying = [one for one in ops if _varies_on(device, _base_name(one["op"]).replace("-", "_"))]
+    device = "cpu" if all(output.device.lower().startswith("cpu") for output in first.outputs) else "gpu"
+    varying = [one for one in ops if _varies_on(device, one["op"])]
     if not varying:
         return ""
     named = [
@@ -232,9 +232,12 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
     return f" Of the ops that it is compiled from, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
 
 
-def _varies_on(device: str, name: str) -> bool:
-    """Whether an op of JAX is nondeterministic by default, by what is known."""
-    statuses = [status for entry in entries_for(f"jax.lax.{name}", "jax") for status in op_at(entry).statuses]
+def _varies_on(device: str, op: str) -> bool:
+    """Whether what XLA makes of an op is nondeterministic by default, by what is known."""
+    framework = framework_of(op)
+    # What XLA does with an op of TensorFlow is another matter than TensorFlow's own kernel.
+    name = f"tf2xla.{_base_name(op)}" if framework == "tensorflow" else f"jax.lax.{_base_name(op).replace('-', '_')}"
+    statuses = [status for entry in entries_for(name, framework) for status in op_at(entry).statuses]
     return any(
         status.default is OpVerdict.NONDETERMINISTIC and status.device in (device, Device.ANY) for status in statuses
     )
