@@ -296,7 +296,7 @@ def test_batches_that_cannot_be_cut_are_refused(batch: Any) -> None:
 
 @pytest.mark.parametrize(("sizes", "count"), [((1,), 8), ((), 8), ((1, 16), 1), ((-1, 4), 8)])
 def test_sizes_that_leave_nothing_to_compare_are_refused(sizes: tuple[int, ...], count: int) -> None:
-    with pytest.raises(UsageError, match="no two sizes") as raised:
+    with pytest.raises(UsageError, match="do not give two sizes") as raised:
         determinism.check_batch_invariance(RowWise(), rows()[:count], sizes=sizes)
 
     assert raised.value.identifier == "batch-sizes"

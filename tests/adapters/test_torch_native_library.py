@@ -54,7 +54,7 @@ def test_the_python_recorder_takes_over_and_the_report_says_why(
 
     ((name, reason),) = comparison.recorded.recorders
     assert name == "python"
-    assert reason.startswith("it was not built yet for PyTorch ")
+    assert reason.startswith("it has not been built for PyTorch ")
     assert reason.endswith(" -m determinism.frameworks.torch.native_library builds it")
 
 
@@ -84,7 +84,7 @@ def test_where_it_was_not_tested_it_must_be_asked_for(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     reason = why_not_native()
     assert named in reason
-    assert reason.endswith("DETERMINISM_RECORDER=native chooses it all the same")
+    assert reason.endswith("DETERMINISM_RECORDER=native chooses it anyway")
 
 
 @pytest.mark.parametrize(

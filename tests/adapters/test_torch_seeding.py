@@ -219,5 +219,5 @@ class TestSampler:
         assert list(sampler) == order
 
     def test_a_rank_outside_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="rank 4, but the data set is to be shared by 4"):
+        with pytest.raises(UsageError, match="rank 4, but the data set is divided among 4"):
             determinism.seed(1, rank=4).sampler(range(10), ranks=4)

@@ -177,4 +177,4 @@ def test_rows_that_no_framework_computes_are_said_to_need_the_function(tmp_path:
     assert finished.status == 2
     said = " ".join(finished.text.split())
     assert "batches of ." not in said
-    assert "For TensorFlow or NumPy pass the function to determinism.check_batch_invariance" in said
+    assert "For TensorFlow or NumPy, pass the function to determinism.check_batch_invariance" in said

@@ -121,7 +121,7 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/experiment-1-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "determinism: Interrupted during the search for causes; what is known is kept.\n" in ended.stderr
+    assert "determinism: Interrupted during the search for the cause; its findings so far are kept.\n" in ended.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
     # The report was there before the search: nothing was found since, so it is not printed again.
@@ -134,7 +134,7 @@ def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path
     ended = interrupt(tmp_path, *words, *UNSEEDED, at="out/evidence-run-1")
 
     assert ended.status == 128 + signal.SIGINT
-    assert "determinism: Interrupted before values were compared; what is known is kept.\n" in ended.stderr
+    assert "determinism: Interrupted before values were compared; the findings so far are kept.\n" in ended.stderr
     assert "was stopped by SIGINT" not in ended.stderr
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "different"
 

@@ -97,7 +97,7 @@ def test_process_without_the_framework_claims_nothing(stage: Stage) -> None:
     assert stage.keys() == []
     reason = unrecorded_reason(stage.trace)
     assert reason is not None
-    assert "none that recording could reach imported torch" in reason
+    assert "no process that the recorder could reach imported torch" in reason
 
 
 def test_hidden_sitecustomize_runs_as_itself(stage: Stage) -> None:

@@ -162,7 +162,7 @@ def test_what_was_kept_of_outputs_that_are_not_there_is_passed_over(tmp_path: Pa
 def test_of_tensorflow_there_are_no_values(tmp_path: Path) -> None:
     weights = [[(1, 2, 3, 4)], [(5, 2, 3, 4)]]
     first, second = ({"weights": one, "kept": None, "framework": "tensorflow"} for one in weights)
-    assert "only for PyTorch's tensors" in found_in(compared(tmp_path, first, second)).note
+    assert "only for PyTorch tensors" in found_in(compared(tmp_path, first, second)).note
 
 
 def test_equal_runs_have_nothing_to_measure(tmp_path: Path) -> None:

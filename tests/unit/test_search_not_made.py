@@ -32,9 +32,9 @@ def reason(seconds: float = 96.0, step: int = 3, steps: int = 400, **options: An
 
 def test_a_long_run_and_what_a_search_would_take() -> None:
     assert reason() == (
-        "No cause was searched for: a run took 96 s, and from 60 s on causes are searched for only on request. To search:\n"
-        "determinism check --explain --steps 5 -- python train.py  # up to 60 s\n"
-        "determinism check --explain -- python train.py  # up to 15 minutes"
+        "No cause was searched for: a run took 96 s, and for runs of 60 s or more the search needs to be requested. "
+        "To search:\ndeterminism check --explain --steps 5 -- python train.py  # up to 60 s\ndeterminism check "
+        "--explain -- python train.py  # up to 15 minutes"
     )
 
 
@@ -53,7 +53,7 @@ def test_an_interrupt_between_runs_for_evidence_keeps_the_verdict(
 
     assert runs.gather(found, ()) is found
     assert runs.interrupt_status == 130
-    assert said == ["Interrupted before values were compared; what is known is kept."]
+    assert said == ["Interrupted before values were compared; the findings so far are kept."]
 
 
 def test_a_late_step_needs_whole_runs() -> None:

@@ -63,5 +63,5 @@ def test_the_lines_name_call_place_and_what_is_not_made(tmp_path: Path) -> None:
     )
     (line,) = settings_in_code(tmp_path / "train.py").lines
     assert line.startswith("TrainingArguments(full_determinism=True), train.py:3: torch.use_deterministic_algorithms")
-    assert line.endswith("it seeds when the Trainer is made: a model that was built before is not seeded")
+    assert line.endswith("it seeds when the Trainer is created: a model that was built before is not seeded")
     assert settings_in_code(tmp_path / "absent.py").lines == ()

@@ -200,7 +200,7 @@ def test_random_damage_is_never_an_exception(ended: bool, tmp_path: Path) -> Non
 
 def test_folder_of_a_check_names_its_traces(tmp_path: Path) -> None:
     write(tmp_path / "run-1")
-    with pytest.raises(DeterminismError, match=r"It holds traces, though: give .*run-1\."):
+    with pytest.raises(DeterminismError, match=r"It contains traces, though: give .*run-1\."):
         open_trace(tmp_path)
 
 
@@ -332,7 +332,7 @@ def test_what_belongs_to_another_run_is_refused_even_if_it_holds_the_same(
         shutil.rmtree(place)
         shutil.copytree(source, place)
 
-    with pytest.raises(DeterminismError, match="made up of files that do not belong together") as caught:
+    with pytest.raises(DeterminismError, match="mixes files that do not belong together") as caught:
         compare(whole, mixed)
     assert caught.value.identifier == "trace-mixed"
 

@@ -92,13 +92,14 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
     if request.framework not in OP_AUDITS:
         raise UsageError(
             "audit-impossible",
-            f"There are no cases for {request.framework}, so it cannot be measured. There are for: {', '.join(OP_AUDITS)}.",
+            f"There are no cases for {request.framework}, so it cannot be measured. Frameworks with cases: "
+            f"{', '.join(OP_AUDITS)}.",
         )
     if request.patched and request.framework != "torch":
         raise UsageError(
             "audit-impossible",
-            f"Measuring replaced ops is there for torch only, not for {request.framework}, so nothing was measured. Leave --patched "
-            "out.",
+            f"Replaced ops can be measured for torch only, not for {request.framework}, so nothing was measured. "
+            "Leave --patched out.",
         )
     if find_spec(request.framework) is None:
         raise UsageError(
@@ -158,14 +159,14 @@ def _require(request: OpAuditRequest, about: dict[str, Any], cases: int) -> None
     if not about["has_device"]:
         raise UsageError(
             "audit-impossible",
-            f"{request.framework} {about['version']} has no device {request.device!r} here, so nothing was measured. Install a "
-            "build for it on a machine that has one, or measure on --device cpu.",
+            f"{request.framework} {about['version']} has no device {request.device!r} here, so nothing was measured. "
+            "Install a build for it on a machine that has one, or use --device cpu.",
         )
     if not cases:
         raise UsageError(
             "audit-impossible",
-            f"There is no case for {', '.join(request.ops)}, so nothing was measured. Give names as `determinism status` "
-            "shows them first, such as torch.Tensor.scatter_add_; without --ops all are measured.",
+            f"There is no case for {', '.join(request.ops)}, so nothing was measured. Give the first name that "
+            "`determinism status` shows, such as torch.Tensor.scatter_add_; without --ops, all ops are measured.",
         )
 
 
@@ -193,6 +194,6 @@ def _lines(request: OpAuditRequest, way: Way) -> Generator[dict[str, Any], None,
             errors.seek(0)
             raise LaunchError(
                 "audit-failed",
-                f"The process that measures {request.framework} ({way}) ended with {exit_phrase(process.returncode)}, so "
-                f"the results are not complete. It said: {errors.read()[-_TAIL:].strip()}",
+                f"The process that measures {request.framework} ({way}) ended with {exit_phrase(process.returncode)}, "
+                f"so the results are incomplete. Its output ends with: {errors.read()[-_TAIL:].strip()}",
             )

@@ -497,12 +497,12 @@ def _output(placed: PlacedCall, position: int) -> tuple[OutputDifference, ...]:
 
 
 _DETAILS = {
-    BatchKind.OP: "Equal rows, with equal weights and arguments, gave different results in batches of {}.",
+    BatchKind.OP: "Equal rows, with equal weights and arguments, had different results in batches of {}.",
     BatchKind.MIXING: "The op combines the rows of a batch, so the result of a row depends on the others (batches of {}).",
     BatchKind.RNG: "The op draws random numbers, so a row gets different ones in a different batch (batches of {}).",
     BatchKind.PADDING: (
-        "The same row had different numbers of zeros at its end, since batches are padded to their longest row, and the model gave a "
-        "different result (batches of {})."
+        "Batches are padded to their longest row, so the same row ended with different numbers of zeros, and the "
+        "model gave a different result (batches of {})."
     ),
     None: "The whole model gave equal rows different results (batches of {}); no recorded op explains it.",
 }
@@ -669,28 +669,31 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 _STATE = (
-    "The results of equal rows differ, but the model changed buffers of its own while it ran ({}), and no op was found that gave equal "
-    "rows different results. So it is not known whether the batch or earlier calls made the difference. Let each run start from the same "
-    "state, and make one call for each batch."
+    "The results of equal rows differ, but the model changed its own buffers while it ran ({}), and no op was found "
+    "that gave equal rows different results. So it is not known whether the batch or earlier calls made the "
+    "difference. Start each run from the same state, with one call for each batch."
 )
 _CUT = "The rows took too much memory, so the later part of a run was not compared. Give the program less data, or a smaller model."
 _NO_ROWS = (
-    "No call was found that takes and returns as many rows as the batch has: sizes were {}, and the calls had batches of {}. Check that "
-    "{{batch}} in the command is the number of samples in a batch, that PyTorch or JAX computes, and that more than their mean is computed."
+    "No call was found that takes and returns as many rows as the batch has: the sizes were {}, and the calls had "
+    "batches of {}. Check that {{batch}} in the command is the number of samples in a batch, that PyTorch or JAX "
+    "does the computing, and that the program computes more than a mean."
 )
 _NO_CALLS = (
-    "No call of a module or op of PyTorch or JAX was seen whose rows could be compared; sizes were {}. Rows of whole programs are compared "
-    "only in these. For TensorFlow or NumPy pass the function to determinism.check_batch_invariance."
+    "No call of a PyTorch or JAX module or op was seen whose rows could be compared; the sizes were {}. In whole "
+    "programs, only rows of PyTorch and JAX are compared. For TensorFlow or NumPy, pass the function to "
+    "determinism.check_batch_invariance."
 )
 _WEIGHTS = (
     "The inputs were equal, but the parameters of the model differed between the runs, so results cannot be compared. Seed the program, load "
     "the parameters, or put `determinism run --seed 1 --` before the command."
 )
 _UNMATCHED = (
-    "No row with equal content was found in batches of two sizes, so nothing was compared. Let each run use the same samples: seed what draws "
-    "them, do not shuffle or augment, and pad to a fixed length."
+    "No row with equal content was found in batches of two sizes, so nothing was compared. Use the same samples in "
+    "each run: seed what draws them, do not shuffle or augment, and pad to a fixed length."
 )
 _LOST = (
-    "No model was called that returns one result per row, and on the way to the result {} had no rows in common between the sizes. Wrap what is "
-    "to be tested in a torch.nn.Module, or in JAX in one function under jax.jit, whose inputs and outputs are then compared."
+    "No model was called that returns one result per row, and on the way to the result {} had no rows in common "
+    "between the sizes. Wrap the code under test in a torch.nn.Module, or in JAX in one function under jax.jit; its "
+    "inputs and outputs are then compared."
 )

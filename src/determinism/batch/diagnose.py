@@ -110,7 +110,12 @@ def kernel_trials() -> list[Trial]:
     branches = [name for name, flag in (("AVX512", "avx512f"), ("AVX2", "avx2")) if flag in flags]
     strict = [
         Trial(
-            Fix(f"mkl-{name.lower()}-strict", f"oneMKL keeps to one kernel ({name})", None, ((_MKL, f"{name},STRICT"),))
+            Fix(
+                f"mkl-{name.lower()}-strict",
+                f"oneMKL always uses one kernel ({name})",
+                None,
+                ((_MKL, f"{name},STRICT"),),
+            )
         )
         for name in branches
     ]
@@ -119,7 +124,7 @@ def kernel_trials() -> list[Trial]:
     )
     one_thread = Trial(Fix("one-thread", "One thread", None, (("OMP_NUM_THREADS", "1"), ("MKL_NUM_THREADS", "1"))))
     both = [joined(no_mkldnn, one) for one in strict]
-    compatible = Trial(Fix("mkl-compatible", "oneMKL keeps to its oldest kernel", None, ((_MKL, "COMPATIBLE"),)))
+    compatible = Trial(Fix("mkl-compatible", "oneMKL always uses its oldest kernel", None, ((_MKL, "COMPATIBLE"),)))
     return [*strict, no_mkldnn, one_thread, *both, compatible]
 
 

@@ -125,7 +125,7 @@ class Rows:
         name = f"jax::{execution.name}"
         self._writer.add(SeenCall(record, name, NONE, self._batch, facts, given.inputs, outputs))
         if self._writer.is_full and not was_full:
-            self._full(f"their digests take more than {_MOST_BYTES:,} bytes, and what came later was not looked at")
+            self._full(f"their digests take more than {_MOST_BYTES:,} bytes, so later rows were not examined")
 
     def _combines_rows(
         self, original: Callable[..., Any], execution: Any, args: Sequence[Any], arrays: dict[int, Any]

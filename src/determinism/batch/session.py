@@ -55,8 +55,9 @@ def rows_of(batch: Any) -> int:
     found = "no array" if not lengths else f"arrays with {', '.join(map(str, sorted(lengths)))} rows"
     raise UsageError(
         "batch-unfit",
-        f"The batch holds {found}, so it cannot be cut into smaller ones. Give one array, or a list, tuple or dictionary of arrays, all with "
-        "the same number of rows in their first dimension; keep what belongs to all rows out of it.",
+        f"The batch holds {found}, so it cannot be cut into smaller ones. Give one array, or a list, tuple or "
+        "dictionary of arrays, all with the same number of rows in their first dimension; keep data that belongs to "
+        "all rows out of it.",
     )
 
 
@@ -142,8 +143,8 @@ def check_batch_invariance(
     if len(wanted) < 2:
         raise UsageError(
             "batch-sizes",
-            f"sizes={tuple(sizes)} and a batch of {count} rows give no two sizes, so there is nothing to compare. Give more rows, or two "
-            "sizes up to their number, such as sizes=(1, 16).",
+            f"sizes={tuple(sizes)} and a batch of {count} rows do not give two sizes, so there is nothing to compare. "
+            "Give more rows, or two sizes of at most that number, such as sizes=(1, 16).",
         )
     check = _Check(function, batch, wanted)
     comparison = check.compare()
@@ -210,6 +211,6 @@ def _others() -> str:
 
 
 _NOT_TOLD = (
-    "Which op makes the first difference is not known: rows of the ops of {} are not recorded, so only the results of the function were compared and nothing "
-    "in between. Check parts of the model one by one."
+    "Which op makes the first difference is not known: the rows of {}'s ops are not recorded, so only the results of "
+    "the function were compared. Check parts of the model one by one."
 )

@@ -230,7 +230,7 @@ class Rows:
         was_full = self._writer.is_full
         self._writer.add(call)
         if self._writer.is_full and not was_full:
-            reason = f"their digests take more than {_MOST_BYTES:,} bytes, and what came later was not looked at"
+            reason = f"their digests take more than {_MOST_BYTES:,} bytes, so later rows were not examined"
             recorder.writer.blind_spot("rows-cut", _WITHOUT_ROWS, reason)
 
     def close(self) -> None:

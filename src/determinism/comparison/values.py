@@ -335,7 +335,7 @@ def _names(text: str) -> list[tuple[str, str]]:
     return [(str(sort), str(name)) for sort, name in json.loads(text)] if text.startswith("[[") else []
 
 
-_ONLY_TORCH = "How far apart the values are is not known: values are kept only for PyTorch's tensors."
+_ONLY_TORCH = "How far apart the values are is not known: values are kept only for PyTorch tensors."
 _AGAIN = "Record both with `determinism record --values 64`"
 
 

@@ -194,7 +194,11 @@ class Capture:
         found = {"repeats": done, "outputs": facts, "saved": _with_call(call, inputs, left_out)}
         if any(len(one.digests) > 1 for one in series):
             # If a compiler ends the process while it is looked into, what was seen so far is kept.
-            interrupted = {"changed_inputs": [], **found, "inside_failed": "the process ended while it was looked into"}
+            interrupted = {
+                "changed_inputs": [],
+                **found,
+                "inside_failed": "the process ended while the search looked inside it",
+            }
             write_json(self._folder / CAPTURE_FILE, {"inputs": {}, **interrupted})
             try:
                 found["inside"] = call.varying_place(_SECONDS_INSIDE)

@@ -137,10 +137,10 @@ class AdapterSession:
             self.writer.blind_spot(
                 "window",
                 "--from-step",
-                "ops are recorded from the beginning: only those of PyTorch can be from a later step on",
+                "ops are recorded from the beginning: only PyTorch's ops can be recorded from a later step on",
             )
         if self._spec.values is not None:
-            self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch's tensors")
+            self.writer.blind_spot("values", f"values of {self.tensors}", "they are kept only for PyTorch tensors")
 
     def _capture(self, as_array: Callable[[Any], Any], digest: Callable[[Any], bytes]) -> Capture | None:
         """What looks closely at a record of this process; None if none is asked for.

@@ -168,12 +168,13 @@ class Bisection:
         if good.hash == bad.hash or git(repository, "merge-base", "--is-ancestor", good.hash, bad.hash) is None:
             raise UsageError(
                 "bisect-order",
-                f"--good {self.request.good} ({good.short}) is not before --bad {self.request.bad} ({bad.short}), so nothing was searched. Give a "
-                "good commit that the bad one comes from.",
+                f"--good {self.request.good} ({good.short}) is not before --bad {self.request.bad} ({bad.short}), so "
+                "nothing was searched. Give a good commit that is an ancestor of the bad one.",
             )
         if (git(repository, "status", "--porcelain", "--untracked-files=no") or "").strip():
             self.say(
-                "Uncommitted changes are not part of any commit, so they take no part in this search, and stay as they are."
+                "Uncommitted changes are not part of any commit, so this search ignores them and leaves them as they "
+                "are."
             )
         with _WorkTree(repository) as tree:
             return self._search(tree, _Place(repository, below), golden, good, bad)
@@ -205,9 +206,10 @@ class Bisection:
             return
         what = {Mark.GOOD: "agrees with", Mark.BAD: "differs from"}[mark]
         hint = (
-            "Files that are not committed are not there in the search, data too: name them by absolute paths, or commit them."
+            "Files that are not committed, including data, are missing in the search: name them by absolute paths, "
+            "or commit them."
             if tested.mark is Mark.SKIP
-            else "Give another commit, or make the golden again at a commit that is known to be right."
+            else "Give a different commit, or make the golden again at a commit that is known to be right."
         )
         raise UsageError(
             "bisect-ends",
@@ -240,8 +242,8 @@ class _Runs:
         if compare_ledgers(first, second).verdict is not Verdict.SAME:
             raise UsageError(
                 "bisect-nondeterministic",
-                f"Two runs of --good {commit.short} differ from each other, so it cannot serve as reference and nothing was searched. Find the "
-                "cause with `determinism check` first.",
+                f"Two runs of --good {commit.short} differ from each other, so it cannot serve as the reference, and "
+                "nothing was searched. Find the cause with `determinism check` first.",
             )
         return first
 
@@ -449,7 +451,9 @@ def _changed_lines(folder: Path, commit: Commit, comparison: GoldenComparison | 
 def answer_lines(result: BisectResult) -> list[str]:
     """The lines that a user reads at the end."""
     if not result.is_certain:
-        lines = ["No single commit: those between the last good and the first bad one cannot be tested. It is one of:"]
+        lines = [
+            "No single commit found: those between the last good and the first bad one cannot be tested. It is one of:"
+        ]
         return lines + [f"  {commit.short}  {commit.date}  {commit.subject}" for commit in result.commits]
     (commit,) = result.commits
     lines = [f"First bad commit: {commit.hash}", "", f"  {commit.date}  {commit.subject}"]

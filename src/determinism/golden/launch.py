@@ -141,7 +141,8 @@ def _failed(title: str, status: int, log: Path | None) -> LaunchError:
         lines = text.splitlines()[-3:]
     return LaunchError(
         "golden-program-failed",
-        f"In the {title} the program ended with {exit_phrase(status)}, so nothing was compared. Make it run to its end first.",
+        f"In the {title} the program ended with {exit_phrase(status)}, so nothing was compared. First make it run to "
+        "its end.",
         *lines,
     )
 

@@ -398,8 +398,8 @@ def write_golden(path: Path, text: str, *, update: bool = False) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(
             "golden-unwritable",
-            f"The golden {path} cannot be written ({getattr(error, 'strerror', None) or error}), so nothing was changed. Give a file in a "
-            "folder that exists and that you may write to.",
+            f"The golden {path} cannot be written ({getattr(error, 'strerror', None) or error}), so nothing was "
+            "changed. Give a file in an existing folder that you can write to.",
         ) from None
 
 
@@ -407,7 +407,8 @@ def exists_already(path: Path) -> UsageError:
     """The error for a golden that would be overwritten."""
     return UsageError(
         "golden-exists",
-        f"{path} exists, so nothing was changed. To replace it by what the program computes now, add --update (update=True in Python).",
+        f"{path} exists, so nothing was changed. To replace it with the program's current results, add --update "
+        "(update=True in Python).",
     )
 
 

@@ -23,7 +23,7 @@ FILES = "files"
 COMPARED = {
     REPLICAS: ("parameter", "equal on their ranks"),
     SHARED_BATCHES: ("shared batch", "equal on their ranks"),
-    RECOMPUTATION: ("recomputation", "equal to the first forward"),
+    RECOMPUTATION: ("recomputation", "equal to the first forward pass"),
     GRAD_MODE: ("call", "equal with grad and under no_grad"),
     SHARDS: ("gathered parameter", "equal to the shards"),
     FILES: ("loaded file", "equal to what was saved"),

@@ -58,8 +58,8 @@ class InvariantCheck:
         if result.exit_status and not findings.violations and not self.request.allow_failure:
             raise LaunchError(
                 "invariants-run-failed",
-                f"The program ended with {exit_phrase(result.exit_status)}, and what its ranks held until then agrees. So nothing is known "
-                f"of the rest. The trace is kept in {folder}. Mend the program, or give --allow-failure.",
+                f"The program ended with {exit_phrase(result.exit_status)}. Its ranks agreed up to then, but the rest "
+                f"is unknown. The trace is kept in {folder}. Fix the program, or give --allow-failure.",
             )
         if verdict_of(findings) is Verdict.SAME and not self.request.keep:
             output.discard(_RUN)

@@ -27,9 +27,9 @@ from determinism.types import Verdict
 
 _MOST_NAMES = 4
 _HEADLINES = {
-    RECOMPUTATION: "activation checkpointing recomputes other values than the first forward gave",
-    FILES: "{what} gives other tensors than were saved to it",
-    GRAD_MODE: "{what} gives other results under no_grad than with grad",
+    RECOMPUTATION: "activation checkpointing recomputes different values than the first forward pass computed",
+    FILES: "{what} returns different tensors than were saved to it",
+    GRAD_MODE: "{what} gives different results under no_grad than with grad",
 }
 """Of what is found within one process."""
 
@@ -76,7 +76,7 @@ def headline(findings: InvariantFindings) -> str:
     if findings.incomplete:
         return f"Inconclusive: records of {listed(findings.incomplete)} are missing"
     if not findings.compared.total():
-        return f"Inconclusive: nothing was found in {compared} that must agree"
+        return f"Inconclusive: {compared} contain nothing that must agree"
     told = [
         f"{counted(findings.compared[name], noun, 'shared batches' if name == SHARED_BATCHES else None)} {how}"
         for name, (noun, how) in COMPARED.items()
@@ -94,7 +94,7 @@ def entries(findings: InvariantFindings) -> Iterator[Entry]:
         yield from _place_entries(one)
     if not findings.violations and findings.incomplete:
         yield Entry(
-            "What is there was compared, and agrees. Record the run again with more room on the disk.",
+            "The existing records agree. Record the run again with more room on the disk.",
             "records",
             Section.NOTES,
         )

@@ -457,7 +457,10 @@ def _search(
         exit_statuses.add(0)
         which = f"runs of the first {short.extent}"
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps what is known.")
+    warn(
+        f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C ends it and keeps "
+        "its findings."
+    )
     search: FactorSearch | Investigation | None = None
     try:
         with LaunchedExperiments(
@@ -549,7 +552,7 @@ class Check:
         request = self.request
         num_runs = 2 if request.num_runs is None else request.num_runs
         if num_runs < 2:
-            raise UsageError("too-few-runs", f"-n {num_runs} leaves nothing to compare. Ask for 2 runs or more.")
+            raise UsageError("too-few-runs", f"-n {num_runs} leaves nothing to compare. Give 2 or more.")
         traces: list[Trace] = []
         if request.runs_from is not None:
             stored = open_stored_run(request.runs_from, level=request.spec.level, steps=request.spec.steps)
@@ -632,8 +635,9 @@ class Check:
         if log is None and result.exit_status and is_unread():
             raise LaunchError(
                 "output-unread",
-                f"The program ended with {exit_phrase(result.exit_status)}, and nobody reads what it prints any more, as after "
-                "`| head`: it may have failed for that alone, so no more runs were made. Send its output to a file.",
+                f"The program ended with {exit_phrase(result.exit_status)}, and the reader of its output is gone, as "
+                "after `| head`. It may have failed for that reason alone, so no further runs were made. Send its "
+                "output to a file.",
             )
         try:
             require_recorded(trace, result.exit_status)

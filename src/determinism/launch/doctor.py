@@ -126,8 +126,8 @@ def inspect_environment(command: Sequence[str], request: Request) -> Inspection:
     if "settings" not in found:
         raise LaunchError(
             "interpreter-too-old",
-            f"{interpreter} is Python {found['python']}; its settings can be inspected from "
-            f"{'.'.join(map(str, OLDEST_PYTHON))} on. Run the program with a newer Python.",
+            f"{interpreter} is Python {found['python']}; inspecting its settings needs "
+            f"{'.'.join(map(str, OLDEST_PYTHON))} or newer. Run the program with a newer Python.",
         )
     code = settings_in_code(script) if (script := script_of(command)) is not None else CodeSettings()
     settings = [Setting(**{**one, "effect": Effect(one["effect"])}) for one in found["settings"]]
@@ -150,8 +150,8 @@ def _interpreter_of(command: Sequence[str]) -> str:
     if interpreter is None:
         raise LaunchError(
             "interpreter-unknown",
-            f"Which Python {command[0]!r} starts is not known without running it. Name that Python: "
-            "determinism doctor -- /path/to/python",
+            f"Which Python {command[0]!r} starts cannot be known without running it. Name that Python: determinism "
+            "doctor -- /path/to/python",
         )
     return interpreter.path
 
@@ -176,6 +176,6 @@ def _ask(interpreter: str, command: Sequence[str]) -> None:
         last = ended.stderr.strip().rpartition("\n")[2] or "it printed nothing"
         raise LaunchError(
             "interpreter-silent",
-            f"{interpreter} ended with {exit_phrase(ended.returncode)} while it imported the frameworks: {last}. See that they "
-            "can be imported there.",
+            f"{interpreter} ended with {exit_phrase(ended.returncode)} while it imported the frameworks: {last}. "
+            "Check that they can be imported there.",
         )

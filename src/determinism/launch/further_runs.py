@@ -148,7 +148,8 @@ def why_not_searched(comparison: Comparison, request: CheckRequest) -> str:
     reason = (
         "--fail-fast ends runs as soon as they differ" if request.fail_fast
         else f"{asked} was given" if request.explain is False or request.budget == 0
-        else f"a run took {duration(seconds)}, and from {duration(runs.LONGEST_UNASKED)} on causes are searched for only on request"
+        else f"a run took {duration(seconds)}, and for runs of {duration(runs.LONGEST_UNASKED)} or more the search "
+            "needs to be requested"
     )  # fmt: skip
     return f"No cause was searched for: {reason}. {search_commands(comparison, request)}"
 
@@ -271,7 +272,7 @@ class EvidenceRuns:
         if not isinstance(error, Interrupted | KeyboardInterrupt):
             return False
         self.interrupt_status = error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
-        self._warn(f"Interrupted before {what}; what is known is kept.")
+        self._warn(f"Interrupted before {what}; the findings so far are kept.")
         return True
 
     def _with_values(self, comparison: Comparison, first: Divergence, traces: Sequence[Trace]) -> Comparison:
@@ -287,7 +288,7 @@ class EvidenceRuns:
             except DeterminismError as error:
                 if not self._was_interrupted(error, "values were compared"):
                     self._warn(
-                        f"The values that differ were not compared, because a run was not finished. {error.message}"
+                        f"The differing values were not compared, because a run was not finished. {error.message}"
                     )
                 return comparison
             finally:
@@ -342,7 +343,7 @@ class EvidenceRuns:
             )
             return replace(evidence, reproducer=str(path))
         except (NotReproducible, OSError) as error:
-            return replace(evidence, note=f"No script that reproduces it was written, because {error}.")
+            return replace(evidence, note=f"No script to reproduce it was written, because {error}.")
 
 
 def _origin(first: Divergence) -> str:

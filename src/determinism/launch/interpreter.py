@@ -83,11 +83,11 @@ def _advice(name: str, search: str) -> str:
         quoted = shlex.quote(path)
         return f" To run this file, make it executable (chmod +x {quoted}) and start it as {quoted}."
     if Path(name).is_dir():
-        return " Give the program to be started: for a package in this folder, python -m and the package's name."
+        return " Give the program to start; for a package in this folder: python -m and the package's name."
     near = [] if os.sep in name else difflib.get_close_matches(name, _names_on(search), n=3, cutoff=0.75)
     if near:
         return f" Similar names on PATH: {', '.join(near)}."
-    return " Check the spelling, and that the environment that has it is active."
+    return " Check the spelling, and that the right environment is active."
 
 
 def _names_on(search: str) -> list[str]:
@@ -123,7 +123,7 @@ def unusable(interpreter: str, reason: str) -> tuple[str, str]:
     if "pyarrow" in reason and "NumPy" in reason:
         # TensorFlow up to 2.17 needs a NumPy before 2, and pyarrow 26 does not say to pip that it cannot do with it.
         line = f"{shlex.quote(interpreter)} -m pip install 'pyarrow<26'"
-    return f"{reason.rstrip('.')}. Install versions that go together:", line
+    return f"{reason.rstrip('.')}. Install compatible versions:", line
 
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]?$")
@@ -173,7 +173,8 @@ def check_interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str
     if hiding:
         return (
             f"{' '.join(hiding)} in the command hides the recorder from {interpreter.path}, so this process will not "
-            f"be recorded, only Python processes that it starts without it. Leave {' '.join(hiding)} out to record it."
+            f"be recorded; Python processes that it starts without the option will. Leave {' '.join(hiding)} out to "
+            "record it."
         )
     _check_packages(interpreter, environ)
     return None

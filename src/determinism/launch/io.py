@@ -94,7 +94,7 @@ def _new_folder(output: Path | None) -> Path:
     except OSError as error:
         raise TraceError(
             "output-unwritable",
-            f"{folder} cannot be made ({error.strerror}), so nothing was run. Give another folder with --output.",
+            f"{folder} cannot be created ({error.strerror}), so nothing was run. Give another folder with --output.",
         ) from None
     raise AssertionError("the count of folders has no end")
 
@@ -360,8 +360,8 @@ class InputOfRun:
 def _not_kept(error: OSError) -> LaunchError:
     return LaunchError(
         "input-not-kept",
-        f"What the program reads from the pipe cannot be kept ({error}), so later runs could not read the same. "
-        f"Free up space for temporary files, or redirect the input from a file.",
+        f"The program's input from the pipe cannot be stored ({error}), so later runs could not read the same. Free "
+        "up space for temporary files, or redirect the input from a file.",
     )
 
 

@@ -193,6 +193,6 @@ def _unwritable(folder: Path, error: OSError) -> TraceError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return TraceError(
         "disk-full" if is_full else "trace-unwritable",
-        f"The trace {folder} could not be finished ({error}). What was recorded by then stays readable. Free up "
-        f"space there, or give another folder with --output.",
+        f"The trace {folder} could not be finished ({error}). Everything recorded by then can still be read. Free up "
+        "space there, or give another folder with --output.",
     )

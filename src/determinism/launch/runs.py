@@ -161,9 +161,9 @@ class FreshCopy:
         limit = f"the {room:,} bytes that {self._root} has left" if room < MOST_BYTES else f"{MOST_BYTES:,} bytes"
         raise LaunchError(
             "copy-too-large",
-            f"{self.original} holds {size:,} bytes, more than {limit}, so it was not copied and the run was not made. Keep "
-            "data elsewhere and use symbolic links to it, which are not copied, or remove what a run leaves with --before 'rm ...' "
-            "instead of --fresh-copy.",
+            f"{self.original} holds {size:,} bytes, more than {limit}, so it was not copied and the run was not made. "
+            "Keep data elsewhere and use symbolic links to it, which are not copied, or use --before 'rm ...' "
+            "instead of --fresh-copy to remove what a run leaves behind.",
         )
 
     def _is_copied(self, entry: os.DirEntry[str]) -> bool:
@@ -236,8 +236,8 @@ def _remove(folder: Path) -> None:
 def _failed(original: Path, error: OSError) -> LaunchError:
     return LaunchError(
         "copy-failed",
-        f"{original} cannot be copied ({error}), so the run was not made. Fix that, or remove what a run leaves with "
-        "--before 'rm ...' instead of --fresh-copy.",
+        f"{original} cannot be copied ({error}), so the run was not made. Fix that, or use --before 'rm ...' instead "
+        "of --fresh-copy to remove what a run leaves behind.",
     )
 
 
@@ -257,12 +257,12 @@ def broken_off(comparison: Comparison, error: BaseException, warn: Callable[[str
     Returns:
         The comparison, which says so, and the exit status of the command if the user ended it.
     """
-    limit = "The search for causes was interrupted; what was known by then is shown."
+    limit = "The search for the cause was interrupted; the report shows what it had found."
     comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        warn("Interrupted during the search for causes; what is known is kept.")
+        warn("Interrupted during the search for the cause; its findings so far are kept.")
     else:
-        warn(f"The search for causes was stopped. {getattr(error, 'message', str(error))}")
+        warn(f"The search for the cause was stopped. {getattr(error, 'message', str(error))}")
     return comparison, error.exit_status if isinstance(error, Interrupted) else INTERRUPTED
 
 
@@ -596,23 +596,24 @@ def open_stored_run(folder: Path, *, level: str, steps: int | None) -> Trace:
         its_level = min(levels)
         raise UsageError(
             "levels-differ",
-            f"{trace.folder} was recorded at level {its_level}, the new run would be at level {level}, so nothing was "
-            f"run. Give --level {its_level}.",
+            f"{trace.folder} was recorded at level {its_level}, but the new run would be at level {level}, so nothing "
+            f"was run. Give --level {its_level}.",
         )
     removed = max((process.first_step for process in trace.processes if process.num_removed), default=0)
     if removed:
         raise UsageError(
             "stored-run-removed",
-            f"{trace.folder} has no ops of the steps before {removed:,}: they were removed to stay within --max-disk. A new run has them all, "
-            "so nothing was run. Record the new run in the same way, and give both to determinism compare.",
+            f"{trace.folder} has no ops of the steps before {removed:,}: they were removed to stay within --max-disk. "
+            "A new run would have them all, so nothing was run. Record the new run in the same way, and compare both "
+            "with determinism compare.",
         )
     its_steps = trace.manifest.get("steps")
     if its_steps != steps:
         wanted = "Leave --steps out" if its_steps is None else f"Give --steps {its_steps}"
         raise UsageError(
             "steps-differ",
-            f"{trace.folder} was recorded {_extent(its_steps)}, the new run would be recorded {_extent(steps)}, so "
-            f"nothing was run. {wanted}.",
+            f"{trace.folder} was recorded {_extent(its_steps)}, but the new run would be recorded {_extent(steps)}, "
+            f"so nothing was run. {wanted}.",
         )
     return trace
 

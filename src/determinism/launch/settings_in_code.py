@@ -41,7 +41,7 @@ CALLS = (
         ("transformers",),
         "full_determinism",
         _FULL,
-        "seeds when the Trainer is made: a model that was built before is not seeded",
+        "seeds when the Trainer is created: a model that was built before is not seeded",
     ),
     Call("enable_full_determinism", ("transformers",), None, (*_FULL, _SEED)),
     Call("set_seed", ("transformers", "accelerate"), None, (_SEED,)),

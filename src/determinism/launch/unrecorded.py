@@ -18,8 +18,9 @@ from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLD
 _LONGEST_COMMAND = 50
 
 _NOT_REACHED = (
-    "No process of the program recorded anything: none that recording could reach imported torch or tensorflow, or used jax. "
-    "If the program uses one of them, check that its Python runs without -I, -S and -E, keeps PYTHONPATH, and runs on this machine."
+    "No process of the program recorded anything: no process that the recorder could reach imported torch or "
+    "tensorflow, or used jax. If the program uses one of them, check that its Python runs without -I, -S and -E, "
+    "keeps PYTHONPATH, and runs on this machine."
 )
 _LEAST_ROOM = 1 << 20
 """Bytes that a trace needs to begin."""
@@ -94,7 +95,8 @@ def require_recorded(folder: Path, exit_status: int) -> None:
     if exit_status and reason == _NOT_REACHED:
         raise LaunchError(
             "nothing-recorded",
-            f"{ended} None of its processes had imported torch or tensorflow, or used jax, by then, so nothing was recorded. Check its output.",
+            f"{ended} By then, none of its processes had imported torch or tensorflow, or used jax, so nothing was "
+            "recorded. Check its output.",
         )
     raise LaunchError("nothing-recorded", f"{reason} {ended}")
 

@@ -87,13 +87,16 @@ class NarrowRequest:
         lacking = [place for place in _PLACES if place not in found]
         if lacking or self.check.spec.steps is None:
             what = (
-                f"The command holds {found[0]} and no {' and no '.join(lacking)}" if lacking else "--steps is missing"
+                f"The command contains {found[0]} but no {' and no '.join(lacking)}"
+                if lacking
+                else "--steps is missing"
             )
             raise UsageError(
                 "narrow-command",
-                f"{what}, so nothing was run. A program that can be resumed is given with all of {{steps}}, {{save}} and {{load}}, and "
-                "--steps: determinism narrow --steps 1000 -- python train.py --steps {steps} --save {save} --load {load}. There {steps} is "
-                "the step to stop at, and {load} is empty in runs that start from scratch.",
+                f"{what}, so nothing was run. For a program that can resume, give all of {{steps}}, {{save}} and "
+                f"{{load}}, and --steps: determinism narrow --steps 1000 -- python train.py --steps {{steps}} --save "
+                f"{{save}} --load {{load}}. {{steps}} is the step to stop at, and {{load}} is empty in runs that "
+                "start from scratch.",
             )
         return True
 
@@ -143,7 +146,7 @@ class NarrowCheck:
             parting = parting_of(*traces)
             if parting is None:
                 return self._without_window(traces)
-            self.warn(f"The ledgers part {_where(parting)}; its ops follow.")
+            self.warn(f"The ledgers first differ {_where(parting)}; recording its ops.")
             return self._narrowed(traces, parting)
 
     @property
@@ -218,8 +221,8 @@ class NarrowCheck:
             return without_traces(comparison, self._output)
         if comparison.verdict is Verdict.DIFFERENT:
             limit = (
-                "The runs differ, and no step of their ledgers does: there is nothing to narrow. Use determinism check, or call "
-                "determinism.step() at the end of each step if the program has no optimizer."
+                "The runs differ, but no step of their ledgers does, so there is nothing to narrow. Use determinism "
+                "check, or call determinism.step() at the end of each step if the program has no optimizer."
             )
             comparison = replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
         return comparison
@@ -256,7 +259,8 @@ class NarrowCheck:
             self.warn(f"The {title} saved nothing, so the runs of the window start from the beginning.")
         elif parting is not None and (parting.step < step or parting.groups):
             self.warn(
-                f"The {title} parts from the others at step {parting.step:,} already, so the runs of the window start from the beginning."
+                f"The {title} already differs from the others at step {parting.step:,}, so the runs of the window "
+                "start from the beginning."
             )
         else:
             self._checkpoint = step
@@ -327,8 +331,8 @@ class NarrowCheck:
         traces = [open_trace(Path(run.trace)) for run in comparison.runs[:2] if run.trace is not None]
         if self._checkpoint and not self._continues(traces[0], like, step):
             self.warn(
-                "The program does not continue bit-exactly from its checkpoint: determinism check-resume says what is missing. So further runs "
-                "start from the beginning."
+                "The program does not continue bit-exactly from its checkpoint: determinism check-resume says what "
+                "is missing. Further runs therefore start from the beginning."
             )
             self._checkpoint = 0
             return Window(first, end - 1, len(traces), False, None)
@@ -394,9 +398,9 @@ class NarrowCheck:
         comparison = compare_runs(traces, strict=self.request.check.strict, allow_failure=True)
         self.runs = list(comparison.runs)
         limit = (
-            "No cause was searched for: the program repeats itself, so no run shows what the stored one did."
+            "No cause was searched for: the program repeats itself, so no new run shows what the stored one did."
             if self._repeats_itself
-            else "No cause was searched for: what differs did not come again where the ops were recorded."
+            else "No cause was searched for: the difference did not recur while the ops were recorded."
         )
         return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit))
 

@@ -340,8 +340,8 @@ def _apart(mine: list[list[str]], other: list[list[str]]) -> tuple[Array, Array]
 # Compares a run that went on from a checkpoint with the same steps of the run that was not stopped.
 
 _UNKNOWN_INPUTS = (
-    "The op read a part of something that was made before the checkpoint, such as a hidden state, and gave something else: what it read "
-    "was not restored, or is not the same."
+    "The op read part of a value from before the checkpoint, such as a hidden state, and its result differed: that "
+    "value was not restored, or not to the same content."
 )
 
 
@@ -526,7 +526,8 @@ def _first_departs(process: ResumedProcess) -> str:
     divergence = process.first_departs.divergence
     where = "" if divergence.site is None else f" at {divergence.site.file}:{divergence.site.line}"
     return (
-        f"The first run diverges from the full one already at step {divergence.step}, in {divergence.op}{where} ({divergence.kind}), before "
-        "anything was resumed. So what the checkpoint lacks cannot be determined. Make the program deterministic first: `determinism check` "
-        "names the cause, `determinism run` applies the settings."
+        f"The first run already diverges from the full one at step {divergence.step}, in {divergence.op}{where} "
+        f"({divergence.kind}), before anything was resumed. So what the checkpoint lacks cannot be determined. Make "
+        "the program deterministic first: `determinism check` names the cause, `determinism run` applies the "
+        "settings."
     )

@@ -76,7 +76,7 @@ class ResumeRequest:
         given = {name: getattr(self, name) for name in RUNS}
         if self.program:
             if any(given.values()):
-                raise _incomplete("Both three commands and one for all of them were given")
+                raise _incomplete("Three commands and one for all of them were both given")
             return self._filled_in(checkpoints)
         lacking = [f"--{name}" for name, command in given.items() if not command]
         if lacking:
@@ -86,7 +86,7 @@ class ResumeRequest:
     def _filled_in(self, checkpoints: Path) -> dict[str, list[str]]:
         lacking = [place for place in _PLACES if not any(place in word for word in self.program)]
         if lacking:
-            raise _incomplete(f"The command holds no {' and no '.join(lacking)}")
+            raise _incomplete(f"The command contains no {' and no '.join(lacking)}")
         at = self.steps // 2 if self.at is None else self.at
         if not 0 < at < self.steps:
             raise _incomplete(f"--at {at} is not between 0 and --steps {self.steps}")
@@ -118,9 +118,10 @@ def _words(name: str, command: str) -> list[str]:
 def _incomplete(found: str) -> UsageError:
     return UsageError(
         "resume-commands",
-        f"{found}, so nothing was run. Give either --full COMMAND --first COMMAND --resumed COMMAND, or one command with {{steps}}, "
-        "{save} and {load} in it: determinism check-resume -- python train.py --steps {steps} --save {save} --load {load}. There "
-        "{steps} is the step to stop at, and {load} is empty in runs that start from scratch.",
+        f"{found}, so nothing was run. Give either --full COMMAND --first COMMAND --resumed COMMAND, or one command "
+        f"with {{steps}}, {{save}} and {{load}} in it: determinism check-resume -- python train.py --steps {{steps}} "
+        f"--save {{save}} --load {{load}}. {{steps}} is the step to stop at, and {{load}} is empty in runs that start "
+        "from scratch.",
     )
 
 
@@ -304,7 +305,7 @@ class ResumeCheck:
             raise
         except (DeterminismError, OSError) as error:
             message = error.message if isinstance(error, DeterminismError) else str(error)
-            self.warn(f"What was to be tried ({trial.title}) could not be. {message}")
+            self.warn(f"The trial ({trial.title}) could not be run. {message}")
             return None
 
     def _try(self, trial: ResumeTrial, full: Trace | None) -> Comparison:

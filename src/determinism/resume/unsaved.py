@@ -265,15 +265,15 @@ class Mode(NamedTuple):
         names = ", ".join(repr(name) if name else "the model itself" for name in self.modules[:3])
         more = f" and {len(self.modules) - 3} more" if len(self.modules) > 3 else ""
         where = "" if self.site is None else f", called at {self.site.file}:{self.site.line}"
-        does = "draws random numbers or takes the statistics of the batch"
+        does = "draws random numbers or uses batch statistics"
         if self.is_evaluating:
             return (
-                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to continue in evaluation mode. Call "
-                "model.train() after loading: no checkpoint holds the mode."
+                f"The full run {does} in {names}{more}{where}, and the resumed run does not: it seems to continue in "
+                "evaluation mode. Call model.train() after loading: checkpoints do not store the mode."
             )
         return (
-            f"The resumed run {does} in {names}{more}{where}, and the full run does not: there it seems to be in evaluation mode. Call eval() "
-            "on it after loading, too: no checkpoint holds the mode."
+            f"The resumed run {does} in {names}{more}{where}, and the full run does not: there it seems to be in "
+            "evaluation mode. Call eval() on it after loading, too: checkpoints do not store the mode."
         )
 
 
@@ -450,7 +450,10 @@ def _fix_of(identifier: str, search: _Search) -> str:
     listed = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     if names and search.was_loaded(identifier):
         return NOT_TAKEN_UP[identifier].format(listed)
-    never = f" The resumed run never had this value: {listed}. If it was saved, then before the last step, in a different precision, or it was not loaded."
+    never = (
+        f" The resumed run never had this value: {listed}. Either it was not loaded, or it was saved before the "
+        "last step or in a different precision."
+    )
     # What to do comes first: a terminal shows only the first lines of a long entry.
     return f"{fix(identifier)}{never if names else ''}"
 

@@ -62,7 +62,7 @@ def check(
             "arguments, or check a whole program with: determinism check -- python train.py",
         )
     if runs < 2:
-        raise UsageError("too-few-runs", f"Comparing needs two runs or more; runs={runs} was given.")
+        raise UsageError("too-few-runs", f"Comparing needs two or more runs; got runs={runs}.")
     snapshot = Snapshot.take(function, args, kwargs)
     with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
         traces = [Path(folder) / f"run-{number + 1}" for number in range(runs)]
@@ -176,7 +176,7 @@ class StartingState:
         except OSError as error:
             finding = f"The current folder cannot be restored: {error}"
             refused = StateError(
-                "state-unrestored", f"{finding}. A second run would not start where the first one did."
+                "state-unrestored", f"{finding}. A second run would not start from the same state as the first."
             )
             refused.finding = finding
             raise refused from error

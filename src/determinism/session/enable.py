@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # `determinism.patch`: deterministic replacements of ops that have no deterministic implementation of their own.
 
 _NO_PATCHES = {
-    "jax": "XLA has deterministic forms of its ops, or refuses them; there are no patches for it yet",
+    "jax": "XLA either has deterministic implementations of its ops or refuses them; there are no patches for it yet",
 }
 
 
@@ -85,7 +85,11 @@ class Patches:
         self.restore()
 
     def __repr__(self) -> str:
-        return f"<Patches\n{self}>" if str(self) else "<Patches: no framework is installed whose ops could be replaced>"
+        return (
+            f"<Patches\n{self}>"
+            if str(self)
+            else ("<Patches: none of the installed frameworks has ops that could be replaced>")
+        )
 
     def __str__(self) -> str:
         lines = [f"{name}: {', '.join(ops) or 'replaced before'}" for name, ops in self.replaced.items()]
@@ -154,7 +158,7 @@ def start_patches(request: FactorRequest) -> None:
 # What became of the seeds, as settings.
 
 _SOURCE = "docs/seeds.md"
-_WHY = "What it draws differs in each run, unless it starts from the same seed."
+_WHY = "Its numbers differ in each run, unless it starts from the same seed."
 _LINE = "determinism.enable(seed=1)"
 _NAMES = {
     "python": "seed of random",
@@ -200,7 +204,7 @@ def _unseeded_numpy(change: bool) -> Setting:
         "the system's",
         "the system's" if reason else "derived from the seed",
         effect,
-        "Generators created without a seed take the system's entropy, which differs in each run.",
+        "Generators created without a seed use the system's entropy, which differs in each run.",
         "https://numpy.org/doc/stable/reference/random/bit_generators/generated/numpy.random.SeedSequence.html",
         reason or "",
         "numpy.random.default_rng(1)",
@@ -213,7 +217,7 @@ _NUMERICAL = ("numpy", "scipy", "torch", "tensorflow", "jax")
 _CONDITIONS = {
     "nvidia": "there is no NVIDIA device",
     "mkl": "nothing here computes with oneMKL",
-    "warn-only": "it matters only where ops warn instead of raising",
+    "warn-only": "it matters only if ops warn instead of raising",
 }
 
 
@@ -491,7 +495,7 @@ class Settings:
             for now in (change.setting for change in looking.changes(group)):
                 if now.effect is Effect.MISSING and now.name in before:
                     was = before[now.name].after
-                    detail = f"It was {was!r}, and is {now.after!r} now"
+                    detail = f"It was {was!r}, and is now {now.after!r}"
                     found.append(replace(now, before=was, effect=Effect.OVERRIDDEN, detail=detail))
         return found
 
@@ -510,8 +514,8 @@ class Settings:
         if failures:
             raise StateError(
                 "settings-not-restored",
-                f"These settings could not be restored, all others were: {'; '.join(failures)}. Start a fresh process to "
-                "restore them.",
+                f"These settings could not be restored; all others were: {'; '.join(failures)}. Start a fresh process "
+                "to restore them.",
             )
 
     def _restore(self) -> list[str]:

@@ -76,8 +76,8 @@ def is_recording() -> bool:
 
 
 _NO_RECORDING = (
-    "determinism.step() was called outside of a recording, so it did nothing. It counts steps under `determinism check` and "
-    "`determinism record`, and within `with determinism.record(path):`. This is shown once."
+    "determinism.step() was called outside of a recording, so it did nothing. It counts steps under `determinism "
+    "check` and `determinism record`, and inside `with determinism.record(path):`. This message is shown once."
 )
 
 
@@ -247,12 +247,13 @@ def record(
         raise UsageError("unknown-level", f"There is no level {level!r}; choose from {', '.join(Level)}.")
     if values is not None and values < 1:
         raise UsageError(
-            "no-values", f"`values` is {values}, so nothing would be kept. Give a number from 1 on, or None."
+            "no-values", f"`values` is {values}, so nothing would be kept. Give a number of at least 1, or None."
         )
     if state_every < 1:
         raise UsageError(
             "no-state",
-            f"`state_every` is {state_every}, and counts steps. Give a number from 1 on: 1 digests the state at each step.",
+            f"`state_every` is {state_every}, but it counts steps. Give a number of at least 1: 1 digests the state "
+            "at each step.",
         )
     keeps_newest = max_disk is not None and values is None
     spec = RunSpec(
@@ -287,7 +288,7 @@ def recording(spec: RunSpec) -> Iterator[AdapterSession]:
         )
     if is_recording():
         raise UsageError(
-            "already-recording", "This process is being recorded already; a second recording cannot begin."
+            "already-recording", "This process is already being recorded, so a second recording cannot begin."
         )
     assert spec.trace_folder is not None
     folder = spec.trace_folder.absolute()

@@ -66,8 +66,8 @@ class RegisteredGenerators:
         if name in self._entries:
             raise UsageError(
                 "generator-name-taken",
-                f"A generator is already registered under the name {name!r}; with the same name both would draw the same "
-                "numbers. Give another name, or unregister the other one.",
+                f"A generator is already registered under the name {name!r}; two generators with the same name would "
+                "draw the same numbers. Give a different name, or unregister the other one.",
             )
         seed = _reseeder(thing, name)
         if seed is None:
@@ -97,7 +97,7 @@ class RegisteredGenerators:
         if not names:
             raise UsageError(
                 "generator-not-registered",
-                f"{thing!r} is not registered, so there is nothing to forget. Registered are: "
+                f"{thing!r} is not registered, so it cannot be unregistered. Registered generators: "
                 f"{', '.join(self._entries) or 'none'}.",
             )
         for name in names:
@@ -196,8 +196,8 @@ def rank_of_environment() -> int | None:
                 return int(text)
             raise UsageError(
                 "rank-unreadable",
-                f"The environment variable {name} is {text!r}, which is not a rank, so nothing was seeded. Unset it, or give "
-                "rank=.",
+                f"The environment variable {name} is {text!r}, which is not a rank, so nothing was seeded. Unset it, "
+                "or pass rank=.",
             )
     return None
 
@@ -392,8 +392,8 @@ def require_seeded() -> None:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in STATE.failures.items())
         raise StateError(
             "seed-failed",
-            f"The generators of these could not be seeded, all others were: {reasons}. Check that determinism supports this "
-            "version, or seed them by hand.",
+            f"The generators of these could not be seeded; all others were: {reasons}. Check that determinism "
+            "supports this version, or seed them by hand.",
         )
 
 
@@ -507,8 +507,8 @@ class Seeds:
         if self.master_was_drawn:
             raise UsageError(
                 "seed-not-shared",
-                f"The master seed {self.master} was drawn by this process alone, so no stream is shared between ranks. Give "
-                "the same master seed in all of them: determinism.seed(1).",
+                f"This process drew the master seed {self.master} itself, so no stream is shared between ranks. Give "
+                "all ranks the same master seed: determinism.seed(1).",
             )
         return Seeds(self.streams.shared)
 
@@ -601,8 +601,8 @@ class Seeds:
         if not rank < ranks and ranks > 1:
             raise UsageError(
                 "rank-outside",
-                f"This process has rank {rank}, but the data set is to be shared by {ranks} ranks, so there is no part for it. "
-                "Give ranks= the number of all ranks.",
+                f"This process has rank {rank}, but the data set is divided among {ranks} ranks, so it has no share. "
+                "Pass the total number of ranks as ranks=.",
             )
         own = rank if ranks > 1 else 0
         return import_module(DATA_SEEDERS["torch"]).EpochSampler(data, self, rank=own, ranks=ranks, name=name)
@@ -639,9 +639,9 @@ class Seeds:
         if found != (_VERSION, self.streams.rank):
             raise UsageError(
                 "seeds-unfit",
-                f"The saved seeds have version {found[0]} and rank {found[1]}, but this is rank {self.streams.rank} and reads "
-                f"version {_VERSION}, so nothing was seeded. Load in each rank what that rank saved, with the version of "
-                "determinism that saved it.",
+                f"The saved seeds have version {found[0]} and rank {found[1]}, but this is rank {self.streams.rank} "
+                f"and reads version {_VERSION}, so nothing was seeded. In each rank, load what that rank saved, with "
+                "the version of determinism that saved it.",
             )
         self.master_was_drawn = False
         self.streams = Streams(

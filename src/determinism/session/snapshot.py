@@ -142,9 +142,9 @@ def _refused(thing: object, path: str, reason: str) -> StateError:
     finding = f"{path} is of type {name}, {reason}"
     error = StateError(
         "state-uncopyable",
-        f"{finding}: a second call would not start where the first one did. Create it inside "
-        "the function, or pass what it is made from and make it freshly there; or check the whole program with "
-        "`determinism check -- python ...`, which starts new processes.",
+        f"{finding}: a second call would not start from the same state as the first. Create it inside the function, "
+        "or pass what it is made from and create it there; or check the whole program with `determinism check -- "
+        "python ...`, which starts new processes.",
     )
     error.finding = finding
     return error
@@ -674,9 +674,9 @@ def _unrestored(path: str, error: Exception) -> StateError:
 
 
 _UNRESTORED = (
-    "{} cannot be restored to its state before the call: {}. A second call would not start where the first one did. "
-    "Create it inside the function, or check the whole program with `determinism check -- python ...`, which starts "
-    "new processes."
+    "{} cannot be restored to its state before the call: {}. A second call would not start from the same state as "
+    "the first. Create it inside the function, or check the whole program with `determinism check -- python ...`, "
+    "which starts new processes."
 )
 
 

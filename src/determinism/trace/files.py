@@ -85,8 +85,8 @@ def require_plain(path: Path, status: os.stat_result) -> None:
     if kind is not None:
         raise TraceError(
             "trace-damaged",
-            f"{path} is {kind}, which no trace contains. So the trace was changed or damaged, and was not read. "
-            "Remove it, or record the run again.",
+            f"{path} is {kind}, which no trace contains. The trace was changed or damaged, and was not read. Remove "
+            "it, or record the run again.",
         )
 
 
@@ -214,8 +214,8 @@ def read_document(path: Path) -> Any:
     if len(content) > MOST_DOCUMENT_BYTES:
         raise TraceError(
             "trace-damaged",
-            f"{path} is a JSON document of more than {MOST_DOCUMENT_BYTES:,} bytes, and a run writes none as large. So the "
-            "trace was changed or damaged, and was not read. Remove it, or record the run again.",
+            f"{path} is a JSON document of more than {MOST_DOCUMENT_BYTES:,} bytes, larger than any that a run "
+            "writes. The trace was changed or damaged, and was not read. Remove it, or record the run again.",
         )
     try:
         return json.loads(content.decode("utf-8"))

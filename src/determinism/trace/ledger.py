@@ -230,7 +230,7 @@ def read_ledger(folder: Path) -> StoredLedger:
 def _damaged(path: Path, reason: str) -> TraceError:
     return TraceError(
         "ledger-damaged",
-        f"The ledger {path} is damaged: {reason[:120]}. So nothing was compared. Record the run again.",
+        f"The ledger {path} is damaged: {reason[:120]}. Nothing was compared. Record the run again.",
     )
 
 

@@ -54,7 +54,7 @@ def not_begun(folder: Path, error: OSError) -> TraceError:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return TraceError(
             "too-many-open-files",
-            f"No more files can be opened ({error.strerror}; this process may have {limit} open), so nothing was recorded "
+            f"This process cannot open more files ({error.strerror}; the limit is {limit}), so nothing was recorded "
             f"in {folder}. Raise the limit with `ulimit -n`, or close files before the recording begins.",
         )
     return TraceError("output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output.")

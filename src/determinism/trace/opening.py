@@ -98,8 +98,8 @@ def part_folder(run: Path, name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(
             "part-name",
-            f"A part cannot be called {name!r}, so nothing was recorded. Give up to 64 letters, digits, '-' and '_', for "
-            "example the number of the machine: --part $SLURM_NODEID.",
+            f"{name!r} is not a valid name for a part, so nothing was recorded. Give up to 64 letters, digits, '-' "
+            "and '_', for example the number of the machine: --part $SLURM_NODEID.",
         )
     if (run / schema.MANIFEST_FILE).exists():
         raise TraceError(
@@ -172,8 +172,8 @@ def _manifest_of_all(folder: Path, parts: Sequence[Trace]) -> dict[str, Any]:
         texts = ["all steps" if steps is None else f"--steps {steps}" for steps in sorted(asked, key=lambda s: s or 0)]
         raise TraceError(
             "steps-differ",
-            f"The parts of {folder} were recorded for different numbers of steps ({', '.join(texts)}), so they are not of one "
-            "run. Record all parts with the same --steps.",
+            f"The parts of {folder} were recorded for different numbers of steps ({', '.join(texts)}), so they do not "
+            "belong to one run. Record all parts with the same --steps.",
         )
     statuses = [manifest.get("exit_status") for manifest in manifests]
     return {
@@ -202,7 +202,7 @@ def open_trace(folder: Path) -> Trace:
     if not (folder / schema.MANIFEST_FILE).exists():
         raise TraceError(
             "trace-foreign",
-            f"{folder} holds no {schema.MANIFEST_FILE}, so it is not a trace.{_traces_below(folder)}",
+            f"{folder} has no {schema.MANIFEST_FILE}, so it is not a trace.{_traces_below(folder)}",
         )
     return Trace(folder, read_manifest(folder))
 
@@ -210,5 +210,5 @@ def open_trace(folder: Path) -> Trace:
 def _traces_below(folder: Path) -> str:
     below = sorted(str(path.parent) for path in folder.glob(f"*/{schema.MANIFEST_FILE}"))
     if below:
-        return f" It holds traces, though: give {' or '.join(below[:2])}."
+        return f" It contains traces, though: give {' or '.join(below[:2])}."
     return " Give the folder that `determinism record -o` wrote."

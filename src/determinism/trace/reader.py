@@ -69,7 +69,7 @@ def has_begun(folder: Path) -> bool:
     if (content is not None and content.num_records) or (records.exists() and records.stat().st_size):
         raise TraceError(
             "trace-damaged",
-            f"{folder} holds records but no {schema.PROCESS_FILE}, so this trace is incomplete. Record the run again.",
+            f"{folder} has records but no {schema.PROCESS_FILE}, so this trace is incomplete. Record the run again.",
         )
     return False
 
@@ -101,7 +101,7 @@ def _read(path: Path, rules: dict[str, _Rule]) -> Document:
             shown = repr(document.get(key))
             raise TraceError(
                 "trace-damaged",
-                f"{path} says {key!r} is {shown[:60]}, which is not what this tool writes. So the trace was changed or "
+                f"{path} says {key!r} is {shown[:60]}, which this tool does not write, so the trace was changed or "
                 "damaged. Record the run again.",
             )
     return document
@@ -693,8 +693,9 @@ class Trace:
                 if mine is not None and its is not None and its != mine:
                     raise TraceError(
                         "trace-mixed",
-                        f"{place} belongs to {what} {its[:40]!r}, but is in the folder of {what} {mine[:40]!r}. So the trace is made up of "
-                        "files that do not belong together, and says nothing of any run. Copy it again as a whole, or record the run again.",
+                        f"{place} belongs to {what} {its[:40]!r}, but is in the folder of {what} {mine[:40]!r}. The "
+                        "trace mixes files that do not belong together, so it describes no run. Copy it again as a "
+                        "whole, or record the run again.",
                     )
 
     @cached_property

@@ -83,12 +83,12 @@ def _opened(url: str) -> Path:
     except Exception as error:  # Each store raises errors of its own.
         if isinstance(error, FileNotFoundError):
             raise TraceError(
-                "trace-missing", f"There is nothing at {url}. Give the place that the folder of a trace was put to."
+                "trace-missing", f"There is nothing at {url}. Give the address of a trace's folder."
             ) from None
         raise TraceError(
             "trace-unreachable",
-            f"{url} cannot be read ({type(error).__name__}: {str(error)[:200]}), so nothing was compared. Check the address, and what gives "
-            "access to it.",
+            f"{url} cannot be read ({type(error).__name__}: {str(error)[:200]}), so nothing was compared. Check the "
+            "address and the credentials.",
         ) from None
     return folder
 
@@ -106,7 +106,8 @@ def _file_system(url: str) -> _Files:
     except (ImportError, ValueError) as error:
         raise UsageError(
             "fsspec-missing",
-            f"fsspec cannot open {url} here ({str(error)[:200]}), so nothing was compared. Install what it names, or check the address.",
+            f"fsspec cannot open {url} here ({str(error)[:200]}), so nothing was compared. Install the package that "
+            "it names, or check the address.",
         ) from None
 
 

@@ -120,6 +120,6 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
 def gaps() -> list[str]:
     """What generators have drawn."""
     return [
-        "CuPy does not expose the state of its generators: seed them again where the program saves and where it resumes, with "
-        "cupy.random.seed(...) and a number that depends on the step, or draw on the CPU"
+        "CuPy does not expose the state of its generators: seed them again with cupy.random.seed(...), by a number "
+        "that depends on the step, both when the program saves and when it resumes; or draw on the CPU"
     ]

@@ -152,7 +152,7 @@ class _Search:
             for memory, devices in zip(parts[last], self._digests((), parts)[0], strict=True):
                 if any(len(seen) == 1 and not seen <= known for seen in devices):
                     raise NotCut(
-                        f"a copy of it gave other results ({memory.size} bytes that the program does not give)"
+                        f"a copy of it gave different results ({memory.size} bytes that the program does not return)"
                     )
 
     def kernel(self, path: tuple[Step, ...]) -> Kernel | None:

@@ -115,7 +115,7 @@ class CapturedExecution:
         constants = 0 if self._jaxpr is None else len(self._args) - len(self._jaxpr.in_avals)
         kept = sorted(at - constants for at in self._execution.kept_var_idx)
         if kept and kept[0] < 0:
-            raise NotWritable("it closes over arrays that JAX hands to it apart from its arguments")
+            raise NotWritable("it closes over arrays that JAX passes to it separately from its arguments")
         return call_document(f"jax::{self._execution.name}", self._jaxpr, self._args[constants:], kept, arrays)
 
 

@@ -85,7 +85,9 @@ _SETTINGS = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_disable_jit",
 )  # fmt: skip
 _ALL_LEVELS = "JAX is recorded execution by execution at every level"
-_FORKED = "A process that was forked after JAX was used used JAX, and was not recorded. Use the start method spawn."
+_FORKED = (
+    "A process that was forked after JAX had been used also used JAX, and was not recorded. Use the start method spawn."
+)
 
 
 def _compile_cache() -> dict[str, str]:
@@ -125,7 +127,7 @@ class Session(AdapterSession):
         try:
             self._open(_compile_cache(), {name: str(getattr(jax.config, name)) for name in _SETTINGS})
         except OSError as error:
-            self._folders.failed(f"What process {os.getpid()} does with JAX is not recorded: {error}")
+            self._folders.failed(f"The use of JAX in process {os.getpid()} is not recorded: {error}")
             return
         if self.level is not Level.OP:
             self.writer.blind_spot("level", f"level {self.level.value}", _ALL_LEVELS)

@@ -43,8 +43,8 @@ def _require_present(array: Any) -> None:
     """
     if array.is_deleted():
         raise RuntimeError(
-            "the array was donated (donate_argnums or donate_argnames), so its memory has been reused. Give a "
-            "copy away inside the function, as with jax.numpy.copy"
+            "the array was donated (donate_argnums or donate_argnames), so its memory has been reused. Donate a copy "
+            "inside the function, as with jax.numpy.copy"
         )
 
 

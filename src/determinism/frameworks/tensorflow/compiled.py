@@ -32,9 +32,9 @@ _REPEATS = 30
 _MOST_ITERATIONS = 100
 _MOST_PLACES = 500
 _MOST_DEPTH = 40
-_UNKNOWN = "what one of its inputs held was not kept"
-_XLA_COMPILES = "it stands for a function that XLA compiles, which no script can be given"
-_NO_KERNEL = "TensorFlow gives the text of what XLA compiled, but nothing that runs parts of it"
+_UNKNOWN = "the content of one of its inputs was not kept"
+_XLA_COMPILES = "it is a function that XLA compiles, which cannot be put into a script"
+_NO_KERNEL = "TensorFlow exposes the text of what XLA compiled, but no way to run parts of it"
 _WITHOUT_VALUES = frozenset({"Placeholder", "Const", "VarHandleOp", "NoOp"})
 _numbers = itertools.count(1)
 """TensorFlow keeps functions for as long as the process runs, so their names must not come again."""

@@ -133,9 +133,9 @@ def iterator_state(iterator: Any) -> tuple[str, Any] | None:
         except tf.errors.OpError as error:
             raise StateError(
                 "state-iterator-unsaveable",
-                f"TensorFlow cannot save the position of an iterator of tf.data ({_reason(error)}), so nothing was captured. An op in the data "
-                "set keeps a state of its own: use stateless random ops, keyed by the number of the sample, or prepare the samples in the "
-                "model, by layers of Keras.",
+                f"TensorFlow cannot save the position of an iterator of tf.data ({_reason(error)}), so nothing was "
+                "captured. An op in the data set has internal state: use stateless random ops, keyed by the sample "
+                "number, or augment inside the model, with Keras layers.",
             ) from None
         files = {file.name: np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in sorted(Path(folder).iterdir())}
     return f"tf.data.Iterator of {iterator.element_spec}", files
@@ -159,8 +159,8 @@ def put_back_iterator(iterator: Any, files: dict[str, Any]) -> None:
         except (tf.errors.OpError, AssertionError) as error:
             raise StateError(
                 "state-iterator-unfit",
-                f"The position of an iterator of tf.data does not fit the data set here ({_reason(error)}). Make the iterator of the same data set, "
-                "with the same transformations, as the run that was saved.",
+                f"The position of an iterator of tf.data does not fit the data set here ({_reason(error)}). Create "
+                "the iterator from the data set of the saved run, with the same transformations.",
             ) from None
 
 
@@ -324,8 +324,9 @@ def from_array(array: np.ndarray[Any, Any], description: dict[str, Any]) -> Any:
 def gaps() -> list[str]:
     """What ops of a `tf.function` have drawn: they keep their streams to themselves."""
     return [
-        "stateful random ops within a tf.function (tf.random.normal and the like) count in their kernels, and TensorFlow gives these "
-        "counts to nobody; use tf.random.Generator, stateless ops, or Keras's SeedGenerator, whose states are variables"
+        "stateful random ops within a tf.function (tf.random.normal and the like) count in their kernels, and "
+        "TensorFlow does not expose these counts; use tf.random.Generator, stateless ops, or Keras's SeedGenerator, "
+        "whose states are variables"
     ]
 
 

@@ -187,7 +187,7 @@ def graph_call(op: Any, inputs: Sequence[Any], outputs: Sequence[Any], *, is_fus
     if is_fused:
         problem = "it represents several ops that TensorFlow may compute as one"
     elif any(one is None for one in inputs):
-        problem = "what one of its inputs held was not kept"
+        problem = "the content of one of its inputs was not kept"
     attributes = {name: op.get_attr(name) for name in op.node_def.attr if not name.startswith("_")}
     return OpCall(op.type, inputs, attributes, outputs, problem)
 

@@ -407,8 +407,8 @@ class OtherThreads:
 
 
 _SERVERS = (
-    "variables live in other processes, and steps that a coordinator schedules run in workers, whose ops are not recorded; only what "
-    "this process itself computes and fetches is"
+    "variables live in other processes, and steps that a coordinator schedules run in workers, whose ops are not "
+    "recorded; only what this process itself computes and fetches is recorded"
 )
 
 
@@ -485,7 +485,10 @@ def _tensors_of(values: Sequence[Any]) -> list[Any]:
 
 
 _NO_LAYERS = "they are not recorded; the state at the end of each step is, and --level op records every op"
-_FORKED = "A process that was forked after TensorFlow was imported used TensorFlow, and was not recorded. Use the start method spawn."
+_FORKED = (
+    "A process that was forked after TensorFlow had been imported used TensorFlow, and was not recorded. Use "
+    "the start method spawn."
+)
 
 
 class Session(AdapterSession):

@@ -38,7 +38,7 @@ _COMPILING = ("compile_fx", "_compile_fx_inner")
 _TRACING = "tracing"
 _storage_of = torch._C.TensorBase.untyped_storage
 _WHOLE_GRAPH = replace(OPAQUE, name="inductor::graph")
-_REASON = "the ops inside its kernels are not recorded one by one, only what goes into the graph and what comes out"
+_REASON = "the ops inside its kernels are not recorded one by one, only the graph's inputs and outputs"
 
 
 def watch_compiled_graphs(threads: Threads, failed: Callable[[str], None], *, keeps_lines: bool = False) -> Undo:

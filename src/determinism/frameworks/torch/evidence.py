@@ -534,7 +534,9 @@ class Capture:
             return {"saved": _saved(f"its inputs take more than {_MAX_BYTES >> 30} GiB")}
         if traits.draws and not _has_own_generator(args, kwargs) and threading.active_count() > 1:
             return {
-                "saved": _saved("it draws from a generator that other threads of the program may draw from meanwhile")
+                "saved": _saved(
+                    "it draws from a generator from which other threads of the program may draw in the meantime"
+                )
             }
         # Another thread may write the program's tensors while the op is repeated: a result that varies with that says nothing of the op.
         args, kwargs = private_copies(args, kwargs)

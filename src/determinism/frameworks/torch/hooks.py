@@ -674,7 +674,7 @@ _LIBRARY = b"libtorch_python"
 """What an extension that takes tensors as Python objects is linked with."""
 
 
-EXTENSION_REASON = "what its functions do to the memory of tensors is not recorded; ops that it calls are"
+EXTENSION_REASON = "its direct changes to tensor memory are not recorded; ops that it calls are"
 
 
 def watch_replays(threads: Threads) -> Undo:

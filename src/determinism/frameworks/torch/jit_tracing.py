@@ -23,7 +23,7 @@ _FUNCTIONS = ("_create_graph_by_tracing", "_create_function_from_trace", "_creat
 _METHODS = ("_create_method_from_trace", "_create_method_from_trace_with_dict")
 """All ways into the tracer: `torch.jit.trace`, `trace_module`, the old ONNX exporter and TensorBoard's graphs take one."""
 _WHAT = "function that torch.jit traced"
-_REASON = "the ops that ran while it was traced are not recorded; what they changed is digested where it is read next"
+_REASON = "the ops that ran during tracing are not recorded; memory that they changed is digested where it is read next"
 _num_modes = torch._C._len_torch_dispatch_stack
 _mode_at = torch._C._get_dispatch_stack_at
 

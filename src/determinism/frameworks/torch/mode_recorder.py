@@ -77,7 +77,8 @@ class FormulaNodes:
             recorder.writer.blind_spot(
                 "formulas-unaudited",
                 f"PyTorch {torch.__version__}",
-                f"which formulas a recorded program keeps is known of {self._formulas.audited}, and taken from there",
+                "which formulas change under recording was not audited for this version; the findings for "
+                f"{self._formulas.audited} are used",
             )
 
     def ran_forward(self, traits: OpTraits, args: Any, looked: InputEdges, record: int, outputs: list[Any]) -> None:

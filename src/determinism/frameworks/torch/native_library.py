@@ -80,7 +80,7 @@ def check_tested() -> None:
         NotNative: It was not tested with this PyTorch, this Python or this processor, or there is a GPU, with which it was not tested.
     """
     torch = _pytorch()
-    asked = f"{RECORDER_VARIABLE}=native chooses it all the same"
+    asked = f"{RECORDER_VARIABLE}=native chooses it anyway"
     here = (_minor(torch.version), _minor(platform.python_version()))
     if here not in TESTED or platform.machine() not in _X86_64:
         tested = " and ".join(f"PyTorch {one} and Python {python}" for one, python in TESTED)
@@ -107,7 +107,7 @@ def load() -> Any:
     if path is None:
         _check_buildable()
         raise NotNative(
-            f"it was not built yet for PyTorch {_pytorch().version} and Python {platform.python_version()}; "
+            f"it has not been built for PyTorch {_pytorch().version} and Python {platform.python_version()}; "
             f"{sys.executable} -m {__name__} builds it"
         )
     return _loaded(path)
@@ -127,7 +127,7 @@ def _loaded(path: Path) -> Any:
         raise NotNative(f"{path} was built for {library.built_for}, and this is {_built_for()}")
     sample = bytes(range(256)) * 5
     if library.digest(sample) != digest_bytes(sample):
-        raise NotNative(f"{path} computes other digests than the xxhash package")
+        raise NotNative(f"{path} computes different digests than the xxhash package")
     return library
 
 
@@ -172,7 +172,8 @@ def build(say: Callable[[str], None], into: Path | None = None, *, again: bool =
             if not again:
                 _check_failure(folder, tools)
             say(
-                f"Building the native recorder for PyTorch {_pytorch().version}, once; this takes about half a minute ..."
+                f"Building the native recorder for PyTorch {_pytorch().version}; this happens once and takes about "
+                "half a minute ..."
             )
             begun = time.monotonic()
             made = _compile(Path(scratch), tools, say)
@@ -224,7 +225,7 @@ def _tools() -> _Tools:
     if sys.implementation.name != "cpython":
         raise NotNative(f"it is built for CPython only, and this is {sys.implementation.name}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise NotNative("it relies on the global interpreter lock, which this Python does without")
+        raise NotNative("it relies on the global interpreter lock, which this Python does not have")
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         raise NotNative("no C++ compiler was found (g++, c++ or clang++; the variable CXX names another one)")
@@ -251,7 +252,7 @@ def _compile(folder: Path, tools: _Tools, say: Callable[[str], None]) -> Path:
     includes = [f"-I{root / 'include'}", f"-I{python}"]
     objects.append(str(folder / "observer.o"))
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={_string_abi(root)}"
-    say(f"Compiled its digests ({len(objects) - 1} of {len(objects)} files); now what sees the ops ...")
+    say(f"Compiled the digests ({len(objects) - 1} of {len(objects)} files); compiling the observer ...")
     _run(compiler, *_FLAGS, abi, f'-DBUILT_FOR="{built_for}"', *includes, "-c",
          str(_HERE / "observer.cpp"), "-o", objects[-1])  # fmt: skip
     made = folder / "made.so"

@@ -520,7 +520,7 @@ _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
 """Modules whose threads only carry tensors from one process to another."""
 _MOST_NAMES = 256
 _MADE_AT = "_determinism_made_at"
-_BEFORE_WINDOW = "it began before the window of steps of which ops are recorded"
+_BEFORE_WINDOW = "it began before the window of steps whose ops are recorded"
 
 
 class Threads:

@@ -440,7 +440,7 @@ LOST = "device-digest"
 _WHAT = "digests of tensors on a device"
 _CAPTURED = "ops that are captured into a CUDA graph"
 _CAPTURED_REASON = (
-    "they do not run now, and what they will write is digested where an op reads memory that no record wrote"
+    "they do not run during the capture; what they will write is digested where an op reads memory that no record wrote"
 )
 _COPIED = "timing between the host and the device"
 
