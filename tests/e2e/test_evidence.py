@@ -55,7 +55,7 @@ def test_two_further_runs_that_agree(tmp_path: Path) -> None:
     first = report["first_divergence"]
     assert (first["kind"], first["op"]) == ("argument", "aten::mul.Tensor")
     assert report["evidence"]["note"] == (
-        "Two further runs had equal values here, so how far apart they can be was not seen."
+        "Two further runs had equal values here, so the size of the difference is not known."
     )
     (output,) = first["outputs"]
     assert output["elements_different"] is output["max_abs"] is output["examples"] is None

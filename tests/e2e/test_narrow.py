@@ -81,7 +81,7 @@ def test_a_difference_that_does_not_come_again_is_said_not_to(tmp_path: Path) ->
     assert (narrowing["step"], narrowing["pinned"]) == (207, False)
     assert [(window["runs"], window["differs"]) for window in narrowing["windows"]] == [(2, False), (2, False)]
     text = " ".join(finished.stdout.decode().split())
-    assert "did not come again in 4 runs" in text
+    assert "did not recur in 4 runs" in text
     assert report["causes"] == []
 
 

@@ -31,7 +31,7 @@ def test_the_op_that_varies_is_named_with_its_line(how: str, tmp_path: Path) -> 
         ["while"] if how == "looped" else [],
     )
     assert inside["site"]["line"] == line(PROGRAM, "SITE race")
-    assert any("less is fused" in one["text"] for one in report["story"] if one["label"] == "detail")
+    assert any("XLA fuses less" in one["text"] for one in report["story"] if one["label"] == "detail")
 
 
 @pytest.mark.thorough("tensorflow")

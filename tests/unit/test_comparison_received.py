@@ -253,7 +253,7 @@ def test_a_reduction_of_which_a_rank_was_not_recorded(tmp_path: Path) -> None:
 
     first = first_of(compared(tmp_path, write))
     assert (first.process, first.kind, first.op) == ("main.rank-0", Kind.DATA, "aten::add_")
-    assert "arrived from another process" in first.detail
+    assert "received from another process" in first.detail
 
 
 def test_what_is_received_is_no_fault_of_receiving_it(tmp_path: Path) -> None:

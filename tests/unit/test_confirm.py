@@ -59,10 +59,10 @@ def test_an_op_that_varied() -> None:
     ("counts", "detail"),
     [
         ({}, "gave different results within one run."),
-        ({"distinct_one_thread": 1, "distinct_alignments": 1}, "but one only with one thread."),
+        ({"distinct_one_thread": 1, "distinct_alignments": 1}, "but only one with one thread."),
         ({"distinct_one_thread": 4}, "also with one thread."),
         ({"distinct_one_thread": 4, "distinct_filled_memory": 3}, "also with one thread."),
-        ({"distinct_one_thread": 4, "distinct_filled_memory": 1}, "it reads memory that nobody wrote."),
+        ({"distinct_one_thread": 4, "distinct_filled_memory": 1}, "it reads uninitialized memory."),
         ({"distinct": 1, "distinct_alignments": 2}, "The op varies with the alignment of its inputs in memory"),
         ({"distinct": 1, "distinct_alignments": 1}, "repeating it gave only one result."),
     ],
@@ -105,7 +105,7 @@ def fused(*ops: tuple[str, int]) -> list[dict[str, Any]]:
         (
             [("aten::sin", 7), ("aten::index_add", 8)],
             1,
-            "Of these, index_add adds to the same elements from several threads, in whatever order these come.",
+            "Of these, index_add adds to the same elements from several threads, in any order.",
         ),
         ([("aten::index_add", 8)], 0, "from index_add (train.py:8)."),
     ],
@@ -141,7 +141,8 @@ def test_what_a_kernel_was_made_of_is_said_line_by_line(
         ),
         (
             {"no_kernel": "it runs on 2 devices"},
-            "the kernels may differ from those of the program. The program's own kernels could not be looked at one by one: it runs on 2 devices.",
+            "the kernels may differ from those of the program. The program's own kernels could not be examined one "
+            "by one: it runs on 2 devices.",
         ),
         (
             {"no_kernel": None},

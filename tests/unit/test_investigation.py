@@ -253,7 +253,7 @@ def test_what_removed_the_difference_is_kept_if_the_time_ends_before_it_is_told_
     comparison = investigated(Ending([(divergence(), [SET])], [used(SET), used(CLOCK)]))
     assert found(comparison) == [("hash-order", "likely")]
     assert comparison.causes[0].experiments[0].equal is True
-    assert "The time for further runs is used up" in comparison.diagnosis.limit
+    assert "The time for further runs has run out" in comparison.diagnosis.limit
 
 
 def test_a_race_that_only_shows_later_is_not_taken_for_cured() -> None:
@@ -820,7 +820,7 @@ def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_
     comparison = investigated(program, likely=[likely])
     assert found(comparison) == [("address-order", "confirmed")]
     assert comparison.causes[0].sites[0] == site
-    assert any("the line is known from the text" in text for text in comparison.causes[0].evidence)
+    assert any("the line comes from the program's source" in text for text in comparison.causes[0].evidence)
     assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]
 
 

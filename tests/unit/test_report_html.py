@@ -127,14 +127,14 @@ def test_every_experiment_is_told_and_what_limits_the_causes() -> None:
 
 def test_what_the_first_run_ran_on_is_told_in_short_and_in_full() -> None:
     read = Page(page(make_full_document()))
-    assert "What run 1 ran on: Python 3.12.1, torch 2.13.0, A processor gpus none" in read.text
+    assert "Environment of run 1: Python 3.12.1, torch 2.13.0, A processor gpus none" in read.text
 
 
 def test_values_come_with_their_places() -> None:
     read = Page(page(make_full_document()))
     for expected in (
         "float32 [1024, 512] on cuda:0 524,288 37 (0.00706 %) 1.19e-07 3 37 in 100 runs of the op",
-        "Compared are the values of repeats of the op on equal inputs, within one run.",
+        "The values are those of repeats of the op on equal inputs, within one run.",
         "1 with one thread; 2 at varied alignments.",
         "They lie within [3, 0 to 511] .",
         "One repeat Another [3, 17] 0.1 0.10000001",
@@ -148,7 +148,7 @@ def test_values_of_two_further_runs_are_said_to_be_that() -> None:
     found = make_full_document()
     found["evidence"]["source"] = "runs"
     read = Page(page(found))
-    assert "Compared are the values of two further runs." in read.text
+    assert "The values are those of two further runs." in read.text
     assert "One run Another [3, 17]" in read.text
 
 

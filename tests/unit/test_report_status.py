@@ -88,7 +88,7 @@ def test_a_list_has_a_line_for_each_status_and_counts_them() -> None:
     count = sum(len(answer.statuses) for answer in answers)
     assert f"{count} statuses of {len(answers)} ops." in lines
     assert sum("raises" in line for line in lines) == count
-    assert list_text([], 80, colors=False) == "Nothing that is known matches."
+    assert list_text([], 80, colors=False) == "No known fact matches."
 
 
 def test_the_document_holds_what_was_answered() -> None:

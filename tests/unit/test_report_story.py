@@ -160,7 +160,7 @@ def test_where_nothing_counts_steps_the_headline_names_the_op() -> None:
     )
     assert "from equal inputs at step 0, randn" in counted
     assert "from equal inputs at randn" in uncounted
-    assert "`determinism.step()` at the end of each iteration of a loop" in uncounted
+    assert "`determinism.step()` at the end of each iteration" in uncounted
 
 
 def test_consequences() -> None:

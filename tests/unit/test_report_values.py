@@ -60,7 +60,7 @@ def test_values_that_part_elsewhere_have_their_place() -> None:
 
 def test_a_sample_that_missed_the_difference_says_so() -> None:
     text = told(make_apart(), record=7)
-    assert "none of the elements that were kept of this record differ; of later ones, first in aten::mul" in text
+    assert "none of the kept elements of this record differ; among later records, first in aten::mul" in text
 
 
 def test_how_it_grows() -> None:
@@ -70,7 +70,7 @@ def test_how_it_grows() -> None:
         ValueStep(5, 9, 9e-7, 40, 1e-5, "weight"),
     )
     text = told(make_apart(beyond_rounding=make_parting(step=4, op="aten::div"), steps=steps))
-    assert "grows more than rounding apart first in aten::div at step 4, backward" in text
+    assert "grows first beyond rounding in aten::div at step 4, backward" in text
     assert (
         "loss different from step 4 on, by 1 ulp, 1e-07 of its value; most at step 5, by 9 ulp, 9e-07 of its value"
         in text

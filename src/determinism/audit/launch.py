@@ -92,8 +92,7 @@ def audit(request: OpAuditRequest, told: Callable[[Way, int, int], None] = lambd
     if request.framework not in OP_AUDITS:
         raise UsageError(
             "audit-impossible",
-            f"There are no cases for {request.framework}, so it cannot be measured. Frameworks with cases: "
-            f"{', '.join(OP_AUDITS)}.",
+            f"There are no cases for {request.framework}, so it cannot be measured. Choose from: {', '.join(OP_AUDITS)}.",
         )
     if request.patched and request.framework != "torch":
         raise UsageError(

@@ -116,9 +116,9 @@ def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
         elif is_apart(from_common_step(pair)):
             yield Trouble(
                 "steps-apart",
-                f"Of process {pair[0].key}, one run has records from step {step:,} on only, since earlier ones were removed to stay within "
-                "--max-disk, and the other ended before. The ledgers are equal as far as both go. Record the longer run with --steps, or raise "
-                "the limit.",
+                f"Of process {pair[0].key}, one run has records only from step {step:,} on, since earlier ones were "
+                "removed to stay within --max-disk, and the other ended before that step. The ledgers are equal as "
+                "far as both go. Record the longer run with --steps, or raise the limit.",
             )
 
 

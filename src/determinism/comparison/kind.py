@@ -112,7 +112,7 @@ def detail_of(root: Root, kind: Kind | None) -> str:
             return f"The op read a different part of the same tensor: {_parts(first, second)}."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA and root.came_in:
-        return "What arrived from another process differs."
+        return "The value received from another process differs."
     if kind is Kind.DATA:
         text = "The values that entered from outside the framework differ."
         # For a batch the arguments say through which stages of a pipeline it came.
@@ -123,15 +123,18 @@ def detail_of(root: Root, kind: Kind | None) -> str:
         return "It was received from whichever process sent first: both runs received the same tensors, in a different order."
     if kind is Kind.ORDER:
         return (
-            "The op took the same tensors in a different order. The program iterated over something without a fixed order, such as "
-            "a set, a queue or a directory listing."
+            "The op received the same tensors in a different order. The program iterated over something without a "
+            "fixed order, such as a set, a queue or a directory listing."
         )
     if kind is Kind.STRUCTURE:
-        return "The op took a different tensor as its input in run 2 than in run 1."
+        return "The op read a different tensor in run 2 than in run 1."
     if kind is Kind.UNINITIALIZED:
         return "The op read memory that no op had written."
     if kind is Kind.MUTATION:
-        return "An input no longer held what the op that made it had written; that op's output was equal in both runs."
+        return (
+            "An input no longer held what its producer had written, although the producer's output was equal in "
+            "both runs."
+        )
     if kind is Kind.OP:
         return "Arguments and the producers of all inputs are equal; the outputs differ."
     return ""

@@ -30,8 +30,8 @@ _PROCESSES_DETAIL = (
     "run to run, and an update can be lost."
 )
 _HANDED_OVER = (
-    "Other threads made the same tensors in both runs, but this op got a different one of them: what threads hand over "
-    "arrived in a different order."
+    "Other threads produced the same tensors in both runs, but this op received a different one of them: the "
+    "threads' results arrived in a different order."
 )
 _BATCHES = "Both runs loaded the same batches, in a different order."
 

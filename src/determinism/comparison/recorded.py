@@ -44,8 +44,9 @@ def _check_parts(traces: Sequence[Trace]) -> None:
             texts = [f"run {at} has {_few(found)}" for at, found in ((1, parts[0]), (number, names))]
             raise UsageError(
                 "parts-differ",
-                f"The runs were recorded in different parts: {' and '.join(texts)}. So processes of one run have no counterpart in "
-                "the other. Record both with the same names for --part, and compare when all parts are there.",
+                f"The runs were recorded in different parts: {' and '.join(texts)}. Processes of one run therefore "
+                "have no counterpart in the other. Record both with the same names for --part, and compare when all "
+                "parts exist.",
             )
 
 
@@ -73,8 +74,9 @@ def _check_states(traces: Sequence[Trace]) -> None:
         if every is not None and found[0] is not None and every != found[0]:
             raise UsageError(
                 "state-every-differs",
-                f"Run 1 was recorded with --state-every {found[0]} and run {number} with --state-every {every}, so the state of a step "
-                "may be in one run alone, and nothing was compared. Record both with the same number.",
+                f"Run 1 was recorded with --state-every {found[0]} and run {number} with --state-every {every}, so "
+                "the state of a step may be in only one run, and nothing was compared. Record both with the same "
+                "number.",
             )
 
 
@@ -89,8 +91,9 @@ def _check_recorders(traces: Sequence[Trace]) -> None:
             if others.get(key, name) != name:
                 raise UsageError(
                     "recorders-differ",
-                    f"Run 1 was recorded by the {name} recorder of PyTorch and run {number} by the {others[key]} recorder, under which "
-                    "the same program shows other ops, so their records cannot be compared. Record both with DETERMINISM_RECORDER=python.",
+                    f"Run 1 was recorded by the {name} recorder of PyTorch and run {number} by the {others[key]} "
+                    "recorder, which sees different ops in the same program, so their records cannot be compared. "
+                    "Record both with DETERMINISM_RECORDER=python.",
                 )
 
 
@@ -100,8 +103,8 @@ def _check_steps(traces: Sequence[Trace]) -> None:
         texts = ["all steps" if steps is None else f"--steps {steps}" for steps in asked]
         raise UsageError(
             "steps-differ",
-            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack what it "
-            "was told not to record. Record both with the same --steps.",
+            f"The runs were recorded for different numbers of steps ({', '.join(texts)}), so one would seem to lack "
+            "steps that it was told not to record. Record both with the same --steps.",
         )
 
 
@@ -166,21 +169,22 @@ def cut_troubles(traces: Sequence[Trace], reasons: Sequence[list[str]]) -> Itera
 _CUT_MESSAGES = {
     "max-disk": "The trace of {runs} reached --max-disk after {records} records, and nothing after that was recorded. What "
     "was recorded is equal. Raise the limit, or record less with --steps or --level.",
-    "disk-full": "The disk was full or the limit for files was reached after {records} records of {runs}, and "
-    "nothing after that was recorded. What was recorded is equal. Free up space, or give another folder with --output.",
-    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, yet what was recorded up to there is equal. "
-    "Make the run again without it.",
-    "interrupted": "The user interrupted {runs} after {records} records. What was recorded up to there is equal. Make the "
-    "run again.",
-    "run-unfinished": "How {runs} ended was not recorded: the recording was killed, or is still running. The {records} "
-    "records that exist are equal. Make the run again.",
-    "time-limit": "{runs} exceeded its time limit and was stopped after {records} records. What was recorded up to "
-    "there is equal. Make the run again.",
-    "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their folders were "
-    "removed or emptied, or were not copied. The {records} records that exist are equal. Copy the trace again, or make "
-    "the run again.",
+    "disk-full": "The disk was full or the file size limit was reached after {records} records of {runs}, and "
+    "nothing after that was recorded. What was recorded is equal. Free up space, or give another folder with "
+    "--output.",
+    "fail-fast": "{runs} was stopped by --fail-fast after {records} records, but everything recorded up to then is "
+    "equal. Repeat the run without it.",
+    "interrupted": "The user interrupted {runs} after {records} records. Everything recorded up to then is equal. "
+    "Repeat the run.",
+    "run-unfinished": "How {runs} ended was not recorded: the recording was killed, or is still running. The "
+    "{records} records that exist are equal. Repeat the run.",
+    "time-limit": "{runs} exceeded its time limit and was stopped after {records} records. Everything recorded up to "
+    "then is equal. Repeat the run.",
+    "process-missing": "The trace of {runs} ({folder}) lacks processes that its manifest lists ({missing}): their "
+    "folders were removed or emptied, or were not copied. The {records} records that exist are equal. Copy the trace "
+    "again, or repeat the run.",
     "trace-truncated": "The trace of {runs} ({folder}) ends after {records} records although more were written: its "
-    "files are truncated or damaged. What can be read is equal. Copy it again, or make the run again.",
+    "files are truncated or damaged. What can be read is equal. Copy it again, or repeat the run.",
 }
 
 
@@ -206,8 +210,8 @@ def missing_ranks(trace: Trace) -> Iterator[BlindSpot]:
         if missing:
             word = group[1]
             reason = (
-                f"{sizes[group]:,} {word}s were started, and these recorded nothing here; where they are on another machine, "
-                "record there too, each machine with --part"
+                f"{sizes[group]:,} {word}s were started, but these recorded nothing here; if they run on another "
+                "machine, record there too, each machine with --part"
             )
             yield BlindSpot(
                 "ranks-missing", f"{word}{'s' * (len(missing) > 1)} {_ranges(missing)}", reason, len(missing)

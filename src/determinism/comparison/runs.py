@@ -109,8 +109,9 @@ def conclude(comparison: Comparison, traces: Sequence[Trace], *, allow_failure: 
         trouble.append(
             Trouble(
                 "runs-failed",
-                f"All runs ended with {exit_phrase(failed)}. What they recorded up to there is equal, but a program that "
-                "fails shows only part of what it does. Fix it, or accept the failure with --allow-failure.",
+                f"All runs ended with {exit_phrase(failed)}. Everything they recorded up to then is equal, but a "
+                "program that fails shows only part of what it does. Fix it, or accept the failure with "
+                "--allow-failure.",
             )
         )
     verdict = Verdict.INCONCLUSIVE if trouble else comparison.verdict
@@ -415,8 +416,8 @@ def _with_origin(comparison: Comparison, ways: list[list[Found]]) -> Comparison:
 def _too_many(streams: Sequence[str]) -> Trouble:
     return Trouble(
         "too-many-differences",
-        f"So many records of {' and '.join(streams)} are in only one run that just the earliest were followed. None of "
-        "those counts, but a later one may. Record less with --steps.",
+        f"So many records of {' and '.join(streams)} are in only one run that only the earliest were followed. None "
+        "of these counts, but a later one may. Record less with --steps.",
     )
 
 

@@ -21,8 +21,8 @@ NOT_TAKEN_UP = {
         "nothing: with strict=False it skips keys that do not match, such as those with `_orig_mod.` or `module.` before them."
     ),
     "optimizer": (
-        "It was saved, and loaded from the file, but the run did not continue with it: {}. Call optimizer.load_state_dict(...), on the "
-        "optimizer that steps, after it was made."
+        "It was saved, and loaded from the file, but the run did not continue with it: {}. Call "
+        "optimizer.load_state_dict(...), on the optimizer that steps, after it was created."
     ),
 }
 
@@ -78,8 +78,9 @@ PARTS = {
         "loader = determinism.state.resumable(loader)\n"
         'determinism.state.capture(loader=loader, ...).save("last.state")\n'
         'determinism.state.restore(determinism.state.load("last.state"), loader=loader, ...)',
-        "Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that the sampler is given its "
-        "epoch, that the data set lists its samples in the same order, and that a generator is saved with which the program draws them itself.",
+        "Save the position in the epoch: loader = determinism.state.resumable(loader), with {whole}. Check also that "
+        "the sampler is given its epoch, that the data set lists its samples in the same order, and that any "
+        "generator with which the program draws them itself is saved.",
         state="loader=loader",
     ),
     "number": Part(
@@ -97,7 +98,8 @@ PARTS = {
     "training-mode": Part(
         "the mode of the model: training or evaluation",
         'model.load_state_dict(saved["model"])\nmodel.train()',
-        "Call model.train() after loading, and eval() on the parts that are not trained: no checkpoint holds the mode.",
+        "Call model.train() after loading, and eval() on the parts that are not trained: checkpoints do not store "
+        "the mode.",
     ),
     "optimizer-order": Part(
         "the order of the optimizer's parameters",

@@ -167,8 +167,8 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
             first,
             kind=Kind.MUTATION,
             inputs_equal=False,
-            detail="When the op ran, an input no longer held what the op that made it had written: something outside the "
-            "framework changed it in between.",
+            detail="When the op ran, an input no longer held what its producer had written: something outside the "
+            "framework had changed it in between.",
         )
     repeated = {output["position"]: output for output in found["outputs"]}
     outputs = tuple(
@@ -179,7 +179,7 @@ def _looked_at(first: Divergence, found: dict[str, Any]) -> Divergence:
     if found.get("fused"):
         more = f" {_fused(found['fused'], inside)}"
     elif failed := found.get("inside_failed"):
-        more = f" It could not be looked into ({failed})."
+        more = f" The search could not look inside it ({failed})."
     else:
         more = "" if inside is None else f" {_how_found(found['inside'])}"
     if inside is None:
@@ -192,8 +192,8 @@ def _compiled_anew(op: str) -> str:
     """How the place within a function that XLA compiles was found, and what that leaves open."""
     part = "op" if framework_of(op) == "tensorflow" else "equation"
     return (
-        f"Compiled once more so that it gives its intermediate values, it was found to vary at one {part} first; compiled like this less is "
-        "fused, so the kernels may differ from those of the program."
+        f"It was compiled once more so that it returns its intermediate values, and varied first at one {part}. "
+        "Compiled like this, XLA fuses less, so the kernels may differ from those of the program."
     )
 
 
@@ -204,10 +204,10 @@ def _how_found(inside: dict[str, Any]) -> str:
         why_not = inside.get("no_kernel")
         if why_not is None:
             return f"{_compiled_anew(inside['op'])} None of the program's own kernels varied when it was run again."
-        return f"{_compiled_anew(inside['op'])} The program's own kernels could not be looked at one by one: {why_not}."
+        return f"{_compiled_anew(inside['op'])} The program's own kernels could not be examined one by one: {why_not}."
     text = (
-        f"What the program's own kernels wrote was looked at after each: {kernel['instruction']} ({kernel['opcode']}) of the "
-        "optimised program is the first that varies."
+        f"The output of each of the program's own kernels was examined: {kernel['instruction']} ({kernel['opcode']}) "
+        "of the optimised program is the first that varies."
     )
     lines = _by_line(kernel["made_from"])
     return f"{text} XLA made it from {', '.join(lines)}." if len(lines) > 1 else text
@@ -229,7 +229,7 @@ def _known_to_vary(ops: Sequence[dict[str, Any]], first: Divergence) -> str:
         for one in varying[:_MOST_KNOWN]
     ]
     more = f" and {len(varying) - _MOST_KNOWN} more" if len(varying) > _MOST_KNOWN else ""
-    return f" Of the ops that it is compiled from, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
+    return f" Of its ops, these are known to vary on a {device.upper()}: {', '.join(named)}{more}."
 
 
 def _varies_on(device: str, op: str) -> bool:
@@ -250,7 +250,7 @@ def _fused(ops: Sequence[dict[str, Any]], inside: Inside | None) -> str:
     if inside is None or len(lines) == 1:
         return text
     adds = "add" if " and " in inside.op else "adds"
-    return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in whatever order these come."
+    return f"{text} Of these, {_base_name(inside.op)} {adds} to the same elements from several threads, in any order."
 
 
 def _by_line(ops: Sequence[dict[str, Any]]) -> list[str]:
@@ -293,10 +293,13 @@ def _detail(outputs: tuple[OutputDifference, ...]) -> str:
         if any(output.distinct_filled_memory is not None for output in outputs) and not varies(
             "distinct_filled_memory"
         ):
-            return f"{text}, also with one thread, but not with memory that was filled beforehand: it reads memory that nobody wrote."
+            return (
+                f"{text}, also with one thread, but not with memory that was filled beforehand: it reads "
+                "uninitialized memory."
+            )
         return f"{text}, also with one thread."
     is_known = any(output.distinct_one_thread is not None for output in outputs)
-    return f"{text}, but one only with one thread." if is_known else f"{text}."
+    return f"{text}, but only one with one thread." if is_known else f"{text}."
 
 
 def _with_repeats(output: OutputDifference, found: dict[str, Any], repeats: int) -> OutputDifference:
@@ -419,7 +422,7 @@ def _with_values(
         outputs.append(output)
     note = ""
     if not has_seen and are_alike and outputs:
-        note = "Two further runs had equal values here, so how far apart they can be was not seen."
+        note = "Two further runs had equal values here, so the size of the difference is not known."
     elif not has_seen:
         note = "Two further runs had no values here that could be compared: they differ in number, shape or type."
     return replace(divergence, outputs=tuple(outputs)), note

@@ -432,6 +432,6 @@ class FactorSearch:
                 if trial.verdict is Verdict.DIFFERENT:
                     responsible.append(name)
         except BudgetSpent:
-            limit = "The time for further runs is used up; --budget SECONDS gives more."
+            limit = "The time for further runs has run out; --budget SECONDS allows more."
             self.diagnosis = replace(self.diagnosis, limit=limit)
         self.diagnosis = replace(self.diagnosis, varied=tuple(responsible or self.factors))

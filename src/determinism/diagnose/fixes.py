@@ -685,7 +685,7 @@ def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> 
     if source.source in _SEEDED:
         advice = f"each of them then draws the same numbers. Create one per worker or rank; in workers of a DataLoader, {_PER_WORKER}"
     elif source.source in _MADE_SEEDS:
-        advice = "where each is to draw different numbers, add what distinguishes them, such as their rank"
+        advice = "if each should draw different numbers, add something that distinguishes them, such as the rank"
     else:
         return None
     return f"{source.apart:,} processes run this line: {advice}"

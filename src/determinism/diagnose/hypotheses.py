@@ -152,7 +152,7 @@ def use_text(source: Source) -> str:
     times = "once" if max(source.counts) == 1 else f"{max(source.counts):,} times"
     used = f"{source.source} was used there {times}"
     if source.differs is False:
-        return f"{used}; what it gives depends on timing, and was the same in two further runs."
+        return f"{used}; its result depends on timing, and was the same in two further runs."
     if source.differs is None:
         return f"{used}; whether its values differ is not known."
     if None in source.shown:
@@ -463,9 +463,7 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
 
 
 _ORDERS = ("hash-order", "address-order")
-_LINE_BY_TEXT = (
-    "An experiment of this fixes every such order of the program; the line is known from the text of the program."
-)
+_LINE_BY_TEXT = "The experiment fixes every such order in the program; the line comes from the program's source."
 
 
 def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -168,7 +168,7 @@ class Investigation:
         except BudgetSpent:
             unseen = "" if self._found or self._probed is None else unseen_text(self._probed)
             left = self._left_text(divergence)
-            self._limit = f"The time for further runs is used up; --budget SECONDS gives more.{left}{unseen}"
+            self._limit = f"The time for further runs has run out; --budget SECONDS allows more.{left}{unseen}"
             self._suppose_what_was_probed(divergence)
         except LaunchError:
             self._suppose_what_was_probed(divergence)

@@ -91,9 +91,7 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
     calls = program.seedings(library)
     if not calls:
         cause = f"seed-missing-{library}"
-        evidence = (
-            f"No file of the program that was recorded seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
-        )
+        evidence = f"No recorded file of the program seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
         return [Hypothesis(cause, Intervention.fix(f"{library}-seed"), sites_of(divergence), (evidence,))]
     for module, call in calls:
         origin = program.back_from([(module, one) for one in given_to(call)])
@@ -117,7 +115,7 @@ def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:
         return []
     cause = "address-order" if found.has_objects else CAUSE_OF_SOURCE[found.source]
     sites = dict.fromkeys([_frame(found), *sites_of(divergence)])
-    evidence = "According to the program's source, what differs comes from there."
+    evidence = "According to the program's source, the differing value comes from there."
     intervention = without_source(FixedSource(found.file, found.line, found.source))
     return [Hypothesis(cause, intervention, tuple(sites), (evidence,))]
 

@@ -138,7 +138,7 @@ _ALL = (
         starters=(Starter(f"{_TURNS}:start_processes"),),
     ),
     Factor(
-        "arrivals", "a receive without a source takes from each rank in turn",
+        "arrivals", "a receive without a source receives from each rank in turn",
         cause="arrival-order",
         frameworks=_TORCH,
     ),
@@ -237,11 +237,11 @@ _ALL = (
         frameworks=("torch", "tensorflow"),
     ),
     Factor(
-        "compile-caches", "each run finds the caches of compilers empty (Inductor, Triton, XLA, CUDA)",
-        "runs find the caches of compilers by turns as they are and empty",
+        "compile-caches", "each run starts with empty compiler caches (Inductor, Triton, XLA, CUDA)",
+        "runs alternately find compiler caches unchanged and empty",
         cause="warm-compile-cache",
         remedy=Remedy(
-            "Start each run with empty compile caches; or build them once, and give every run a copy of the same",
+            "Start each run with empty compile caches; or build them once, and give every run a copy of them",
             "env TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) TRITON_CACHE_DIR=$(mktemp -d) JAX_COMPILATION_CACHE_DIR=$(mktemp -d) COMMAND",
             side_effect="Each run compiles everything anew, which takes time. Choices by timing may then differ: pin these too.",
         ),

@@ -457,10 +457,7 @@ def _search(
         exit_statuses.add(0)
         which = f"runs of the first {short.extent}"
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(
-        f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C ends it and keeps "
-        "its findings."
-    )
+    warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None
     try:
         with LaunchedExperiments(

@@ -41,9 +41,7 @@ def explanation(identifier: str, *, causes_page: str | None = None) -> str:
     if rule is not None:
         parts += _programs(rule)
         if identifier not in _INTERNAL:
-            parts.append(
-                f"A comment at the line, `# determinism: ignore[{identifier}]`, says that it is meant to be so."
-            )
+            parts.append(f"A comment at the line, `# determinism: ignore[{identifier}]`, marks it as intended.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,10 +65,13 @@ def _of_cause(cause: CauseEntry) -> list[str]:
 def _who_names_it(rule: Rule | None, cause: CauseEntry | None, causes_page: str | None) -> str:
     check = "`determinism check`" if causes_page is None else f"[`determinism check`]({causes_page})"
     if rule is None:
-        return f"{check} names it by this identifier, with the line. `determinism lint` cannot see it in the code."
+        return f"{check} reports it under this identifier, with the line. `determinism lint` cannot see it in the code."
     if cause is None:
-        return "`determinism lint` names it by this identifier."
-    return f"`determinism lint` names it before a run, and {check} when two runs differ by it, by this identifier."
+        return "`determinism lint` reports it under this identifier."
+    return (
+        f"`determinism lint` reports it before a run, and {check} when two runs differ because of it, both under "
+        "this identifier."
+    )
 
 
 def _programs(rule: Rule) -> list[str]:

@@ -142,7 +142,7 @@ def _of_written_elements(text: Text, device: str) -> Iterator[Finding]:
             continue
         for target in node.targets:
             if isinstance(target, ast.Subscript) and _holds_positions(text, target.slice):
-                subject = f"What is written to {ast.unparse(target.value)} by an index that may have an element twice"
+                subject = f"Writing to {ast.unparse(target.value)} by an index that may contain an element twice"
                 yield from _of_op(text, device, _WRITING, subject, target)
 
 
@@ -265,7 +265,7 @@ def of_calls(text: Text) -> Iterator[Finding]:
             for target in node.targets:
                 is_option = last_part(target) in ("deterministic", "experimental_deterministic")
                 if is_option and isinstance(target, ast.Attribute) and _uses(text, "tensorflow"):
-                    message = "The option lets the pipeline give elements in the order in which they complete."
+                    message = "The option lets the pipeline yield elements in the order in which they complete."
                     yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, target)
 
 
@@ -274,13 +274,13 @@ def _of_call(text: Text, node: ast.Call) -> Iterator[Finding]:
     if name in ("torch.distributed.recv", "torch.distributed.irecv"):
         source = node.args[1] if len(node.args) > 1 else keywords.get("src")
         if None not in keywords and (source is None or is_none(source)):
-            message = f"{name} without a source takes what arrives first, which differs from run to run."
+            message = f"{name} without a source takes whatever arrives first, which differs from run to run."
             yield text.finding("arrival-order", Severity.MAY_DIFFER, message, node)
     elif last_part(node.func) == "checkpoint" and _is_constant(keywords.get("preserve_rng_state"), False):
         # Numbers of a seeded generator are other ones than in the forward pass, and the same in each run.
         if _seeds_for_good(text):
             return
-        message = "The backward pass runs this again with other random numbers, such as those of dropout."
+        message = "The backward pass runs this again with different random numbers, such as those of dropout."
         yield text.finding("recomputed-randomness", Severity.MAY_DIFFER, message, node)
     elif last_part(node.func) in ("map", "interleave") and _uses(text, "tensorflow") and node.args:
         parallel = keywords.get("num_parallel_calls") or (node.args[1] if len(node.args) > 1 else None)

@@ -175,7 +175,7 @@ def of_checkpoints(text: Text) -> Iterator[Finding]:
         if missing:
             titles = [PARTS[part].title for part in missing]
             lacking = " and ".join(titles) if len(titles) < 3 else f"{', '.join(titles[:-1])}, and {titles[-1]}"
-            message = f"The checkpoint lacks {lacking}, so a resumed run goes on differently. {fix(missing[0])}"
+            message = f"The checkpoint lacks {lacking}, so a resumed run continues differently. {fix(missing[0])}"
             yield text.finding("checkpoint-incomplete", Severity.ON_RESUME, message, call)
 
 

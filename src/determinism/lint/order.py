@@ -617,18 +617,18 @@ def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
         name, last = text.module.dotted(node.func), last_part(node.func)
         if last == "as_completed" or last == "imap_unordered":
             if flow.is_used_in_order(node):
-                message = f"{last} gives results in the order in which they become ready, and that order is used."
+                message = f"{last} returns results in the order in which they become ready, and that order is used."
                 yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
         elif name == "concurrent.futures.wait" and any(
             one.arg == "return_when" and last_part(one.value) == "FIRST_COMPLETED" for one in node.keywords
         ):
-            message = "What is done first decides what happens next."
+            message = "Whatever completes first decides what happens next."
             yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
         elif last == "DataLoader" and is_set_to(node, "in_order", False):
-            message = "in_order=False gives batches in the order in which workers complete them."
+            message = "in_order=False yields batches in the order in which workers complete them."
             yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
         elif last in ("map", "interleave") and is_set_to(node, "deterministic", False):
-            message = "deterministic=False lets the pipeline give elements in the order in which they complete."
+            message = "deterministic=False lets the pipeline yield elements in the order in which they complete."
             yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, node)
 
 

@@ -58,7 +58,7 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             message = "Objects are ordered by their addresses, which differ from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node.value)
         if isinstance(node, ast.keyword) and node.arg == "key" and _is_key_by(node.value, "hash"):
-            message = "The elements are ordered by hash(), which gives strings another number in each run."
+            message = "The elements are ordered by hash(), which is different for strings in each run."
             yield text.finding("hash-value", Severity.MAY_DIFFER, message, node.value)
         if not isinstance(node, ast.Call):
             continue
@@ -70,13 +70,13 @@ def of_hashes(text: Text) -> Iterator[Finding]:
             continue
         if source == "hash":
             if node.args and not is_number(text.module, node.args[0]):
-                message = "hash() of a string gives another number in each run, and the number is used."
+                message = "hash() of a string is a different number in each run, and the number is used."
                 yield text.finding("hash-value", Severity.DIFFERS, message, node)
         elif source == "id":
             message = "The number that is used is an address, which differs from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
         else:
-            message = "The number of the process differs in each run, and it is used as data."
+            message = "The process ID differs in each run, and it is used as data."
             yield text.finding("process-id", Severity.DIFFERS, message, node)
 
 
@@ -107,7 +107,7 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
         )
         if name.rpartition(".")[2] in _CHOOSES_BYTES or into_array or _used_as_number(text, node):
             if not becomes_seed(text.module, node):
-                message = f"{name} gives random bytes of the operating system, which no seed fixes."
+                message = f"{name} returns random bytes from the operating system, which no seed fixes."
                 yield text.finding("entropy", Severity.DIFFERS, message, node)
 
 
@@ -140,12 +140,12 @@ def of_clocks(text: Text) -> Iterator[Finding]:
     for node in text.module.nodes:
         if isinstance(node, ast.Call) and CALLS.get(text.module.dotted(node.func)) == "clock":
             if _is_computed_with(text, node) and not _is_of_display(text, node):
-                message = "The time of day is used as a number here, and it is another one in each run."
+                message = "The time of day is used as a number here, and it differs in each run."
                 yield text.finding("clock", Severity.DIFFERS, message, node)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Compare):
             read = _clock_in(text, node.value, 0)
             if read is not None and "timeout" not in ast.unparse(node.value).lower():
-                message = "The clock decides here, and what calls this computes accordingly."
+                message = "The clock decides here, and the caller computes accordingly."
                 yield text.finding("clock", Severity.MAY_DIFFER, message, node.value)
         if not isinstance(node, ast.If | ast.While):
             continue

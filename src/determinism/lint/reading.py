@@ -117,7 +117,7 @@ def _code(source: str | list[str]) -> str:
 
 def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
     """The one finding of a file that cannot be parsed."""
-    message = f"The file cannot be parsed ({reason}), so nothing else is known of it."
+    message = f"The file cannot be parsed ({reason}), so it was not checked."
     return Finding("unparsable", Severity.MAY_DIFFER, message, file, line, column, code)
 
 

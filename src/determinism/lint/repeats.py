@@ -169,7 +169,7 @@ def _constant_seeds(text: Text, function: ast.expr) -> Iterator[Finding]:
         for node in within(scope):
             if isinstance(node, ast.Call) and seeded_libraries(text.module, node) and given_to(node):
                 if not any(_may_differ(text, one, names, 0) for one in given_to(node)):
-                    message = "Each worker of the loader is seeded alike here, so all of them draw the same numbers."
+                    message = "Each worker of the loader gets the same seed here, so all of them draw the same numbers."
                     yield text.finding("workers-alike", Severity.REPEATS, message, node)
 
 

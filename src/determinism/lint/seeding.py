@@ -149,14 +149,14 @@ def of_values(text: Text) -> Iterator[Finding]:
         if is_generator and (not given or is_none(given[0])) and name.startswith(("numpy.", "random.")):
             if name != "numpy.random.Generator" and not _is_harmless(text, node):
                 fix = _seed_argument(text, node) if not given and _runs_once(text, node) else None
-                message = f"{name} is made without a seed, so it starts from random bytes of the operating system."
+                message = f"{name} is created without a seed, so it starts from random bytes of the operating system."
                 yield text.finding("generator-unseeded", Severity.DIFFERS, message, node, fix)
             continue
         if (
             name in ("random.seed", "numpy.random.seed", "torch.seed", "torch.cuda.seed", "torch.random.seed")
             and not given
         ):
-            message = f"{name}() without a value seeds from the operating system, another value in each run."
+            message = f"{name}() without a value seeds from the operating system, differently in each run."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
             continue
         if name == "tensorflow.random.Generator.from_non_deterministic_state":
@@ -181,7 +181,7 @@ def of_values(text: Text) -> Iterator[Finding]:
             if origin is not None and origin.source in _VARYING and not _is_hash_of_numbers(text, origin):
                 what = "this line" if origin.line == node.lineno else f"line {origin.line}"
                 is_default = last_part(node.func) == "add_argument"
-                subject = "The seed of a run that is given none" if is_default else "The seed"
+                subject = "The default seed" if is_default else "The seed"
                 message = f"{subject} comes from a value that differs in each run ({origin.source}, at {what})."
                 yield text.finding(
                     "seed-varies", Severity.MAY_DIFFER if is_default else Severity.DIFFERS, message, node

@@ -101,7 +101,8 @@ def frame_text(frame: Frame) -> str:
 
 
 _KINDS = {
-    Kind.STRUCTURE: "the runs executed different operations here: one has records that another lacks, or an op took a different tensor",
+    Kind.STRUCTURE: "the runs executed different operations here: one has records that another lacks, or an op read "
+    "a different tensor",
     Kind.RNG: "a random op ran with different states of its random generator",
     Kind.DATA: "a value that came from outside the framework differs, such as a batch, a file or an array",
     Kind.ARGUMENT: "a plain value passed to the op differs, such as a number, an index, a shape or a flag",

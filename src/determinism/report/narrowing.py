@@ -40,7 +40,7 @@ def narrowing_entries(narrowing: Narrowing) -> Iterator[Entry]:
     if narrowing.repeats_itself:
         yield Entry(_changed(narrowing), "changed since", Section.PLACE)
     elif narrowing.windows and not narrowing.is_pinned:
-        yield Entry(_not_again(narrowing), "not again", Section.PLACE)
+        yield Entry(_not_again(narrowing), "not reproduced", Section.PLACE)
     if narrowing.run_seconds > 0:
         ratio = narrowing.seconds / narrowing.run_seconds
         text = f"{_duration(narrowing.seconds)} in all, {ratio:.1f} times one run of {_duration(narrowing.run_seconds)}"
@@ -59,7 +59,7 @@ def _parting(narrowing: Narrowing) -> str:
     losses = ""
     if None not in narrowing.losses and narrowing.losses[0] != narrowing.losses[1]:
         losses = f" (loss {narrowing.losses[0]:.9g} and {narrowing.losses[1]:.9g})"
-    return f"the ledgers of two runs{process}, of {of}, part first at step {narrowing.step:,}: {groups}{losses}"
+    return f"the ledgers of two runs{process}, of {of}, first differ at step {narrowing.step:,}: {groups}{losses}"
 
 
 def _window(window: Window, narrowing: Narrowing) -> str:
@@ -72,8 +72,8 @@ def _window(window: Window, narrowing: Narrowing) -> str:
     if not window.differs:
         return f"{text}these were equal"
     if window.parted_at is None or window.first <= window.parted_at <= window.last:
-        return f"{text}it came again"
-    return f"{text}these parted at step {window.parted_at:,} already"
+        return f"{text}the difference recurred"
+    return f"{text}these already differed at step {window.parted_at:,}"
 
 
 def _not_again(narrowing: Narrowing) -> str:
@@ -81,21 +81,23 @@ def _not_again(narrowing: Narrowing) -> str:
     elsewhere = any(window.parted_at is not None for window in narrowing.windows)
     if elsewhere:
         return (
-            f"The step varies from run to run, so a window does not catch it: {counted(runs, 'run')} recorded ops. It depends on timing, or on "
-            "what the program takes from outside. Make it come earlier with --vary all, or check a shorter program op by op."
+            f"The step varies from run to run, so a window does not catch it: {counted(runs, 'run')} recorded ops. It "
+            "depends on timing, or on what the program takes from outside. Provoke it earlier with --vary all, or "
+            "check a shorter program op by op."
         )
     return (
-        f"The difference did not come again in {counted(runs, 'run')} that recorded the ops around it. It depends on timing, such as the order "
-        "of threads, or on what recording changes. Run it again to try more often; --vary threads makes a race more likely."
+        f"The difference did not recur in {counted(runs, 'run')} that recorded the ops around it. It depends on "
+        "timing, such as the order of threads, or on what recording changes. Run the command again for more tries; "
+        "--vary threads makes a race more likely."
     )
 
 
 def _changed(narrowing: Narrowing) -> str:
     window = narrowing.windows[-1]
     return (
-        "The runs that were made now are equal to each other, so the program repeats itself, and what changed since the stored run decides: the "
-        "code, its data, or the environment. To see the ops of both, record these steps with each and compare: determinism record "
-        f"--from-step {max(window.first, 1)} --steps {window.last + 1}"
+        "The new runs are equal to each other, so the program repeats itself: its code, its data or the environment "
+        "changed since the stored run. To see the ops of both, record these steps with each and compare: determinism "
+        f"record --from-step {max(window.first, 1)} --steps {window.last + 1}"
     )
 
 

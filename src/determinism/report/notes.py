@@ -110,7 +110,7 @@ def _original(leftovers: Sequence[Leftover]) -> str:
     """How each run gets files as they were; nothing here removes a file, since it may be the user's own."""
     if _all_copied(leftovers):
         return "--fresh-copy"
-    return "--before with a command that puts back a copy of the original"
+    return "--before with a command that restores a copy of the original"
 
 
 def _all_copied(leftovers: Sequence[Leftover]) -> bool:
@@ -159,8 +159,8 @@ MOST_BLIND_SPOTS = 5
 MOST_ENVIRONMENT = 5
 MOST_TRACES = 4
 _NO_STEPS = (
-    "no steps were counted, because no optimizer stepped and no batch was loaded; call `determinism.step()` at the end of each iteration of "
-    "a loop counts them"
+    "no steps were counted, because no optimizer stepped and no batch was loaded; to count them, call "
+    "`determinism.step()` at the end of each iteration"
 )
 
 
@@ -220,7 +220,7 @@ def _command_entries(comparison: Comparison) -> Iterator[Entry]:
     commands = list(dict.fromkeys(shlex.join(run.command) for run in comparison.runs if run.command))
     if len(commands) < 2:
         return
-    yield Entry("the runs are of different commands", "commands")
+    yield Entry("the runs have different commands", "commands")
     for number, run in enumerate(comparison.runs, start=1):
         yield Entry(f"run {number}: {shlex.join(run.command)}")
 
@@ -237,7 +237,10 @@ def _ending(run: RunSummary) -> str | None:
 def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     if not comparison.racy:
         return
-    because = f"the program does work whose order the machine decides ({listed(comparison.racy)}), which may come out differently at another time"
+    because = (
+        f"the program does work whose order the machine decides ({listed(comparison.racy)}), and which may "
+        "differ another time"
+    )
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
         yield Entry(text, "extra runs")

@@ -94,7 +94,8 @@ def audit_text(audit: Audit) -> str:
     if short:
         runs = str(min(short)) if min(short) == max(short) else f"{min(short)} to {max(short)}"
         said.append(
-            f"{len(short)} were left after {runs} of {asked} runs, without a difference, because their time was up; --seconds gives more."
+            f"{len(short)} were left after {runs} of {asked} runs, without a difference, because their time ran out; "
+            "--seconds allows more."
         )
     if audit.stopped is not None:
         said.append(f"Not everything was measured: {audit.stopped}")
@@ -296,7 +297,7 @@ def list_text(answers: Sequence[OpStatus], width: int, colors: bool) -> str:
     """
     rows = [[Cell(answer.op.name), *_cells(status)] for answer in answers for status in answer.statuses]
     if not rows:
-        return "Nothing that is known matches."
+        return "No known fact matches."
     heads = [Cell(head, "dim") for head in ("op", *_STATUS_HEADS)]
     lines = in_columns([heads, *rows], width, _WHEN + 1, colors)
     count = f"{len(rows)} {'status' if len(rows) == 1 else 'statuses'} of {len(answers)} {'op' if len(answers) == 1 else 'ops'}."

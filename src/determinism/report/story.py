@@ -158,11 +158,11 @@ def _counts(output: OutputDifference) -> str:
 _NEVER_SAVED = frozenset({"training-mode", "optimizer-order"})
 """What no checkpoint holds, so that the program itself has to make it as it was."""
 
-_VERIFIED = "Verified: with it restored from outside, in further runs, the resumed run was equal to the full one."
+_VERIFIED = "Verified: further runs restored it from outside, and the resumed run was equal to the full one."
 
 _IN_VAIN = (
-    "Not verified: restoring it from outside, in further runs, did not make the resumed run equal. Something else is missing too, and this "
-    "may only follow from it; or the program draws between the point of restoring and its first step."
+    "Not verified: further runs restored it from outside, but the resumed run was not equal. Something else is "
+    "missing too, and this may only be its consequence; or the program draws between that point and its first step."
 )
 
 
@@ -360,7 +360,7 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if comparison.diagnosis.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not reach this record."
     if stack_differences(comparison.environment):
-        return "They come from records that are equal in both runs; what they held was not checked again."
+        return "They come from records that are equal in both runs; their contents were not checked again."
     return "It was not checked whether the inputs were equal; `determinism check --explain` finds out."
 
 
@@ -392,7 +392,7 @@ def parting_entries(comparison: Comparison) -> Iterator[Entry]:
     if first is None or (first.records_of, first.record) != (0, parting.record):
         which = "in the records that both runs have"
         if first is not None and first.kind is not Kind.STRUCTURE:
-            which = "none of the elements that were kept of this record differ; of later ones"
+            which = "none of the kept elements of this record differ; among later records"
         yield Entry(f"{which}, first in {_place(parting)}", "values diverge")
         yield from output_entries(parting.outputs, None)
     if parting.looks_like is not None:
@@ -408,7 +408,7 @@ def growth_entries(comparison: Comparison) -> Iterator[Entry]:
     if beyond is not None:
         widest = max(output.max_relative or 0.0 for output in beyond.outputs)
         size = f", by {widest:.2g} of the largest element" if widest else ""
-        yield Entry(f"more than rounding apart first in {_place(beyond)}{size}", "grows")
+        yield Entry(f"first beyond rounding in {_place(beyond)}{size}", "grows")
     yield from _course_entries(values)
     if any(values.alone):
         run = comparison.environment_run

@@ -85,11 +85,7 @@ class Patches:
         self.restore()
 
     def __repr__(self) -> str:
-        return (
-            f"<Patches\n{self}>"
-            if str(self)
-            else ("<Patches: none of the installed frameworks has ops that could be replaced>")
-        )
+        return f"<Patches\n{self}>" if str(self) else ("<Patches: no framework with replaceable ops is installed>")
 
     def __str__(self) -> str:
         lines = [f"{name}: {', '.join(ops) or 'replaced before'}" for name, ops in self.replaced.items()]
