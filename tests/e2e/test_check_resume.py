@@ -157,7 +157,7 @@ def test_a_run_that_fails_is_said(tmp_path: Path) -> None:
         ((), "--full and --first and --resumed are missing"),
         (("--full", "python a.py", "--first", "python a.py"), "--resumed is missing"),
         (("--full", "python a.py", "--", "python", "a.py"), "Three commands and one"),
-        (("--", "python", "a.py", "{save}", "{load}"), "holds no {steps}"),
+        (("--", "python", "a.py", "{save}", "{load}"), "contains no {steps}"),
         (("--at", "8", "--", "python", "{steps}", "{save}", "{load}"), "--at 8 is not between 0 and --steps 8"),
         (("--full", "python 'a", "--first", "a", "--resumed", "a"), "cannot be split into words"),
     ],

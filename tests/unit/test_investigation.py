@@ -500,7 +500,7 @@ def test_what_came_once_and_never_again_confirms_no_cause(likely: Sequence[Hypot
 
     assert [status for _, status in found(comparison)] == ["likely"] * len(likely)
     assert [(made.factor, made.action, made.equal) for made in comparison.experiments] == [("nothing", "changed", True)]
-    assert "did not come again" in str(comparison.diagnosis.limit) and not comparison.fixes
+    assert "did not recur" in str(comparison.diagnosis.limit) and not comparison.fixes
 
 
 def test_a_difference_that_comes_again_with_nothing_changed_is_searched_for() -> None:

@@ -113,20 +113,20 @@ _FACTS = {"phase": "forward", "training": False, "draws": False, "state": "", "c
 def check_batch_invariance(
     function: Callable[[Any], Any], /, batch: Any, sizes: Sequence[int] = (1, 16, 64)
 ) -> Comparison:
-    """Call a function on a batch that is cut into batches of different sizes, and compare what becomes of each row.
+    """Call a function on a batch that is cut into batches of different sizes, and compare the results of each row.
 
-    Before each size, the states of the random generators are put back, and with PyTorch everything else that the function can reach.
-    With PyTorch and JAX the first op that makes something else of an equal row is named, with its line; of TensorFlow only the
-    results are compared. Where a model was left in training mode, it is tried whether evaluation mode cures it.
+    Before each size, the states of the random generators are restored, and with PyTorch everything else that the function
+    can reach. With PyTorch and JAX, the first op whose result for an equal row differs is named, with its line; with
+    TensorFlow, only the results are compared. If a model was left in training mode, evaluation mode is tried as a fix.
 
     Args:
         function: What to check: a model, or a function of one argument.
         batch: An array or tensor with one row for each index of its first dimension, or a nested list, tuple or dictionary of them.
             The largest batch has all of its rows.
-        sizes: How many rows a batch has; those beyond the rows that there are count as all of them.
+        sizes: How many rows a batch has; a size beyond the number of rows means all of them.
 
     Returns:
-        The comparison; `verdict` is `same`, `different` or `inconclusive`, and `batch` tells about the rows.
+        The comparison; `verdict` is `same`, `different` or `inconclusive`, and `batch` has the findings about rows.
 
     Raises:
         UsageError: The batch cannot be cut into rows, or there are no two sizes.

@@ -272,8 +272,8 @@ def describe(root: Root, first: ProcessTrace, second: ProcessTrace, level: Level
 
 
 _EXCHANGED = (
-    "Every process gave the collective the same values in both runs, and what it gave back differs: it adds up in another order, or what "
-    "it writes was read before it was complete (wait() of its work)."
+    "Every process gave the collective the same values in both runs, but its result differs: it sums in a different "
+    "order, or its result was read before it was complete (wait() of its work)."
 )
 
 

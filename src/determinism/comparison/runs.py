@@ -226,7 +226,7 @@ def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure
 
     Args:
         *traces: Their folders.
-        strict: Dead differences make runs different too.
+        strict: Dead differences make runs different, too.
         allow_failure: Report equal runs as the same even if they failed.
 
     Raises:
@@ -260,7 +260,7 @@ def compare_runs(
 
     Args:
         traces: Two or more runs.
-        strict: Dead differences make runs different too.
+        strict: Dead differences make runs different, too.
         allow_failure: Report equal runs as the same even if they failed.
         compare_pairs: Compares pairs of processes elsewhere.
 

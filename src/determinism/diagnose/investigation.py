@@ -71,9 +71,9 @@ _CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
 _STAYING = frozenset({_CACHES_CAUSE, "leftover-file"})
 """Causes that make the first run differ from all others."""
 _CAME_ONCE = (
-    "The difference did not come again: {} further runs with nothing changed were bit-identical, and would be with anything fixed. Either the first "
-    "run changed something for all others that was not seen, such as a service or what another program keeps, or it comes rarely: -n 10 compares "
-    "ten runs."
+    "The difference did not recur: {} further runs with nothing changed were bit-identical, and would be with "
+    "anything fixed. Either the first run changed something for all others that was not seen, such as a service or "
+    "what another program keeps, or it comes rarely: -n 10 compares ten runs."
 )
 
 

@@ -343,22 +343,23 @@ def status(
     direction: Literal["forward", "backward"] | None = None,
     verdict: Literal["deterministic", "nondeterministic", "raises", "depends", "unknown"] | None = None,
 ) -> list[OpStatus]:
-    """What is known about the determinism of ops.
+    """Look up what is known about the determinism of ops.
 
     Args:
         *ops: Names (`torch.Tensor.scatter_add_`, `scatter_add`, `tf.nn.bias_add`, a Keras layer, an overload of ATen), names
             of kernels, or texts of alerts; none for everything that is known.
         framework: Only ops of this framework or library, such as `torch`.
-        version: For which version, such as `2.13.0`. If None, for the installed one. Where an op's framework is not installed, for
-            all; but if a name is known for several frameworks, and some are installed, only for these.
+        version: The version to answer for, such as `2.13.0`; None means the installed one. If an op's framework is not
+            installed, the answer covers all versions; but if several frameworks know a name, and some are installed, it covers
+            only these.
         device: Only what holds on `cpu`, `cuda`, `rocm`, `xpu`, `mps`, `tpu`, `meta`, or any `gpu`.
         direction: Only what holds `forward` or `backward`.
         verdict: Only statuses with this verdict, with or without deterministic mode: `deterministic`,
             `nondeterministic`, `raises`, `depends` or `unknown`.
 
     Returns:
-        One answer for each op that a text means. The statuses of an op may be empty: then nothing is
-        known for that version, device and direction.
+        One answer for each matching op. The statuses of an op may be empty: then nothing is known for that version, device
+        and direction.
 
     Raises:
         UsageError: An op, a framework or a version is not known, or a version is given without saying whose it is.

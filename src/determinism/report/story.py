@@ -356,7 +356,10 @@ def _inputs_sentence(first: Divergence, comparison: Comparison) -> str | None:
     if not is_repeatable(first.op):
         return "It is not known whether the inputs were equal: what ran here is not a single op that could be repeated."
     if OpSemantics.COLLECTIVE in what_op_does(first.op):
-        return "They come from records that are equal in both runs, in every process; a collective is not repeated to check what they held."
+        return (
+            "They come from records that are equal in both runs, in every process; a collective is not repeated "
+            "to check their contents."
+        )
     if comparison.diagnosis.missed_in_confirming_run:
         return "It is not known whether the inputs were equal: the confirming run did not reach this record."
     if stack_differences(comparison.environment):

@@ -31,9 +31,8 @@ def check(
 ) -> Comparison:
     """Call a function twice or more in this process and compare every op it runs.
 
-    Before each call, the states of the random generators and everything that the function can reach through its
-    arguments, its closure and the globals that it names is put back to what it was; after the last one as well. What
-    the function returns counts as read.
+    Before each call, and after the last, the states of the random generators and everything that the function can reach
+    through its arguments, its closure and the globals that it names are restored. The function's result counts as read.
 
     Args:
         function: What to check.
@@ -76,12 +75,12 @@ def check(
 def compare(*traces: str | os.PathLike[str], strict: bool = False, allow_failure: bool = False) -> Comparison:
     """Compare two or more traces on disk.
 
-    Nothing is run. A cause is *likely* where the records and the files of the program show one; only files whose lines are
-    still those that ran are read.
+    Nothing is run. A cause is *likely* if the records and the program's files show one; files are read only if their lines
+    have not changed since the run.
 
     Args:
         *traces: The folders that `determinism record` or `determinism.record` wrote, or URLs of such folders that fsspec knows.
-        strict: Dead differences make runs different too.
+        strict: Dead differences make runs different, too.
         allow_failure: Report equal runs as the same even if they failed.
 
     Raises:
@@ -111,7 +110,7 @@ def compare_over(
     Args:
         compare_pairs: Compares pairs of processes; see `comparison.executors`.
         *traces: Their folders.
-        strict: Dead differences make runs different too.
+        strict: Dead differences make runs different, too.
         allow_failure: Report equal runs as the same even if they failed.
 
     Raises:

@@ -126,15 +126,16 @@ class Patches:
 
 
 def patch() -> Patches:
-    """Replace ops that have no deterministic implementation in the installed version by ones that have.
+    """Replace ops that have no deterministic implementation in the installed version with deterministic ones.
 
-    For PyTorch with `torch.library.get_kernel`: what `torch.use_deterministic_algorithms` refuses, and what varies without a word, by kernels that are put at
-    its dispatcher. For TensorFlow 2.16 to 2.21: what `tf.config.experimental.enable_op_determinism` refuses on a GPU, and what varies on the CPU
-    even so. Call it before functions are traced and models are built, before or after the import of TensorFlow; together with
+    For PyTorch with `torch.library.get_kernel`, kernels registered at its dispatcher replace the ops that
+    `torch.use_deterministic_algorithms` refuses and those that vary silently. For TensorFlow 2.16 to 2.21: the ops that
+    `tf.config.experimental.enable_op_determinism` refuses on a GPU, and those that vary on the CPU in spite of it. Call it
+    before functions are traced and models are built, before or after the import of TensorFlow; together with
     `determinism.enable`, in either order. A second call changes nothing. Nothing is printed; look at the result.
 
     Returns:
-        What was replaced. As a context (`with determinism.patch():`) it puts everything back at the end.
+        What was replaced. As a context (`with determinism.patch():`) it restores everything at the end.
 
     Example:
         >>> with determinism.patch() as patches:
@@ -593,14 +594,14 @@ def enable(
     Nothing is printed; look at the result.
 
     Args:
-        seed: Seeds every generator, each with a stream of its own; see `determinism.seed`. None leaves them.
+        seed: Seeds every generator, each with its own stream; see `determinism.seed`. None leaves generators alone.
         warn_only: Ops without a deterministic implementation warn instead of raising.
-        threads: How many threads compute on the CPU; None leaves it. Results depend on it.
-        precision: How exact float32 matrix products are: "highest", "high" or "medium"; None leaves it.
+        threads: How many threads compute on the CPU; None leaves the number as it is. Results depend on it.
+        precision: Precision of float32 matrix products: "highest", "high" or "medium"; None leaves it as it is.
 
     Returns:
-        Each setting: what it was and is, why, and whether it took effect. As a context (`with determinism.enable(seed=1):`) it
-        puts everything back at the end.
+        Each setting: what it was and is, why, and whether it took effect. As a context (`with determinism.enable(seed=1):`)
+        it restores everything at the end.
 
     Raises:
         UsageError: An argument is out of range; nothing was set.

@@ -84,8 +84,8 @@ _NO_RECORDING = (
 def step() -> None:
     """Say that a step of the program ends here.
 
-    From the first call on only these calls count as the ends of steps, no longer those of optimizers. Outside of a
-    recording it does nothing, and warns once.
+    From the first call on, only these calls end steps; those of optimizers no longer do. Outside of a recording it does
+    nothing, and warns once.
 
     Example:
         >>> import torch
@@ -219,12 +219,12 @@ def record(
     """Record every op that this thread runs inside the `with` block.
 
     Args:
-        path: The trace to make; a folder that does not exist or is empty.
+        path: The trace to write; a folder that does not exist or is empty.
         level: `op`, `module` or `step`.
-        max_disk: Bytes that the trace of a process never grows past. The oldest records make room, and a ledger says of every step what it
-            had; with `values`, recording ends at the limit.
-        paranoid: Digest every input of every op, also those whose producer was recorded.
-        values: Keep up to so many elements of each tensor that an op gave, so that `compare` can say how far apart two are.
+        max_disk: Maximum size of a process's trace, in bytes. The oldest records are removed, and a ledger covers every
+            step; with `values`, recording ends at the limit.
+        paranoid: Digest every input of every op, including those whose producer was recorded.
+        values: Keep up to this many elements of each output of an op, so that `compare` can measure differences.
         state_every: At level `step`, digest parameters, buffers and optimizer state at every so many steps, at the first one, and what is
             left of them at the end; batches, losses and gradients at each step. Of PyTorch.
 
@@ -234,7 +234,7 @@ def record(
         TraceError: The folder cannot be used.
 
     Yields:
-        The recording. What is given to its `returned` counts as read.
+        The recording. Values passed to its `returned` count as read.
 
     Example:
         >>> import torch

@@ -238,16 +238,17 @@ def seed(
     epoch: int = 0,
     task: str | int = "main",
 ) -> Seeds:
-    """Seed Python, NumPy, PyTorch, TensorFlow, Keras and all registered generators, each with a stream of its own.
+    """Seed Python, NumPy, PyTorch, TensorFlow, Keras and all registered generators, each with its own stream.
 
-    What is imported later is seeded then. Streams are derived by a keyed hash of the master seed and the place in the program,
+    A library that is imported later is seeded then. Streams are derived by a keyed hash of the master seed and the place in
+    the program,
     so no two places share one. In JAX, whose generators are keys, nothing can be seeded: take keys from `jax(name)` of the
     result.
 
     Args:
         master: The seed. With None a random one is drawn; the attribute `master` of the result has it.
-        rank: Number of this process among those that train together; None reads it from the environment (`RANK`, or what MPI
-            and Slurm set), and is 0 if there is nothing.
+        rank: Number of this process among those that train together; None reads it from the environment (`RANK`, or the
+            variables of MPI and Slurm), and means 0 if none is set.
         worker: Number of this process among those that load data, if it is one.
         epoch: Number of the epoch that begins.
         task: What the program is about to do, such as "train"; a name or a number.

@@ -1,4 +1,4 @@
-"""`determinism.state`: everything that a run needs to go on from the middle as if it had never stopped.
+"""`determinism.state`: everything that a run needs to continue from the middle as if it had never stopped.
 
 state = determinism.state.capture(model=model, optimizer=optimizer, loader=loader, epoch=epoch, step=step)
 state.save("last.state")

@@ -363,14 +363,14 @@ def load(path: str | os.PathLike[str]) -> State:
 
 
 def from_bytes(data: bytes, name: str = "The data") -> State:
-    """Read a state that `State.to_bytes` gave. Nothing in it is run.
+    """Read a state that `State.to_bytes` returned. Nothing in it is run.
 
     Args:
         data: The bytes.
         name: What messages call them.
 
     Raises:
-        StateError: They are no state, damaged, or of a newer version.
+        StateError: The bytes are not a saved state, are damaged, or were written by a newer version.
 
     Returns:
         The state.
@@ -393,7 +393,7 @@ def from_bytes(data: bytes, name: str = "The data") -> State:
 
 
 def from_dict(saved: Mapping[str, Any]) -> State:
-    """Read a state that `State.to_dict` gave.
+    """Read a state that `State.to_dict` returned.
 
     Args:
         saved: The dictionary.
@@ -421,7 +421,7 @@ def from_dict(saved: Mapping[str, Any]) -> State:
 
 
 def from_tree(tree: Mapping[str, Any]) -> State:
-    """Read a state that `State.to_tree` gave, as Orbax restores it: as arrays of NumPy or of JAX.
+    """Read a state that `State.to_tree` returned, as Orbax restores it: as NumPy or JAX arrays.
 
     Args:
         tree: The tree.

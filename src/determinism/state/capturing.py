@@ -236,18 +236,19 @@ def refusal(reasons: list[str]) -> StateError:
 
 
 def capture(*, epoch: int | None = None, step: int | None = None, **parts: Any) -> State:
-    """Copy the states of all random generators, the settings, the seeds in force, and the parts of the program that are given.
+    """Copy the states of all random generators, the settings, the seeds in force, and the given parts of the program.
 
     Call it where the program saves, between two steps. Nothing is changed by it, and no random number is drawn.
 
     Args:
         epoch: The epoch that the program is in.
         step: How many steps it has made.
-        **parts: By names of your choice, what else a run goes on with: objects with `state_dict()` and `load_state_dict()`
+        **parts: Under names of your choice, whatever else a run continues with: objects with `state_dict()` and
+            `load_state_dict()`
             (model, optimizer, scheduler, scaler, a `resumable` loader), generators of the program's own, and plain values.
 
     Raises:
-        StateError: A part cannot be saved, or does not tell where it is.
+        StateError: A part cannot be saved, or does not expose its position.
 
     Returns:
         The state; `save` writes it to a file, and `gaps` says what could not be captured.
@@ -308,23 +309,23 @@ _MAY_DIFFER = ("rank", "ranks", "devices", "versions", "settings", "registered")
 
 
 def restore(state: State, /, *, allow: Collection[str] = (), **parts: Any) -> list[str]:
-    """Put everything back that was captured, so that the program goes on as if it had not stopped.
+    """Restore everything that was captured, so that the program continues as if it had not stopped.
 
-    Everything is checked first; if it does not fit, nothing is changed. The states of generators come last, since whatever loads may
-    draw. A `resumable` loader goes on when it is iterated over next, and puts the generators back once more then.
+    Everything is checked first; if it does not fit, nothing is changed. The states of generators come last, since loading
+    may draw. A `resumable` loader continues when it is next iterated over, and then restores the generators once more.
 
     Args:
         state: What was captured.
         allow: What may be different here: `rank`, `ranks`, `devices`, `versions`, `settings`, `registered`, or the name of a part
             that is not given.
-        **parts: The objects that take their state back, under the names that they were captured with. Plain values are not given:
-            read them from the state (`state["best_loss"]`, `state.epoch`).
+        **parts: The objects whose state is restored, under the names with which they were captured. Do not pass plain
+        values: read them from the state (`state["best_loss"]`, `state.epoch`).
 
     Returns:
-        The settings that were other than when it was captured and were put back, in words.
+        The settings that had changed since the capture and were restored, in words.
 
     Raises:
-        StateError: It does not fit here; the message says all of why.
+        StateError: The state does not fit here; the message lists all reasons.
         UsageError: `allow` names what is neither a part nor among these words.
 
     Example:
@@ -440,8 +441,8 @@ def _restore_seeds(state: State) -> None:
 class Checkpointed:
     """Captures when it is asked for its `state_dict`, and restores when one is loaded.
 
-    It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under a name of its own, since what ranks save under the same
-    name counts there as the same and is kept once.
+    It is a `Stateful` of `torch.distributed.checkpoint`. Each rank saves under its own name, since data that ranks save
+    under the same name counts there as the same and is kept once.
 
     Example:
         >>> checkpointed = determinism.state.Checkpointed(epoch=3)

@@ -50,13 +50,13 @@ def plain(value: Any) -> Any:
 
 
 def resumable(loader: Any) -> ResumableLoader:
-    """Make a data loader tell how far it has come, and go on there.
+    """Make a data loader keep its position, and continue from there.
 
     Args:
         loader: A `torch.utils.data.DataLoader`, or anything else that can be iterated over again and again.
 
     Raises:
-        StateError: Its workers outlive the epoch, and nobody can put their states back.
+        StateError: Its workers outlive the epoch, so their states cannot be restored.
 
     Returns:
         The loader, with `state_dict` and `load_state_dict`.
@@ -71,11 +71,11 @@ def resumable(loader: Any) -> ResumableLoader:
 
 
 class ResumableLoader:
-    """Gives the batches of a data loader, and keeps what it takes to go on in the middle.
+    """Yields the batches of a data loader, and keeps what it takes to continue from the middle.
 
-    When it goes on, it begins the epoch anew with the generators as they were when the epoch began, passes over the batches that were
-    consumed, and puts the generators back as they were when the state was captured. So samplers, workers and augmentations have drawn
-    what they would have, and the batches that were consumed are loaded once more. Attributes are those of the loader.
+    When it continues, it starts the epoch again with the generators' state at its beginning, skips the batches that were
+    consumed, and restores the generators to their state at the time of capture. So samplers, workers and augmentations draw
+    the same numbers as without the stop, and the consumed batches are loaded once more. Attributes are those of the loader.
     """
 
     def __init__(self, loader: Any) -> None:
