@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.checking import PROGRAMS, check_command
 from tests.e2e.clean_programs import COMPILERS, Program, python
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
 
@@ -16,6 +18,20 @@ CLEAN = {"eager and aot_eager": python("compilers/compiled", "eager,aot_eager"),
 @pytest.mark.parametrize("name", only_named(["eager and aot_eager"], CLEAN))
 def test_same(name: str, tmp_path: Path) -> None:
     assert_same(CLEAN[name], tmp_path)
+
+
+MODELS = (
+    "attention", "backward", "breaks", "convolutions", "default", "half", "optimizer", "recomputed", "recurrence", "reduce-overhead",
+    "shapes", "transforms", "whole graph",
+)  # fmt: skip
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_inductor_compiles_is_the_same(name: str, tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAMS / "compilers" / "models.py"), name]
+    report = check_command(tmp_path, words, options=("--runs", "2"), exit_status=0).report
+    assert (report["verdict"], report["recorded"]["blind_spots"]) == ("same", [])
 
 
 def compiled(backend: str, fault: str, kind: str, step: int) -> Fault:

@@ -26,6 +26,19 @@ def test_a_seeded_program_is_the_same(tmp_path: Path) -> None:
     assert report["recorded"]["records"] >= 13
 
 
+MODELS = (
+    "branched", "donated", "dropped", "for_each", "looped", "over devices", "plain", "recomputed", "scanned", "scattered",
+)  # fmt: skip
+
+
+@pytest.mark.thorough("jax")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_whose_step_is_compiled_is_the_same(name: str, tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAMS / "compiled_by_xla" / "models.py"), name]
+    report = check_command(tmp_path, words, options=("--runs", "2"), environment=ENVIRONMENT, exit_status=0).report
+    assert (report["verdict"], report["recorded"]["blind_spots"]) == ("same", [])
+
+
 def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     report = checked(tmp_path, "key")
     assert report["first_divergence"]["kind"] == "data"
