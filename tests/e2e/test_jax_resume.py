@@ -95,6 +95,40 @@ FLAX = """
     checkpointer.save(os.path.abspath(save), saved())
     checkpointer.wait_until_finished()
 """
+RIVALS = """
+    import os, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import determinism
+
+    steps, save, load, left_out, counted_by = int(sys.argv[1]), *sys.argv[2:6]
+    kept = {"judge": jnp.ones((4,)), "maker": jnp.ones((8, 4)) * 0.1}
+    start = 0
+    if load:
+        start = 3
+        saved = np.load(load + ".npz")
+        kept.update({name: jnp.asarray(value) for name, value in saved.items()})
+
+    def score(judge, maker, noise):
+        return jnp.tanh((noise @ maker) @ judge).mean()
+
+    @jax.jit
+    def judge_step(judge, maker, noise):
+        return judge + 0.1 * jax.grad(score)(judge, maker, noise)
+
+    @jax.jit
+    def maker_step(judge, maker, noise):
+        return maker - 0.1 * jax.grad(score, 1)(judge, maker, noise)
+
+    noises = np.random.default_rng(0).normal(size=(8, 16, 8)).astype("float32")
+    for number in range(start, steps):
+        noise = jnp.asarray(noises[number])
+        kept["judge"] = judge_step(kept["judge"], kept["maker"], noise)
+        kept["maker"] = maker_step(kept["judge"], kept["maker"], noise)
+        if counted_by == "determinism.step":
+            determinism.step()
+    print(float(score(kept["judge"], kept["maker"], noise)))
+    np.savez(save + ".npz", **{name: np.asarray(value) for name, value in kept.items() if name != left_out})
+"""
 OF_OTHER_FRAMEWORKS = ("torch", "recurrent", "trained or saved")
 
 
@@ -123,6 +157,25 @@ def test_what_is_left_out_is_named_in_words_of_jax(left_out: str, identifier: st
     assert advice in missing["fix"]
     said = json.dumps(finished.report["story"]) + missing["fix"]
     assert not [word for word in OF_OTHER_FRAMEWORKS if word in said]
+
+
+def test_functions_that_train_in_turns_are_not_said_to_differ_where_they_counted_the_steps(tmp_path: Path) -> None:
+    finished = check_resume(tmp_path, "nothing", "training function", program=RIVALS)
+    assert finished.report is not None
+    assert finished.report["verdict"] != "different"
+    if finished.report["verdict"] == "inconclusive":
+        assert finished.report["trouble"][0]["id"] == "resume-steps-in-turns"
+        assert "determinism.step()" in finished.report["trouble"][0]["message"]
+
+
+@pytest.mark.parametrize(("left_out", "verdict"), [("nothing", "same"), ("judge", "different"), ("maker", "different")])
+def test_functions_that_train_in_turns_are_compared_where_the_program_counts_the_steps(
+    left_out: str, verdict: str, tmp_path: Path
+) -> None:
+    finished = check_resume(tmp_path, left_out, "determinism.step", program=RIVALS)
+    assert finished.report is not None and finished.report["verdict"] == verdict
+    if verdict == "different":
+        assert finished.report["first_divergence"]["step"] == 3
 
 
 THOROUGH = pytest.mark.thorough("jax")

@@ -472,7 +472,10 @@ def conclude_resumed(processes: Sequence[ResumedProcess], full: Trace, first: Tr
     departing = [process for process in processes if process.result.divergence is not None]
     departing.sort(key=when_it_departs)
     unlike = next((process for process in processes if process.first_departs is not None), None)
-    if departing and unlike is None:
+    in_turns = next((one for one in departing if one.full.steps_in_turns), None)
+    if in_turns is not None and unlike is None:
+        trouble.append(Trouble("resume-steps-in-turns", _in_turns(in_turns)))
+    elif departing and unlike is None:
         return replace(_with_departure(comparison, departing), trouble=tuple(trouble))
     if departing and unlike is not None:
         trouble.append(Trouble("resume-first-departs", _first_departs(unlike)))
@@ -518,6 +521,16 @@ def _nothing_compared(processes: Sequence[ResumedProcess]) -> str:
         f"The full run made {counts[0]} steps, the first {counts[1]} and the resumed one {counts[2]}, so no step of the resumed run has a "
         "counterpart in the full one. The full run must continue beyond the step at which the first one ends, and the resumed one from there. If "
         "no optimizer counts the steps, call determinism.step()."
+    )
+
+
+def _in_turns(process: ResumedProcess) -> str:
+    divergence = process.result.divergence
+    assert divergence is not None
+    return (
+        f"The resumed run differs from the full one at step {divergence.step}, but two compiled functions train in turns, and steps were "
+        "counted first by one and then by the other. A resumed run may count them differently, so the same step need not hold the same work. Call "
+        "determinism.step() at the end of each iteration, and check again."
     )
 
 

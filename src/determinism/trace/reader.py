@@ -525,6 +525,11 @@ class ProcessTrace:
         return None if found is None else str(found)
 
     @property
+    def steps_in_turns(self) -> bool:
+        """Whether functions that train in turns counted the steps, first one and then another, as in a GAN of JAX."""
+        return self.description.get("steps_in_turns") is True
+
+    @property
     def stopped_by(self) -> str | None:
         """`disk-full` or `max-disk` where recording stopped before the process ended."""
         if self._spool_stopped_by is None and not self.description.get("ended"):

@@ -254,6 +254,8 @@ class Recorder(RecordingGuard):
         self._programs = CompiledPrograms()
         self._stored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._training = TrainingFunction()
+        self._takes_turns = False
+        """Whether it was described that functions train in turns."""
         self._coming_back: list[Returning] | None = None
         """What the function that trains is about to be called with; None between such calls."""
         self.progress = Progress(lambda counted_by: self.step_ended(counted_by))
@@ -308,6 +310,9 @@ class Recorder(RecordingGuard):
             if self._coming_back is not None and not has_ended:
                 self.progress.trains_again(STEPS_BY)
             self._coming_back = None
+            if self._training.takes_turns and not self._takes_turns and self.progress.steps_by == STEPS_BY:
+                self._takes_turns = True
+                self.writer.describe(steps_in_turns=True)
         return list(read.values())
 
     def inputs(self, execution: Any, args: Sequence[Any]) -> dict[int, Value]:

@@ -87,6 +87,10 @@ class TrainingFunction:
         """Of a record the bits of the functions that it, or what it was computed from, is a call of."""
         self.takes_over = False
         """Whether the last call that something came back to was the first one of this function to count."""
+        self.takes_turns = False
+        """Whether a function that counted before was called again after a larger one took over: they train in turns."""
+        self._earlier: set[str] = set()
+        """Functions that counted before a larger one took over."""
         self._name: str | None = None
         self._most_bytes = 0
         self._last: dict[str, _LastCall] = {}
@@ -111,7 +115,10 @@ class TrainingFunction:
         if self.takes_over:
             size = sum(int(getattr(arrays[at], "nbytes", 0)) for at in back)
             if size <= self._most_bytes:
+                self.takes_turns |= function.name in self._earlier
                 return []
+            if self._name is not None:
+                self._earlier.add(self._name)
             self._name, self._most_bytes = function.name, size
         is_named = len(function.arguments) == len(arrays)
         names = function.arguments if is_named else [f"argument {at}" for at in range(len(arrays))]
