@@ -266,7 +266,7 @@ def test_a_training_without_any_seed_is_told_of() -> None:
 
 @pytest.mark.parametrize(
     ("flag", "said"),
-    [(False, "was 'error', and is 'off' now"), ("warn", "was 'error', and is 'warn' now"), (True, None), (None, None)],
+    [(False, "was 'error', and is now 'off'"), ("warn", "was 'error', and is now 'warn'"), (True, None), (None, None)],
 )
 def test_what_the_trainer_sets_afterwards_is_told_of(flag: Any, said: str | None) -> None:
     callback = DeterminismCallback(seed=1)
