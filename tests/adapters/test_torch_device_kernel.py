@@ -12,15 +12,18 @@ import pytest
 import torch
 
 from determinism.frameworks.torch import device_digests
+from tests.thorough import VARIABLE as THOROUGH
 
 pytestmark = pytest.mark.triton
 INTERPRETED = Path(__file__).with_name("interpreted_torch_device_kernel.py")
 
 
 def test_the_interpreted_kernel_gives_what_the_definition_says() -> None:
+    # All of them, also where a part of the thorough tests was asked for.
+    environment = {name: value for name, value in os.environ.items() if name != THOROUGH}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(INTERPRETED)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**environment, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )

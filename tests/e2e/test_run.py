@@ -149,7 +149,7 @@ def test_a_setting_that_the_program_takes_back_is_said_at_its_end(tmp_path: Path
     back, kept = (run(tmp_path, "run", "--", sys.executable, "-c", code.format(mode)) for mode in (False, True))
 
     assert (back.status, back.stdout) == (0, b"done\n")
-    said = "torch.use_deterministic_algorithms: changed by the program. It was 'error', and is 'off' now"
+    said = "torch.use_deterministic_algorithms: changed by the program. It was 'error', and is now 'off'"
     assert back.stderr.count(said) == 1
     assert (kept.status, kept.stdout, kept.stderr) == (0, b"done\n", "")
 
