@@ -108,16 +108,6 @@ PROGRAMS = (
         tail="",
     ),
     _program(
-        "batches made side by side",
-        ".batch(2, num_parallel_calls=8, deterministic=False)",
-        # Large elements, so that copying them into a batch takes long enough for another batch to come first.
-        """
-        dataset = tf.data.Dataset.range(120).map(lambda number: tf.fill([300_000], slow(number)))
-        dataset = dataset.batch(2, num_parallel_calls=8, deterministic=False)
-        """,
-        ("num_parallel_calls=8, deterministic=False", "num_parallel_calls=8, deterministic=True"),
-    ),
-    _program(
         "within a step of training",
         "deterministic=False",
         """
