@@ -93,6 +93,16 @@ PROGRAMS = (
         ("deterministic=False", "deterministic=True"),
     ),
     _program(
+        "inputs beside their labels",
+        "deterministic=False",
+        """
+        inputs = tf.data.Dataset.range(60).map(slow, num_parallel_calls=4, deterministic=False)
+        labels = tf.data.Dataset.range(60).map(lambda n: tf.cast(n % 7, tf.float32))
+        dataset = tf.data.Dataset.zip((inputs, labels)).map(lambda x, y: x * y)
+        """,
+        ("deterministic=False", "deterministic=True"),
+    ),
+    _program(
         "for fit",
         "deterministic=False",
         """
