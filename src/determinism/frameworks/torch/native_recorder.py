@@ -154,6 +154,7 @@ class NativeRecorder(Recorder):
         """
         self._library = library
         self.native = library.Recorder(self)
+        self._is_active = False
         self._wake: Callable[[Any], None] | None = None
         self._capture: Any = None
         self._kept_values: Any = None
@@ -165,11 +166,12 @@ class NativeRecorder(Recorder):
     @property
     def is_active(self) -> bool:
         """Whether it records."""
-        return self.native.is_active
+        return self._is_active
 
     @is_active.setter
     def is_active(self, value: bool) -> None:
-        self.native.is_active = value
+        # Kept here as well: each call of a module asks for it, and the observer takes twice as long to say.
+        self._is_active = self.native.is_active = value
 
     @property
     def _is_busy(self) -> bool:

@@ -227,6 +227,10 @@ Ops& ops() {
   return made;
 }
 
+// A profiler of the program is not told of the ops of ours. PyTorch makes its lists of observers anew for this, which takes as long
+// as a record; so it is said only where ops are called, or Python is, which may call some.
+using Unobserved = at::DisableRecordFunctionGuard;
+
 // One stream of records, with the numbers of the names in it.
 class Stream {
  public:
@@ -237,7 +241,10 @@ class Stream {
   Rows rows;
 
   StorageState& state(const at::Tensor& tensor) {
-    return storages.state(tensor, [&] { return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>(); });
+    return storages.state(tensor, [&] {
+      const Unobserved unobserved;
+      return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>();
+    });
   }
 
   const Layout& layout(const at::Tensor& tensor, const StorageState& state) {
@@ -252,6 +259,7 @@ class Stream {
     const Digest key = words.key();
     auto found = layouts_.find(key);
     if (found != layouts_.end()) return found->second;
+    const Unobserved unobserved;
     const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
     const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
     if (layouts_.size() >= MOST_KEYS) layouts_.clear();
@@ -274,7 +282,24 @@ class Stream {
     return arguments_;
   }
 
+  // The number of the layout of a value that is no tensor.
+  int32_t value_layout() {
+    if (value_layout_ < 0) value_layout_ = python().attr("layouts").attr("value_number").cast<int32_t>();
+    return value_layout_;
+  }
+
   py::handle python() const { return python_; }
+
+  // Keeps other threads from appending to the writer; nothing in between may throw.
+  void lock() {
+    if (!lock_) {
+      const py::object writer = python().attr("writer");
+      unlock_ = writer.attr("_release");
+      lock_ = writer.attr("_acquire");
+    }
+    call(lock_);
+  }
+  void unlock() { call(unlock_); }
 
   static py::object tensor_object(const at::Tensor& tensor) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
@@ -285,9 +310,17 @@ class Stream {
   ByDigest<int64_t> outsides;
 
  private:
+  static void call(const py::object& method) {
+    PyObject* result = PyObject_CallNoArgs(method.ptr());
+    if (result == nullptr) throw py::error_already_set();
+    Py_DECREF(result);
+  }
+
   static constexpr size_t MOST_KEYS = 20000;
   py::handle python_;
+  py::object lock_, unlock_;  // Methods of the lock that the writer holds while it appends.
   std::vector<int32_t> numbers_;
+  int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
   ByDigest<int32_t> arguments_;
 };
@@ -425,8 +458,8 @@ int64_t Recorder::outside(size_t call) {
   return seen_calls_[call].outside;
 }
 
+// After `see_calls`, as `place`.
 int32_t Recorder::stack() {
-  see_calls();
   // A borrowed reference to a frame that is being made for Python at this moment.
   py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   const Digest key = instructions(frame, seen_calls_.size());
@@ -445,7 +478,6 @@ void Recorder::place(int8_t& phase, Link& link) {
     link = links.of(static_cast<int64_t>(node->sequence_nr()));
     return;
   }
-  see_calls();
   if (!seen_calls_.empty()) {
     phase = FORWARD;
     link = Link{-1, -1, seen_calls_.back().module};
@@ -458,17 +490,17 @@ void Recorder::place(int8_t& phase, Link& link) {
 int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
                          const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs,
                          const Digest* generator) {
+  see_calls();
   int8_t phase;
   Link link;
   place(phase, link);
   const int32_t in_stack = stack();
   const Cells cells{number_, static_cast<int32_t>(step()), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
-  const py::handle writer = stream->python().attr("writer");
   int64_t record = -1;
   if (stream->rows.is_attached()) {
-    writer.attr("_acquire")();
+    stream->lock();
     if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generator);
-    writer.attr("_release")();
+    stream->unlock();
   }
   if (record < 0) {
     // No room is left, or another keeps the rows now.
@@ -490,7 +522,7 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
     if (generator != nullptr) states.append(as_bytes(*generator));
     const py::tuple row = py::make_tuple(cells.thread, cells.step, cells.phase, cells.role, cells.op, cells.module, cells.stack,
                                          cells.forward, cells.forward_stack, cells.arguments);
-    record = writer.attr("append")(row, inputs, read, made, states).cast<int64_t>();
+    record = stream->python().attr("writer").attr("append")(row, inputs, read, made, states).cast<int64_t>();
   }
   const int64_t sequence = static_cast<int64_t>(at::sequence_number::peek());
   if (sequence != links.last) links.add(sequence, Link{record, in_stack, link.module});
@@ -500,6 +532,7 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
 void Recorder::link_view() {
   const int64_t sequence = static_cast<int64_t>(at::sequence_number::peek());
   if (sequence == links.last) return;
+  see_calls();
   const int32_t in_stack = stack();
   links.add(sequence, Link{-1, in_stack, seen_calls_.empty() ? -1 : seen_calls_.back().module});
 }
@@ -534,8 +567,7 @@ struct Inside {
   ~Inside() { --inside; }
 };
 
-// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes, transforms,
-// and a profiler is not told of them.
+// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes and transforms.
 class Plain {
  public:
   Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -555,7 +587,6 @@ class Plain {
   static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
   c10::impl::ForceDispatchKeyGuard guard_;
   at::impl::TorchFunctionDisabledState functions_;
-  at::DisableRecordFunctionGuard unobserved_;
   Inside inside_;
 };
 
@@ -567,6 +598,7 @@ Digest digest_tensor(const at::Tensor& tensor) {
   const bool is_block = tensor.is_contiguous() || (storage_bytes == length && tensor.is_non_overlapping_and_dense());
   if (!is_block) {
     const Plain plain;
+    const Unobserved unobserved;
     const at::Tensor block = tensor.contiguous();
     return digest_of(block.const_data_ptr(), length);
   }
@@ -718,6 +750,7 @@ void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) n
   try {
     const Gil gil;
     const Plain plain;
+    const Unobserved unobserved;
     const std::string name = op.overload.empty() ? op.name : op.name + "." + op.overload;
     try {
       std::rethrow_exception(error);
@@ -934,6 +967,7 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
     const Digest key = words.key();
     auto found = numbers.find(key);
     if (found == numbers.end()) {
+      const Unobserved unobserved;
       const auto [args, kwargs] = arguments_of(op, inputs);
       const int32_t number = py::handle(recorder.owner).attr("native_arguments")(py::handle(op.known), args, kwargs).cast<int32_t>();
       found = numbers.emplace(key, number).first;
@@ -979,6 +1013,7 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
 void begin_python(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   const Gil gil;
   const Plain plain;
+  const Unobserved unobserved;
   const auto [args, kwargs] = arguments_of(*context.op, inputs);
   py::object call = py::handle(context.recorder->owner).attr("native_before")(py::handle(context.op->known), args, kwargs);
   context.call = call.release().ptr();
@@ -997,6 +1032,19 @@ bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>&
     if (std::none_of(written.begin(), written.end(), is_here) && digest_tensor(tensor) != context.digests[at].digest) return true;
   }
   return false;
+}
+
+// What a value that is no tensor is as an output, as `native_value` gives it; of a plain number without asking Python.
+Output value_output(Stream& stream, py::handle owner, const py::object& value) {
+  if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr()) || PyBool_Check(value.ptr())) {
+    const py::str text = py::repr(value);
+    Py_ssize_t size = 0;
+    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (data == nullptr) throw py::error_already_set();
+    return {stream.value_layout(), digest_of(data, static_cast<size_t>(size))};
+  }
+  const py::tuple found = owner.attr("native_value")(value);
+  return {found[0].cast<int32_t>(), from_bytes(found[1])};
 }
 
 void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
@@ -1029,6 +1077,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   std::vector<StorageState*> states(written.size(), nullptr);
   for (size_t at = 0; at < written.size(); ++at) {
     if (special[at]) {
+      const Unobserved unobserved;
       const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
       const py::tuple found = owner.attr("native_output")(Stream::tensor_object(written[at]), is_digested);
       made[at] = {found[0].cast<int32_t>(), from_bytes(found[1])};
@@ -1049,8 +1098,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
     }
     if (value.is_none()) return;
     role = 1;
-    const py::tuple found = owner.attr("native_value")(value);
-    made.push_back({found[0].cast<int32_t>(), from_bytes(found[1])});
+    made.push_back(value_output(stream, owner, value));
   }
   const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context.edges, context.digests, made,
                                          has_drawn ? &context.state : nullptr);
@@ -1072,6 +1120,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
 void end_python(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   const Gil gil;
   const Plain plain;
+  const Unobserved unobserved;
   py::object result = py::none();
   if (outputs.size() == 1) {
     result = torch::jit::toPyObject(outputs[0]);
@@ -1140,6 +1189,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
       if (recorder->is_asleep && !recorder->is_active) {
         const Gil gil;
         const Plain plain;
+        const Unobserved unobserved;
         py::handle(recorder->owner).attr("is_ready")();
         if (!recorder->is_active) return nullptr;
       }
@@ -1148,6 +1198,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
       if (!op->is_learned) {
         const Gil gil;
         const Plain plain;
+        const Unobserved unobserved;
         if (!op->is_learned) learn(*op, *recorder);
       }
       if (op->is(IGNORED)) {
