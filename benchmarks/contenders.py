@@ -8,7 +8,9 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.cpp_extension import include_paths, library_paths
 
 import determinism
 from determinism.digest import digest_bytes
@@ -158,6 +162,53 @@ class _Digesting(TorchDispatchMode):
         return result
 
 
+class EmptyObserver(Contender):
+    """An observer of PyTorch that does nothing: the floor for whatever records ops below Python."""
+
+    title = "empty observer of PyTorch, told inputs and outputs"
+
+    def __init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        self._library: Any = None
+
+    def missing(self) -> str | None:
+        compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
+        return (
+            None
+            if compiler
+            else f"{self.title} needs a C++ compiler (g++, c++ or clang++; the variable CXX names another one)."
+        )
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        library = self._library = self._library or self._built()
+        library.install()
+        try:
+            timed(trainer, _LEFT_OUT)
+            return Block(timed(trainer, steps))
+        finally:
+            library.uninstall()
+
+    def _built(self) -> Any:
+        source = Path(__file__).with_name("empty_observer.cpp")
+        made = Path(self._scratch.name) / "empty_observer.so"
+        compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
+        folders = [*include_paths(), sysconfig.get_path("include")]
+        abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
+        libraries = [f"-L{folder}" for folder in library_paths()]
+        command = [
+            str(compiler), "-O2", "-std=c++20", "-shared", "-fPIC", "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+            *(f"-I{folder}" for folder in folders), str(source), "-o", str(made), *libraries, "-ltorch_python", "-ltorch_cpu", "-lc10",
+        ]  # fmt: skip
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            sys.exit(f"{done.stdout}\n{source.name} cannot be compiled, so nothing was measured.")
+        spec = importlib.util.spec_from_file_location("empty_observer", made)
+        assert spec is not None and spec.loader is not None
+        library = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(library)
+        return library
+
+
 class HeldDigests(Contender):
     """Digests gradients after each step, and parameters and optimizer state after some, and keeps nothing: the floor for a ledger."""
 
@@ -182,8 +233,34 @@ class HeldDigests(Contender):
             digested += parameters
             digested += [value for state in trainer.optimizer.state.values() for value in state.values()]
         for tensor in digested:
-            length = tensor.nbytes
-            digest_bytes((ctypes.c_char * length).from_address(tensor.data_ptr()))
+            _read(tensor)
+
+
+def _read(tensor: torch.Tensor) -> None:
+    digest_bytes((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
+
+
+class ModuleDigests(HeldDigests):
+    """Digests what modules read and give, too: the floor for level `module`."""
+
+    typical = staticmethod(statistics.median)
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.title = "digests of what modules read and give, of gradients and the state after each step"
+
+    def block(self, trainer: Trainer, steps: int) -> Block:
+        hook = register_module_forward_hook(self._returned)
+        try:
+            return super().block(trainer, steps)
+        finally:
+            hook.remove()
+
+    @staticmethod
+    def _returned(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        for tensor in (*inputs, *(output if isinstance(output, tuple) else (output,))):
+            if isinstance(tensor, torch.Tensor):
+                _read(tensor.detach().contiguous())
 
 
 class DebugMode(Contender):
@@ -258,6 +335,8 @@ OURS: dict[str, Callable[[], Contender]] = {
 """What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
+    "observer": {"observer": EmptyObserver},
+    "modules": {"modules": ModuleDigests},
     "held": {"held": partial(HeldDigests, STATE_EVERY), "held-whole": partial(HeldDigests, 1)},
     "debugmode": {
         "debugmode-outputs": partial(DebugMode, inputs=False),

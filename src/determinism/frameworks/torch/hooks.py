@@ -568,9 +568,17 @@ def _tell_dynamo(known: Any, now: Any) -> None:
 
 def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output: Any) -> None:
     """Record that a module was called, at the level that records no ops."""
-    given, made = ([v for v in leaves(values) if isinstance(v, torch.Tensor)] for values in (inputs, output))
+    args, kwargs = inputs
+    is_plain_call = not kwargs and all(isinstance(value, torch.Tensor) for value in args)
+    given, made = args if is_plain_call else _tensors_in(inputs), _tensors_in(output)
     name = f"module::{type(module).__name__}"
     recorder.run_unrecorded(recorder.event, Role.MODULE, name, made, given=given, values=True)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 # Backwards and optimizer steps: where losses are, and where steps end.

@@ -169,13 +169,15 @@ def _digest_parts(tensor: torch.Tensor) -> bytes:
 
 def leaves(value: Any) -> Iterator[Any]:
     """Everything in nested lists, tuples, mappings and plain objects, in order."""
-    if isinstance(value, Mapping):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
-    elif hasattr(value, "__dict__") and not isinstance(value, (torch.Tensor, type)):
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
         yield from leaves(vars(value))
     else:
         yield value

@@ -528,10 +528,12 @@ class RecordDigests:
 
     def of(self, tensor: torch.Tensor) -> Digest:
         """What a tensor holds at this point of the stream that is used now."""
-        return self.of_each([tensor])[0]
+        return self.of_each([tensor])[0] if self.handles(tensor) else digest_tensor(tensor)
 
     def of_each(self, tensors: Sequence[torch.Tensor]) -> list[Digest]:
         """What tensors hold at this point of the stream that is used now; those on one device in one go."""
+        if not any(map(self.handles, tensors)):
+            return [digest_tensor(tensor) for tensor in tensors]
         found: list[Digest] = [NO_DIGEST] * len(tensors)
         groups: dict[torch.device, list[int]] = {}
         for position, tensor in enumerate(tensors):
