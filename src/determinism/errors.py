@@ -53,7 +53,8 @@ def legible(text: str, encoding: str = "utf-8") -> str:
         text: Any string.
         encoding: Encoding of the output.
     """
-    shown = "".join(character if character.isprintable() else _escape(character) for character in text)
+    # Most texts print as they are, and some are megabytes long.
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 

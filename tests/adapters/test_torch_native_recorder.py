@@ -220,7 +220,9 @@ def test_an_op_that_only_one_run_makes_is_found(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_fails_here_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("determinism.frameworks.torch.native_recorder.NativeRecorder.native_value_read", lambda *_: 1 / 0)
+    monkeypatch.setattr(
+        "determinism.frameworks.torch.native_recorder.NativeRecorder.native_value_read", lambda *_: 1 / 0
+    )
     record_with("native", lambda: torch.ones(3).sum().item(), tmp_path / "trace")
 
     (spot,) = blind_spots(tmp_path / "trace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def constants(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
             yield node.value
 
 
+@cache
 def in_code() -> set[str]:
     """Every identifier that the package gives out."""
     return set().union(*(identifiers(path.read_text()) for path in (ROOT / "src").rglob("*.py")))

@@ -15,7 +15,8 @@ import pytest
 from determinism.trace import writer
 from tests import fuzz
 
-MUTATIONS = 400
+MUTATIONS = 150
+"""`make fuzz` makes a hundred thousand."""
 
 
 def test_hundreds_of_damaged_traces(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.cli.ending import ProgressLine, _reading_text, say
+from determinism.cli.ending import ProgressLine, _reading_texts, say
 from determinism.frameworks import progress
 from determinism.frameworks.progress import Progress
 from determinism.trace.reader import ReadSoFar, recorded_records
@@ -102,8 +102,9 @@ def test_without_a_terminal_runs_of_one_experiment_are_announced_once(capsys: py
 
 
 def test_how_far_a_comparison_is_and_how_long_it_takes() -> None:
-    assert _reading_text(250, 1000, 3.0) == ", 250 of 1,000 records, 3 s, about 9 s left"
-    assert _reading_text(1500, 1000, 3.0) == ", 1,500 records, 3 s", "some are read again: how many is not known"
+    shown = ", 250 of 1,000 records, 3 s"
+    assert _reading_texts(250, 1000, 3.0) == [f"{shown}, about 9 s left", shown]
+    assert _reading_texts(1500, 1000, 3.0) == [", 1,500 records, 3 s"], "some are read again: how many is not known"
 
 
 def test_a_comparison_that_takes_long_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +119,7 @@ def test_a_comparison_that_takes_long_is_shown(monkeypatch: pytest.MonkeyPatch) 
             ReadSoFar.records += 1000
             time.sleep(0.01)
         assert "of 1,000,000,000 records" in stream.getvalue()
+    assert "comparing the runs" in stream.getvalue(), "what is going on is not cut"
     assert stream.getvalue().endswith("\r\x1b[2K"), "the line is taken away"
 
 

@@ -163,16 +163,19 @@ def places(value: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | in
     return [place, *(found for key, item in inner for found in places(item, (*place, key)))]
 
 
-@pytest.mark.parametrize("value", [None, "text", -1, 7, 1.5, True, [], {}, ["text"], [None]])
-def test_the_check_agrees_with_the_schema(value: Any) -> None:
+VALUES: list[Any] = [None, "text", -1, 7, 1.5, True, [], {}, ["text"], [None]]
+
+
+@pytest.mark.parametrize("number", range(len(VALUES)))
+def test_the_check_agrees_with_the_schema(number: int) -> None:
+    value = VALUES[number]
     validator = jsonschema.Draft202012Validator(SCHEMA)
     whole = document(make_crowded())
     assert first_fault(whole, SCHEMA) is None
     seen = set()
-    for place in places(whole):
-        # One entry of each list stands for the others.
-        if not place or any(isinstance(key, int) and key for key in place):
-            continue
+    # One entry of each list stands for the others; each place gets three or four of the values.
+    tried = [place for place in places(whole) if place and not any(isinstance(key, int) and key for key in place)]
+    for place in tried[number % 3 :: 3]:
         planted = copy.deepcopy(whole)
         change_at(*place, to=value)(planted)
         is_valid = validator.is_valid(planted)

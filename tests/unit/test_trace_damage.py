@@ -24,7 +24,7 @@ from determinism.trace.opening import open_trace
 from determinism.types import Verdict
 from tests.traces import TraceBuilder
 
-TRIES = 150
+TRIES = 60
 OWN = Path("processes") / "main"
 
 
@@ -149,7 +149,7 @@ def test_named(identifier: str, damage: Callable[[Path], object], whole: Path, d
 @pytest.mark.parametrize("name", ["records.arrow", "names.arrow"])
 def test_cut_at_any_place(name: str, whole: Path, damaged: Path) -> None:
     content = (whole / OWN / name).read_bytes()
-    for size in range(0, len(content) - 8, max(1, len(content) // 60)):
+    for size in range(0, len(content) - 8, max(1, len(content) // 25)):
         (damaged / OWN / name).write_bytes(content[:size])
         for order in ((whole, damaged), (damaged, whole)):
             found = look(*order)

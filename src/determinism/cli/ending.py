@@ -398,7 +398,7 @@ class ProgressLine:
                 began, first = now, read_before
             read_before = read
             if now - began > _QUIET_SECONDS:
-                self._show("comparing the runs", _reading_text(read - first, self._expected, now - began))
+                self._show("comparing the runs", *_reading_texts(read - first, self._expected, now - began))
 
     def _show(self, title: str, *states: str) -> None:
         """Draw the line, with the first state that fits; where none does the end of the title is cut."""
@@ -414,9 +414,10 @@ class ProgressLine:
             self._is_terminal = False
 
 
-def _reading_text(read: int, expected: int, seconds: float) -> str:
-    """How far a comparison is. It reads every record once, and near a difference some of them again."""
+def _reading_texts(read: int, expected: int, seconds: float) -> list[str]:
+    """How far a comparison is, in full and with less. It reads every record once, and near a difference some of them again."""
     if not 0 < read < expected:
-        return f", {read:,} records, {_time_text(seconds)}"
+        return [f", {read:,} records, {_time_text(seconds)}"]
     left = seconds * (expected - read) / read
-    return f", {read:,} of {expected:,} records, {_time_text(seconds)}, about {_time_text(left)} left"
+    shown = f", {read:,} of {expected:,} records, {_time_text(seconds)}"
+    return [f"{shown}, about {_time_text(left)} left", shown]

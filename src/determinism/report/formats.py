@@ -153,7 +153,7 @@ def _property(text: str) -> str:
 
 _SUITE = "determinism"
 _CASE = "every tensor is bit-identical in all runs"
-_KEPT = "\n\t"
+_KEPT = re.compile(r"([\n\t])")
 """Control characters that a text may have; XML forbids most others."""
 
 
@@ -214,4 +214,4 @@ def _place(document: dict[str, Any]) -> dict[str, str]:
 
 def _safe(text: str) -> str:
     """What XML can hold: control characters and lone surrogates become visible escapes, lines and tabs stay."""
-    return "".join(character if character in _KEPT else legible(character) for character in text)
+    return "".join(part if _KEPT.fullmatch(part) else legible(part) for part in _KEPT.split(text))
