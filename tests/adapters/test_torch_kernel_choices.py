@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from determinism.frameworks.torch import kernel_choices, settings
 from determinism.frameworks.torch.kernel_choices import KernelChoices
@@ -157,5 +158,6 @@ def test_ptxas_is_asked_for_only_where_triton_has_used_it(
     assert settings.ptxas_version() == version
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a PyTorch for GPUs loads the library")
 def test_a_library_that_is_not_loaded_has_no_version() -> None:
     assert settings.cublaslt_version() is None

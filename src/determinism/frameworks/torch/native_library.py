@@ -34,7 +34,7 @@ _HERE = Path(__file__).parent / "native"
 _SOURCES = ("observer.cpp", "tables.h", "digest.c")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
 """Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
-TESTED = (("2.13", "3.11"),)
+TESTED = (("2.13", "3.11"), ("2.13", "3.12"), ("2.14", "3.11"))
 """Minor versions of PyTorch and Python with which the tests were run natively, on x86-64: with others the native recorder must be asked for."""
 _X86_64 = ("x86_64", "AMD64")
 _DEVICES = {"cuda": ("nvidia[0-9]*", "dxg"), "hip": ("kfd",), "xpu": ("dri/renderD*",)}
@@ -83,9 +83,9 @@ def check_tested() -> None:
     asked = f"{RECORDER_VARIABLE}=native chooses it anyway"
     here = (_minor(torch.version), _minor(platform.python_version()))
     if here not in TESTED or platform.machine() not in _X86_64:
-        tested = " and ".join(f"PyTorch {one} and Python {python}" for one, python in TESTED)
+        tested = ", ".join(f"PyTorch {one} with Python {python}" for one, python in TESTED)
         raise NotNative(
-            f"the native one was tested with {tested} on x86-64, and this is PyTorch {torch.version} and Python "
+            f"the native one was tested on x86-64 ({tested}), and this is PyTorch {torch.version} and Python "
             f"{platform.python_version()} on {platform.machine()}; {asked}"
         )
     patterns = [pattern for kind in torch.drives for pattern in _DEVICES[kind]]
