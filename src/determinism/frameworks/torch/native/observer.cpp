@@ -229,7 +229,29 @@ Ops& ops() {
 
 // A profiler of the program is not told of the ops of ours. PyTorch makes its lists of observers anew for this, which takes as long
 // as a record; so it is said only where ops are called, or Python is, which may call some.
-using Unobserved = at::DisableRecordFunctionGuard;
+//
+// They lie behind a lock of PyTorch's, which a child would wait for if another thread held it at the fork. Who forks holds the GIL,
+// so whoever takes the lock for us does, too.
+class Unobserved {
+ public:
+  Unobserved() {
+    const Gil gil;
+    guard_.emplace();
+  }
+  ~Unobserved() {
+    const Gil gil;
+    guard_.reset();
+  }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+
+ private:
+  std::optional<at::DisableRecordFunctionGuard> guard_;
+};
+
+// A thread reads the list of observers at its first op, and anew when the list has changed, behind the same lock and without the
+// GIL. It does so here and now instead.
+void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
 // One stream of records, with the numbers of the names in it.
 class Stream {
@@ -1264,6 +1286,7 @@ void install(py::object threads) {
   if (callback != 0) return;
   registered_in = getpid();
   callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+  read_observers();
 }
 
 void uninstall() {
@@ -1275,6 +1298,7 @@ void uninstall() {
 }
 
 void attach_thread(Recorder& recorder) {
+  read_observers();
   thread_state.generation = generation;
   thread_state.recorder = &recorder;
   thread_state.is_own = true;
