@@ -403,7 +403,8 @@ TRAINING = {
 @pytest.mark.parametrize("source", only_named(["loader-order"], TRAINING, "probes"))
 def test_choice_is_noted_and_taken_back_when_fixed(tmp_path: Path, source: str) -> None:
     stage = Stage(tmp_path, TRAINING[source])
-    [found] = stage.differing()
+    # The first checkpoint imports SymPy, which makes generators without a seed meanwhile.
+    [found] = [one for one in stage.differing() if not one.is_in_library]
 
     assert (found.source, found.differs) == (source, None)
     assert found.site.code.endswith("# here")
