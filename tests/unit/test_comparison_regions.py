@@ -123,6 +123,13 @@ def test_empty_views_of_empty_storages() -> None:
     assert not leaves_uncovered(nothing, [])
 
 
+def test_of_tensors_without_memory_of_their_own_nothing_is_told() -> None:
+    sparse = WHOLE._replace(strides=(), storage_bytes=0)
+    assert overlap(sparse, sparse) and overlap(WHOLE, sparse) and overlap(ROWS, ROWS, (sparse,))
+    assert not (covers_storage(sparse) or leaves_uncovered(sparse, []) or leaves_uncovered(sparse, [WHOLE]))
+    assert leaves_uncovered(WHOLE, [sparse])
+
+
 def test_huge_storages_do_not_cost_their_size() -> None:
     size = 1 << 33
     low, high = layout(size, elements=2 * size), layout(size, offset=size, elements=2 * size)

@@ -223,6 +223,22 @@ def test_names_nested_too_deeply_are_passed_over(tmp_path: Path) -> None:
     assert Names(tmp_path, name_rows(tmp_path)).texts(schema.Table.OP) == ["op"]
 
 
+def test_views_that_lead_beside_their_memory_are_refused_and_tensors_without_memory_are_not(tmp_path: Path) -> None:
+    texts = (
+        '["float32", [4, 4], [4], 0, "cpu", 64]', '["float32", [4, 4], [], 0, "cpu", 64]', '["float32", [4, 4], [], 4, "cpu", 0]',
+        '["float32", [4], [-1], 0, "cpu", 16]', '["float32", [4], [1], -8, "cpu", 16]', '["float32", [4], [4611686018427387905], 0, "cpu", 16]',
+        '["float32", [4], [1.5], 0, "cpu", 16]', '["float32", [4, 4], [4, 1], 0, "cpu", 64]', '["float32", [4, 4], [], 0, "cpu", 0]',
+    )  # fmt: skip
+    names = Names(tmp_path, [(schema.Table.LAYOUT.value, number, text) for number, text in enumerate(texts)])
+
+    *refused, dense, sparse = range(len(texts))
+    for number in refused:
+        with pytest.raises(TraceError, match="is not such an entry"):
+            names.layout(number)
+    assert names.layout(dense) == schema.Layout("float32", (4, 4), (4, 1), 0, "cpu", 64)
+    assert names.layout(sparse) == schema.Layout("float32", (4, 4), (), 0, "cpu", 0)
+
+
 def test_a_spool_that_claims_more_room_than_it_has_is_none(tmp_path: Path) -> None:
     for capacities in ((2**32 - 1, 2**32 - 1), (1, 2**31)):
         header = HEADER.pack(MAGIC, SPOOL_VERSION, 1, 0, *capacities)

@@ -31,6 +31,8 @@ def element_bytes(dtype: str) -> int:
 
 def covers_storage(layout: Layout) -> bool:
     """Whether a view without overlap fills its whole storage."""
+    if not layout.is_view:
+        return False
     return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes and not _overlaps_itself(layout)
 
 
@@ -61,7 +63,7 @@ def _mask(layout: Layout, length: int) -> Array:
 def _bounds(layout: Layout) -> tuple[int, int]:
     """First byte, and the byte after the last one."""
     width = element_bytes(layout.dtype)
-    if not layout.elements:
+    if not (layout.elements and layout.is_view):
         return (0, 0)
     last = layout.offset + sum((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
     return layout.offset * width, (last + 1) * width
@@ -81,7 +83,7 @@ def _is_dense(layout: Layout) -> bool:
 
 def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
     """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
-    if first is None or second is None:
+    if first is None or second is None or not (first.is_view and second.is_view):
         return True
     if not come_near(first, second):
         return False
@@ -100,7 +102,7 @@ def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, .
 
 def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
     """Whether a view has elements that none of the others covers; False where that cannot be told."""
-    if view is None or any(covers_storage(cover) for cover in covers):
+    if view is None or not view.is_view or any(covers_storage(cover) for cover in covers):
         return False
     covers = [cover for cover in covers if come_near(cover, view)]
     if not covers:

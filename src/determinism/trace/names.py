@@ -128,7 +128,7 @@ class Names:
         try:
             return parse(text)
         except (ValueError, TypeError, RecursionError):
-            raise _damaged(self.folder, f"{text[:60]!r}is not such an entry") from None
+            raise _damaged(self.folder, f"{text[:60]!r} is not such an entry") from None
 
 
 def _damaged(folder: Path, found: str) -> TraceError:
@@ -168,8 +168,11 @@ def parse_layout(text: str) -> Layout | None:
     if not (isinstance(dtype, str) and isinstance(device, str) and rest in ([], [SHARED])):
         raise TypeError(text)
     sizes = (tuple(map(operator.index, shape)), tuple(map(operator.index, strides)))
-    numbers = [*sizes[0], *sizes[1], operator.index(offset), operator.index(storage_bytes)]
+    place = (operator.index(offset), operator.index(storage_bytes))
     # Danger: views are laid over memory with these numbers, so no other ones may get through.
-    if len(sizes[0]) != len(sizes[1]) or any(not 0 <= number <= _LARGEST for number in numbers):
+    if any(not 0 <= number <= _LARGEST for number in (*sizes[0], *sizes[1], *place)):
         raise ValueError(text)
-    return Layout(dtype, *sizes, operator.index(offset), device, operator.index(storage_bytes), bool(rest))
+    layout = Layout(dtype, *sizes, place[0], device, place[1], bool(rest))
+    if not layout.is_view and (layout.strides or any(place)):
+        raise ValueError(text)
+    return layout

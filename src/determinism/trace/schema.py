@@ -21,7 +21,10 @@ class Frame(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a tensor looks at its memory; strides and offset count elements."""
+    """How a tensor looks at its memory; strides and offset count elements.
+
+    A sparse or nested tensor has no memory of its own, and so no strides.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -39,6 +42,11 @@ class Layout(NamedTuple):
         for size in self.shape:
             count *= size
         return count
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its sizes and strides tell where its elements lie."""
+        return len(self.strides) == len(self.shape)
 
 
 VERSION = 3
