@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.clean_programs import python
+from tests.e2e.commands import run
 from tests.e2e.families import Fault, assert_named, assert_same, only, only_named
 
 CLEAN = {
@@ -65,3 +68,38 @@ def test_fault(fault: Fault, tmp_path: Path) -> None:
     received = [(other["process"], other["received_from"]) for other in report["divergences"]]
     if fault.process != "main":
         assert ("main", report["first_divergence"]["process"]) in received
+
+
+WAITING = """
+import multiprocessing, os, time
+import torch
+
+def wait(started):
+    started.send(os.getpid())
+    time.sleep(600)
+
+if __name__ == "__main__":
+    receiving, sending = multiprocessing.Pipe()
+    multiprocessing.get_context("fork").Process(target=wait, args=(sending,), daemon=True).start()
+    with open("daemon", "w") as file:
+        file.write(str(receiving.recv()))
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        weight.square().sum().backward()
+        optimizer.step()
+"""
+
+
+def test_daemons_end_with_a_program_that_is_ended_early(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WAITING)
+    ended = run(
+        tmp_path, "check", "--runs", "2", "--steps", "1", "--json", "report.json", "--", sys.executable, "program.py"
+    )
+    assert ended.status == 0, ended.text
+
+    daemon = Path("/proc", (tmp_path / "daemon").read_text())
+    deadline = time.monotonic() + 10
+    while daemon.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not daemon.exists()

@@ -251,7 +251,10 @@ class AdapterSession:
         self.on_early_end()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        try:
+            _end_daemons()
+        finally:
+            os._exit(0)
 
     def close(self) -> None:
         """Stop recording and finish the files; the second call does nothing."""
@@ -293,3 +296,12 @@ class AdapterSession:
         """Close, and show our frames again."""
         self.close()
         self._show_own_frames()
+
+
+def _end_daemons() -> None:
+    """End what `multiprocessing` ends itself where a program ends in the ordinary way: its daemonic processes, which may wait forever."""
+    processes = sys.modules.get("multiprocessing.process")
+    for child in processes.active_children() if processes is not None else ():
+        # A process that was made by `os.fork` knows those of its parent.
+        if child.daemon and child._parent_pid == os.getpid():
+            child.terminate()
