@@ -60,8 +60,8 @@ def test_the_python_recorder_takes_over_and_the_report_says_why(
 
 @pytest.mark.native_recorder
 def test_it_is_used_where_it_was_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = (library._minor(torch.__version__), library._minor(platform.python_version()))
-    monkeypatch.setattr(library, "TESTED", (here,))
+    monkeypatch.setattr(library, "TESTED", (library._minor(torch.__version__),))
+    monkeypatch.setattr(library, "TESTED_PYTHON", (library._minor(platform.python_version()),))
     monkeypatch.setattr(library, "_X86_64", (platform.machine(),))
     monkeypatch.setattr(library, "_DEVICE_FILES", tmp_path)
     assert why_not_native() == ""
@@ -70,7 +70,7 @@ def test_it_is_used_where_it_was_tested(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("facts", "python", "machine", "named"),
     [
-        ({"version": "2.12.1+cpu"}, "3.11.7", "x86_64", "this is PyTorch 2.12.1+cpu"),
+        ({"version": "2.5.1+cpu"}, "3.11.7", "x86_64", "this is PyTorch 2.5.1+cpu"),
         ({"version": "2.130.0"}, "3.11.7", "x86_64", "this is PyTorch 2.130.0"),
         ({"version": "2.13.0"}, "3.14.0", "x86_64", "Python 3.14.0"),
         ({"version": "2.13.0"}, "3.11.7", "aarch64", "on aarch64"),

@@ -165,6 +165,7 @@ def test_a_child_that_is_forked_while_threads_draw_finds_no_lock_held(tmp_path: 
     assert [sum(chunk.rows for chunk in process.chunks()) for process in children] == [2] * FORKS
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 def test_the_profiler_sees_what_it_sees_without_recording(tmp_path: Path) -> None:
     def profiled() -> list[str]:
         x = torch.ones(4, 6)

@@ -184,6 +184,7 @@ def test_failing_handler_becomes_a_blind_spot(broken: str, tmp_path: Path, monke
     monkeypatch.undo()
     assert plain[:3] == plain[3:6] == plain[6:]
     spots = open_trace(tmp_path / "trace").processes[0].description["blind_spots"]
+    spots = [spot for spot in spots if spot["id"] != "formulas-unaudited"]  # As it is with all versions but one.
     assert {(spot["id"], spot["reason"]) for spot in spots} == {("handler-failed", "ValueError: out of luck")}
     assert sum(spot["count"] for spot in spots) >= len(calls) // 3
     rows(tmp_path / "trace")

@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from determinism import rng
 from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.torch import enable
+from determinism.frameworks.torch import enable, native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, ModulePaths
 from determinism.frameworks.torch.ops import leave_alone, state_digest
@@ -701,7 +701,7 @@ def watch_replays(threads: Threads) -> Undo:
 
 
 def extensions() -> Iterator[str]:
-    """Names of the loaded extension modules, not PyTorch's own, that are linked with PyTorch.
+    """Names of the loaded extension modules, neither PyTorch's own nor the native recorder, that are linked with PyTorch.
 
     An op that an extension registered with the dispatcher is seen like any other; what its functions do to memory
     directly is not.
@@ -711,7 +711,7 @@ def extensions() -> Iterator[str]:
         path = getattr(module, "__file__", None)
         if not isinstance(path, str) or not path.endswith(tuple(EXTENSION_SUFFIXES)) or path.startswith(skipped):
             continue
-        if name.partition(".")[0] not in _WITHOUT_TORCH and _mentions_library(path):
+        if name != native_library.MODULE and name.partition(".")[0] not in _WITHOUT_TORCH and _mentions_library(path):
             yield name
 
 

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Stream
@@ -48,7 +49,9 @@ _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: t
 _MOST_REMEMBERED = 20_000
 _mode_at = torch._C._get_dispatch_stack_at
 _forward_mode = torch.autograd.forward_ad
-_default_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_default_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""PyTorch 2.6 does not say which hooks there are."""
+_can_ignore_compile_internals = hasattr(_python_dispatch, "is_in_any_mode_without_ignore_compile_internals")
 _functorch_is_active = torch._C._are_functorch_transforms_active
 
 _VIEW_WRITE = "torch::autograd::CopySlices"
@@ -73,7 +76,7 @@ class FormulaNodes:
         self._settled: set[int] = set()
         """Numbers of the nodes of the running backward that give what they give without us."""
         self._counted = -1
-        if not self._formulas.is_audited:
+        if recorder.tracks_ops and not self._formulas.is_audited:
             recorder.writer.blind_spot(
                 "formulas-unaudited",
                 f"PyTorch {torch.__version__}",
@@ -97,7 +100,7 @@ class FormulaNodes:
             return
         self.has_any = True
         # Hooks that unpack what was saved can run any code, which is to be seen: checkpointing runs ops anew.
-        if _default_saving_hooks(True) is None:
+        if _default_saving_hooks is not None and _default_saving_hooks(True) is None:
             number = sequence_number() - 1
             is_view_write = traits.returns_target and args[0]._is_view()
             if is_view_write:
@@ -316,6 +319,11 @@ class ModeRecorder(Recorder, TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""
         return True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Be a mode of PyTorch's own where nothing else is compiled under: before 2.10."""
+        return not _can_ignore_compile_internals
 
     def begin(self, stream: Stream, **keywords: Any) -> None:
         """Record into a stream from now on; see `RecordMaker.begin`."""

@@ -34,8 +34,10 @@ _HERE = Path(__file__).parent / "native"
 _SOURCES = ("observer.cpp", "tables.h", "digest.c")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
 """Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
-TESTED = (("2.13", "3.11"), ("2.13", "3.12"), ("2.14", "3.11"))
-"""Minor versions of PyTorch and Python with which the tests were run natively, on x86-64: with others the native recorder must be asked for."""
+TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14")
+"""Minor versions of PyTorch with which the tests were run natively, on x86-64: with others the native recorder must be asked for."""
+TESTED_PYTHON = ("3.11", "3.12", "3.13")
+"""Those of Python, each with at least one version of PyTorch."""
 _X86_64 = ("x86_64", "AMD64")
 _DEVICES = {"cuda": ("nvidia[0-9]*", "dxg"), "hip": ("kfd",), "xpu": ("dri/renderD*",)}
 """What the builds of PyTorch for GPUs drive, as files in `/dev`."""
@@ -81,12 +83,12 @@ def check_tested() -> None:
     """
     torch = _pytorch()
     asked = f"{RECORDER_VARIABLE}=native chooses it anyway"
-    here = (_minor(torch.version), _minor(platform.python_version()))
-    if here not in TESTED or platform.machine() not in _X86_64:
-        tested = ", ".join(f"PyTorch {one} with Python {python}" for one, python in TESTED)
+    python = platform.python_version()
+    is_tested = _minor(torch.version) in TESTED and _minor(python) in TESTED_PYTHON
+    if not is_tested or platform.machine() not in _X86_64:
         raise NotNative(
-            f"the native one was tested on x86-64 ({tested}), and this is PyTorch {torch.version} and Python "
-            f"{platform.python_version()} on {platform.machine()}; {asked}"
+            f"the native one was tested on x86-64 with PyTorch {TESTED[0]} to {TESTED[-1]} and Python {TESTED_PYTHON[0]} to "
+            f"{TESTED_PYTHON[-1]}, and this is PyTorch {torch.version} and Python {python} on {platform.machine()}; {asked}"
         )
     patterns = [pattern for kind in torch.drives for pattern in _DEVICES[kind]]
     if any(next(_DEVICE_FILES.glob(pattern), None) for pattern in patterns):

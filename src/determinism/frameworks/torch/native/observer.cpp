@@ -5,7 +5,11 @@
 #include "tables.h"
 
 #include <torch/csrc/DynamicTypes.h>
+#if __has_include(<torch/csrc/autograd/node.h>)
 #include <torch/csrc/autograd/node.h>
+#else
+#include <torch/csrc/autograd/function.h>
+#endif
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/PythonTorchFunctionTLS.h>
