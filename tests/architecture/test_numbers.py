@@ -158,14 +158,20 @@ def ratios(title: str, *files: str) -> list[float]:
 
 
 def test_the_cost_in_the_readme_is_that_of_the_benchmarks() -> None:
-    small, large = (
-        ratios("determinism, level op, native recorder", f"overhead-native-{model}.json") for model in ("1M", "12M")
-    )
-    old_small, old_large = (
-        ratios("determinism, level op", f"overhead-{model}.json", f"overhead-quiet-{model}.json")
-        for model in ("1M", "12M")
+    (small, large), (old_small, old_large) = (
+        [
+            ratios(
+                f"determinism, level op, {recorder} recorder",
+                *(f"overhead-{part}{model}.json" for part in ("", "native-")),
+            )
+            for model in ("1M", "12M")
+        ]
+        for recorder in ("native", "python")
     )
 
     said = " ".join(text_of("README.md").split())
-    assert f"{small[0]} times the CPU time for a GPT of 1 M parameters and {large[0]} times for 12 M" in said
-    assert f"{old_small[0]} to {old_small[1]} and {old_large[0]} to {old_large[1]}." in said
+    assert large[0] == large[1] and old_large[0] == old_large[1]
+    assert (
+        f"{small[0]} to {small[1]} times the CPU time for a GPT of 1 M parameters and {large[0]} times for 12 M" in said
+    )
+    assert f"{old_small[0]} to {old_small[1]} and {old_large[0]}." in said
