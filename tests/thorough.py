@@ -53,7 +53,7 @@ PARTS: dict[str, Part] = {
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
     "invariants": Part("what must agree within one run: violations are named, and clean programs are not accused", 10),
     "bisect": Part("the commit that changed the results, in twenty histories", 15),
-    "slow": Part("what takes long of all the tests with PyTorch, and is run at five of six commits only here", 20),
+    "slow": Part("what takes long of all the tests with PyTorch, and is run at five of six commits only here", 24),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
     "legacy": Part(
         "tensorflow-determinism with TensorFlow 1.14 to 2.7",
@@ -65,7 +65,7 @@ PARTS: dict[str, Part] = {
         20,
         command=("benchmarks/narrowing.py", "--how", "checkpoint"),
     ),
-    "tensorflow": Part("TensorFlow's strategies, fixes and ops", 10, "tensorflow"),
+    "tensorflow": Part("TensorFlow's strategies, fixes and ops", 11, "tensorflow"),
     "jax": Part("JAX on more programs", 5, "jax"),
     "trainers": Part(
         "trainings with Lightning, Hugging Face and Ignite: with workers, and under the commands", 5, "integrations"
