@@ -33,6 +33,12 @@ def record_with(recorder: str, program: Callable[[], Any], folder: Path) -> str:
     return result
 
 
+def blind_spots(folder: Path) -> list[Any]:
+    """Those of all processes, without what the Python recorder alone says, of a PyTorch that was not audited."""
+    spots = [spot for process in open_trace(folder).processes for spot in process.description["blind_spots"]]
+    return [spot for spot in spots if spot["id"] != "formulas-unaudited"]
+
+
 def record_lines(folder: Path) -> list[str]:
     """Every record of a trace as a line of text in which no number of a name is left."""
     return [line for process in open_trace(folder).processes for line in _lines_of(process)]

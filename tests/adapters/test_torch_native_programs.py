@@ -21,7 +21,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 from determinism.trace.opening import open_trace
-from tests.torch_recorders import differences, record_lines, record_with
+from tests.torch_recorders import blind_spots, differences, record_lines, record_with
 from tests.torch_runs import plain
 from tests.torch_training import mlp
 
@@ -285,9 +285,3 @@ def assert_same_records(program: Callable[[], Any], folder: Path) -> str:
     assert differences(*found) == []
     (result,) = results
     return result
-
-
-def blind_spots(folder: Path) -> list[Any]:
-    """Those of all processes, without what the Python recorder alone says, of a PyTorch that was not audited."""
-    spots = [spot for process in open_trace(folder).processes for spot in process.description["blind_spots"]]
-    return [spot for spot in spots if spot["id"] != "formulas-unaudited"]

@@ -19,9 +19,8 @@ from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.report.document import document
-from determinism.trace.opening import open_trace
 from determinism.types import Verdict
-from tests.torch_recorders import differences, record_lines, record_with
+from tests.torch_recorders import blind_spots, differences, record_lines, record_with
 from tests.torch_runs import compare_program
 from tests.torch_training import batches, mlp, train
 
@@ -203,12 +202,6 @@ def test_both_recorders_make_the_same_records(program: Callable[[], Any], tmp_pa
 def _as_under_a_mode(line: str) -> str:
     """The engine adds up gradients in place where no mode is active."""
     return re.sub(r"^(\d+ OP add)_(\.Tensor\(\) .* BACKWARD )", r"\1\2", line)
-
-
-def blind_spots(folder: Path) -> list[Any]:
-    """Those of all processes, without what the Python recorder alone says, of a PyTorch that was not audited."""
-    spots = [spot for process in open_trace(folder).processes for spot in process.description["blind_spots"]]
-    return [spot for spot in spots if spot["id"] != "formulas-unaudited"]
 
 
 def test_an_op_that_only_one_run_makes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import determinism
+from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.hooks import extensions
 from determinism.trace.opening import open_trace
 
@@ -30,6 +31,8 @@ def _blind_spots(folder: Path) -> list[tuple[str, str, int]]:
 
 def test_an_extension_linked_with_pytorch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _load(monkeypatch, tmp_path, "fast_rotation", b"\x7fELF...libtorch_python.so\0...")
+    # With PyTorch 2.6 and 2.8 it is found among the loaded modules.
+    _load(monkeypatch, tmp_path, native_library.MODULE, b"\x7fELF...libtorch_python.so\0...")
     _load(monkeypatch, tmp_path, "fast_parsing", b"\x7fELF...libc.so.6\0...")
     assert list(extensions()) == ["fast_rotation"]
     with determinism.record(tmp_path / "trace"):
