@@ -85,6 +85,15 @@ def timed(trainer: Trainer, steps: int, around: Callable[[], AbstractContextMana
     return seconds
 
 
+def _without_native(title: str) -> str | None:
+    """Why a contender cannot have the native recorder, which is built where it is not there yet."""
+    try:
+        native_library.build(lambda line: print(line, file=sys.stderr))
+    except native_library.NotNative as reason:
+        return f"{title} needs the native recorder: {reason}."
+    return None
+
+
 class Recorded(Contender):
     """This project, streaming to disk."""
 
@@ -100,13 +109,7 @@ class Recorded(Contender):
             self.typical = statistics.fmean
 
     def missing(self) -> str | None:
-        if self._recorder != "native":
-            return None
-        try:
-            native_library.build(lambda line: print(line, file=sys.stderr))
-        except native_library.NotNative as reason:
-            return f"{self.title} needs the native recorder: {reason}."
-        return None
+        return _without_native(self.title) if self._recorder == "native" else None
 
     def block(self, trainer: Trainer, steps: int) -> Block:
         os.environ[RECORDER_VARIABLE] = self._recorder
@@ -163,15 +166,26 @@ class _Digesting(TorchDispatchMode):
 
 
 class EmptyObserver(Contender):
-    """An observer of PyTorch that does nothing: the floor for whatever records ops below Python."""
+    """An observer of PyTorch that keeps nothing: the floor for whatever records ops below Python."""
 
-    title = "empty observer of PyTorch, told inputs and outputs"
+    def __init__(self, *, digests: bool) -> None:
+        """Make one.
 
-    def __init__(self) -> None:
+        Args:
+            digests: Whether it digests what each op gave, with the digest of the native recorder.
+        """
+        self.title = (
+            "observer of PyTorch that digests outputs"
+            if digests
+            else "empty observer of PyTorch, told inputs and outputs"
+        )
+        self._digests = digests
         self._scratch = tempfile.TemporaryDirectory()
         self._library: Any = None
 
     def missing(self) -> str | None:
+        if self._digests and (reason := _without_native(self.title)):
+            return reason
         compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++") or shutil.which("clang++")
         return (
             None
@@ -181,12 +195,17 @@ class EmptyObserver(Contender):
 
     def block(self, trainer: Trainer, steps: int) -> Block:
         library = self._library = self._library or self._built()
-        library.install()
+        library.install(self._address() if self._digests else 0)
         try:
             timed(trainer, _LEFT_OUT)
             return Block(timed(trainer, steps))
         finally:
             library.uninstall()
+
+    def _address(self) -> int:
+        native = native_library.load()
+        function = getattr(ctypes.CDLL(native.__file__), f"determinism_digest_{native.instructions}")
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def _built(self) -> Any:
         source = Path(__file__).with_name("empty_observer.cpp")
@@ -335,7 +354,10 @@ OURS: dict[str, Callable[[], Contender]] = {
 """What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
     "empty": {"empty": EmptyMode, "digesting": DigestingMode},
-    "observer": {"observer": EmptyObserver},
+    "observer": {
+        "observer": partial(EmptyObserver, digests=False),
+        "observer-digesting": partial(EmptyObserver, digests=True),
+    },
     "modules": {"modules": ModuleDigests},
     "held": {"held": partial(HeldDigests, STATE_EVERY), "held-whole": partial(HeldDigests, 1)},
     "debugmode": {

@@ -70,8 +70,9 @@ class SiteTable:
 
     def __init__(self, add_frame: Callable[[str], int], add_stack: Callable[[str], int]) -> None:
         """Take the functions that write a frame or a stack as JSON text and give its number."""
-        self._add_frame = add_frame
-        self._add_stack = add_stack
+        self.adding = add_frame, add_stack
+        """What writes a frame, and what writes a stack."""
+        self._add_frame, self._add_stack = self.adding
         self._owners: dict[int, Owner] = {}
         self._codes: list[CodeType] = []
         self._by_instruction: dict[tuple[int, ...], int] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import determinism
 from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
@@ -89,6 +92,18 @@ def draws() -> Any:
         torch.randn(3), torch.rand(3, generator=generator), torch.randperm(5), torch.empty(3).normal_(generator=generator),
         torch.multinomial(torch.ones(4), 2), F.dropout(torch.ones(9)),
     ]  # fmt: skip
+
+
+def draws_of_several_generators() -> Any:
+    own, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    drawn = [torch.randn(3, generator=own), torch.randn(3, generator=other), torch.randn(17, generator=own)]
+    state = own.get_state()
+    drawn += [torch.rand(2), torch.rand(2, generator=own)]
+    own.set_state(state)
+    torch.manual_seed(4)
+    # The second half of what a pair of normal numbers gave is kept for the next draw.
+    drawn += [torch.rand(2), torch.rand(2, generator=own), torch.normal(0.0, 1.0, (1,)), torch.normal(0.0, 1.0, (1,))]
+    return torch.cat([*drawn, torch.bernoulli(torch.zeros(0)), torch.randint(9, (2,)).float()])
 
 
 def memory_of_others() -> Any:
@@ -179,7 +194,7 @@ def failing_ops() -> Any:
 
 
 SAME = (
-    perceptron, convolutions, autocast, recurrent, optimizers, draws, memory_of_others, sparse_quantized_nested, partial_writes,
+    perceptron, convolutions, autocast, recurrent, optimizers, draws, draws_of_several_generators, memory_of_others, sparse_quantized_nested, partial_writes,
     own_function_and_checkpoint, transforms, torchscript, views, failing_ops,
 )  # fmt: skip
 
@@ -239,6 +254,43 @@ def test_no_tensor_is_kept_alive(tmp_path: Path) -> None:
     record_with("native", program, tmp_path / "second")
     # Fewer where what earlier tests held is let go of meanwhile.
     assert count() <= before
+
+
+def test_an_op_waits_for_a_thread_that_is_at_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
+    has_begun, counts = threading.Event(), []
+    with determinism.record(tmp_path / "trace") as session:
+        torch.ones(1)
+
+        def hold() -> None:
+            with session.writer.turn:
+                has_begun.set()
+                for _ in range(20):
+                    counts.append(session.writer.num_records)
+                    time.sleep(0.01)
+
+        holder = threading.Thread(target=hold)
+        before = session.writer.num_records
+        holder.start()
+        has_begun.wait()
+        torch.ones(2)
+        holder.join()
+        assert session.writer.num_records == before + 1
+    assert set(counts) == {before}
+
+
+def test_memory_of_this_process_alone_is_known_at_a_glance(built: Any) -> None:
+    class Own(Tensor):
+        pass
+
+    plain = [torch.ones(3), nn.Parameter(torch.ones(3)), torch.ones(4)[1:], torch.ones(0)]
+    assert built.are_own(plain)
+    others = (
+        torch.ones(3).share_memory_(), torch.from_numpy(np.ones(3)), torch.ones(3).as_subclass(Own), torch.ones(3).to_sparse(),
+        torch.ones(3, device="meta"), torch.ones(3, dtype=torch.complex64).conj(),
+    )  # fmt: skip
+    for other in others:
+        assert not built.are_own([*plain, other])
 
 
 def test_digests_are_those_of_python(built: Any) -> None:

@@ -276,6 +276,43 @@ def test_what_a_module_holds_is_known_when_it_changes() -> None:
     assert known() == expected()
 
 
+def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
+    paths = ModulePaths(lambda name: 0)
+    held = HeldTensors(paths)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    paths.enter(model, sys._getframe())
+    paths.leave(model)
+    held.add_optimizer(optimizer)
+
+    def kinds() -> list[str]:
+        return [f"{one.kind} {one.name}" for one in held.tensors()]
+
+    def train() -> None:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    parameters = ["parameter weight", "parameter bias"]
+    assert kinds() == parameters
+    train()
+    with_gradients = ["parameter weight", "gradient weight", "parameter bias", "gradient bias"]
+    state = [f"optimizer state momentum_buffer of {name}" for name in ("bias", "weight")]
+    assert kinds() == with_gradients + state
+    optimizer.zero_grad()
+    assert kinds() == parameters + state
+    assert held.gradients() == []
+    train()
+    assert [one.name for one in held.gradients()] == ["weight", "bias"]
+
+    # As `load_state_dict` does: other tensors, under the same names.
+    for of_parameter in optimizer.state.values():
+        of_parameter["momentum_buffer"] = of_parameter["momentum_buffer"].clone()
+    kept = {id(one.tensor) for one in held.tensors()}
+    assert all(id(of_parameter["momentum_buffer"]) in kept for of_parameter in optimizer.state.values())
+    optimizer.state.clear()
+    assert kinds() == with_gradients
+
+
 def test_a_module_that_says_otherwise_what_it_holds_is_asked() -> None:
     class Renamed(nn.Linear):
         def named_parameters(self, *args: Any, **kwargs: Any) -> Any:

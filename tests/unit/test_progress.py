@@ -10,8 +10,9 @@ import pytest
 
 from determinism.cli.ending import ProgressLine, _reading_texts, say
 from determinism.frameworks import progress
-from determinism.frameworks.progress import Progress
+from determinism.frameworks.progress import Progress, ThreadProgress
 from determinism.trace.reader import ReadSoFar, recorded_records
+from determinism.types import Phase
 
 
 def step_seconds(monkeypatch: pytest.MonkeyPatch, *moments: float) -> float | None:
@@ -30,6 +31,29 @@ def test_mean_of_the_steps_after_the_first_one(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("moments", [(), (100.0,), (100.0, 100.01, 100.03)])
 def test_too_few_or_too_short_steps_tell_nothing(monkeypatch: pytest.MonkeyPatch, moments: tuple[float, ...]) -> None:
     assert step_seconds(monkeypatch, *moments) is None
+
+
+def test_a_thread_is_in_the_step_of_its_process_until_it_ends_one_of_its_own() -> None:
+    process = Progress(lambda _: None)
+    at_end: list[int] = []
+    thread = ThreadProgress(process, lambda _: at_end.append(thread.step))
+    process.explicit()
+    process.explicit()
+    assert (process.step, thread.step) == (2, 2)
+
+    thread.explicit()
+    process.explicit()
+    assert (process.step, thread.step, at_end) == (3, 1, [0])
+
+
+def test_its_place_is_there_as_numbers() -> None:
+    steps, optimizer = Progress(lambda _: None), Terminal()
+    assert list(steps.place) == [0, Phase.INIT, 0]
+    steps.optimizer_begins(optimizer)
+    with steps.in_phase(Phase.DATA):
+        assert list(steps.place) == [0, Phase.DATA, 1]
+    steps.optimizer_ends(optimizer)
+    assert list(steps.place) == [1, Phase.OTHER, 0]
 
 
 def test_a_path_cannot_begin_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,12 +25,11 @@ class Progress:
 
     def __init__(self, step_ended: Callable[[str], None]) -> None:
         """Take what is to be called, with what counted the step, before the number of the step goes up."""
-        self.step = 0
+        self.place = array("q", (0, Phase.INIT, 0))
+        """Step, phase and how many optimizers step within each other, for who reads them without asking Python."""
+        self._phase = Phase.INIT
         self.num_ended = 0
         """How many steps ended; `step` counts also those before the checkpoint that a program was resumed from."""
-        self.phase = Phase.INIT
-        """What the program does outside modules, backwards and optimizers."""
-        self.optimizer_depth = 0
         self.optimizer_calls = 0
         self.steps_by: str | None = None
         self._first_optimizer: Callable[[], Any] = lambda: None
@@ -39,6 +39,30 @@ class Progress:
         self._num_later = 0
         self._has_begun_since = False
         """Whether an optimizer has begun to step since the last step ended."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step."""
+        return self.place[0]
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.place[0] = value
+
+    @property
+    def phase(self) -> Phase:
+        """What the program does outside modules, backwards and optimizers."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, value: Phase) -> None:
+        self._phase = value
+        self.place[1] = value
+
+    @property
+    def optimizer_depth(self) -> int:
+        """How many optimizers step within each other."""
+        return self.place[2]
 
     @property
     def step_seconds(self) -> float | None:
@@ -59,7 +83,7 @@ class Progress:
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer's `step` was called."""
-        self.optimizer_depth += 1
+        self.place[2] += 1
         self.optimizer_calls += 1
         self._has_begun_since = True
         self._take_as_first(optimizer)
@@ -71,7 +95,7 @@ class Progress:
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer's `step` returned."""
-        self.optimizer_depth = max(0, self.optimizer_depth - 1)
+        self.place[2] = max(0, self.place[2] - 1)
         self.phase = Phase.OTHER
         if self._first_optimizer() is optimizer and self.steps_by != "determinism.step":
             self._advance("optimizer")
@@ -118,15 +142,21 @@ class ThreadProgress(Progress):
 
     def __init__(self, process: Progress, step_ended: Callable[[str], None]) -> None:
         """Take where the main thread is, and what is to be called at the end of a step of this thread."""
-        self._process = process
-        self._own_step = 0
         super().__init__(step_ended)
+        self.process = process
+        """Where the main thread is."""
+        self.place[0] = -1
 
     @property
-    def step(self) -> int:  # type: ignore[override]
+    def step(self) -> int:
         """Number of the step."""
-        return self._process.step if self.steps_by is None else self._own_step
+        own = self.place[0]
+        return self.process.step if own < 0 else own
 
     @step.setter
     def step(self, value: int) -> None:
-        self._own_step = value
+        self.place[0] = value
+
+    def _advance(self, counted_by: str) -> None:
+        self.place[0] = max(0, self.place[0])
+        super()._advance(counted_by)

@@ -5,7 +5,6 @@ The methods of `torch.Tensor` are wrapped; the wrappers record and then do what 
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import sys
@@ -353,17 +352,17 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
     is_whole = recorder.ledger is None or name != STEP_OP or _has_state(recorder)
     # Where there are no gradients, nothing but the state shows that a step differs.
     kept = [] if is_whole else recorder.held.gradients()
-    held = [part for whole in kept or recorder.held.tensors() for part in _parts(whole)]
+    held = _own_parts(recorder, kept or recorder.held.tensors())
     if recorder.ledger is not None and recorder.tracks_ops:
         recorder.ledger.hold(held, recorder.stream.digests.of_each([one.tensor for one in held]))
     if recorder.is_waiting:
         return
     if recorder.tracks_ops and kept:
-        held = [part for whole in recorder.held.tensors() for part in _parts(whole)]
+        held = _own_parts(recorder, recorder.held.tensors())
     if recorder.tracks_ops:
-        text = json.dumps([[h.kind, h.name] for h in held])
+        text = recorder.held.text(held)
         tensors = [h.tensor for h in held]
-        recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER)
+        recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER, are_plain=True)
         return
     may_be_grouped = recorder.groups_held and name == STEP_OP and recorder.progress.num_ended > 0
     _record_each(recorder, held, may_be_grouped=may_be_grouped)
@@ -412,6 +411,12 @@ def _record_one(recorder: Recorder, kind: str, name: str, output: tuple[int, Any
     op = recorder.stream.op_number(_HELD_OPS[kind])
     cells = (recorder.number, recorder.progress.step, Phase.OTHER, Role.HELD, op, NO_MODULE, stack)
     return recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, arguments), (), (), output)
+
+
+def _own_parts(recorder: Recorder, held: list[Held]) -> list[Held]:
+    if recorder.are_own([one.tensor for one in held]):
+        return held
+    return [part for whole in held for part in _parts(whole)]
 
 
 def _parts(held: Held) -> Sequence[Held]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -85,7 +86,9 @@ class Call(Waiting):
     __slots__ = ("link", "module", "token")
 
     def __init__(self, frame: FrameType, module: torch.nn.Module, link: Link) -> None:
-        super().__init__(frame)
+        # Not by `super`: this is done at every call of a module.
+        self.frame = frame
+        self.outside = None
         self.module = module
         self.link = link
         """What the ops of this call are known by: the number of the module's path."""
@@ -126,18 +129,15 @@ class ModulePaths:
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         """A module is called from a frame that waits until it returns."""
         calls = self.calls
-        root = self._root(calls[0].module if calls else module)
+        outermost = calls[0].module if calls else module
+        root = self._roots.get(id(outermost))
+        if root is None or root.reference() is not outermost:
+            root = self._roots[id(outermost)] = _Root(outermost)
         known = root.links.get(id(module))
         if known is None or known[0]() is not module:
             link = Link(-1, NO_STACK, self.number(root.name(module)))
             known = root.links[id(module)] = (weakref.ref(module), link)
         calls.append(Call(frame, module, known[1]))
-
-    def _root(self, module: torch.nn.Module) -> _Root:
-        root = self._roots.get(id(module))
-        if root is None or root.reference() is not module:
-            root = self._roots[id(module)] = _Root(module)
-        return root
 
     def roots(self) -> list[torch.nn.Module]:
         """Every living module that was called as the outermost one, in the order of their first calls."""
@@ -148,6 +148,9 @@ class ModulePaths:
     def leave(self, module: torch.nn.Module) -> None:
         """A module returned or raised; calls that never reported their end go with it."""
         calls = self.calls
+        if calls and calls[-1].module is module:
+            del calls[-1]
+            return
         for index in range(len(calls) - 1, -1, -1):
             if calls[index].module is module:
                 del calls[index:]
@@ -183,6 +186,19 @@ class _Walk:
             prefix = f"{name}." if name else ""
             self._modules.append((weakref.ref(module), _children(module), prefix, {}))
 
+    def key(self) -> list[Any] | None:
+        """What differs whenever other tensors lie below the outermost module, or under other names; None if the walk is untrue."""
+        key: list[Any] = []
+        for reference, children, _, _ in self._modules:
+            module = reference()
+            if module is None or _children(module) != children:
+                return None
+            for held in (module._parameters, module._buffers):
+                key += held
+                key += map(id, held.values())
+                key.append(None)
+        return key
+
     def tensors(self) -> tuple[list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]] | None:
         """Parameters and buffers by name, each tensor once, as `named_parameters` and `named_buffers` give them; None if it is untrue."""
         parameters: list[tuple[str, torch.Tensor]] = []
@@ -204,6 +220,19 @@ def _children(module: torch.nn.Module) -> tuple[int, ...]:
     return tuple(map(id, module._modules.values()))
 
 
+class _Known:
+    """What was held when it was last gone through. As long as the key is the same and all of it lives, it still is."""
+
+    def __init__(self, key: list[Any], held: Sequence[Held]) -> None:
+        self.key = key
+        self._held = [(one.kind, one.name, weakref.ref(one.tensor)) for one in held]
+
+    def tensors(self) -> list[Held] | None:
+        """All of it; None if something is gone."""
+        found = [Held(kind, name, reference()) for kind, name, reference in self._held]  # type: ignore[arg-type]
+        return None if any(one.tensor is None for one in found) else found
+
+
 class HeldTensors:
     """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
 
@@ -212,18 +241,25 @@ class HeldTensors:
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
+        self._known: dict[bool, _Known] = {}
+        """By whether it is with buffers and the state of optimizers."""
+        self._last_text: tuple[list[tuple[str, str]], str] = ([], "[]")
+
+    def _walk(self, root: torch.nn.Module) -> _Walk:
+        known = self._walks.get(id(root))
+        if known is None or known[0]() is not root:
+            self._walks = {key: walk for key, walk in self._walks.items() if walk[0]() is not None}
+            known = self._walks[id(root)] = (weakref.ref(root), _Walk(root))
+        return known[1]
 
     def _of_root(self, root: torch.nn.Module) -> Sequence[list[tuple[str, torch.Tensor]]]:
         """Parameters and buffers of an outermost module, by name."""
         for _ in range(2):
-            known = self._walks.get(id(root))
-            if known is None or known[0]() is not root:
-                self._walks = {key: walk for key, walk in self._walks.items() if walk[0]() is not None}
-                known = self._walks[id(root)] = (weakref.ref(root), _Walk(root))
-            found = known[1].tensors() if known[1].is_plain else None
+            walk = self._walk(root)
+            found = walk.tensors() if walk.is_plain else None
             if found is not None:
                 return found
-            if not known[1].is_plain:
+            if not walk.is_plain:
                 break
             del self._walks[id(root)]
         return [*root.named_parameters()], [*root.named_buffers()]
@@ -240,25 +276,69 @@ class HeldTensors:
         if known is None or known[0]() is not tensor:
             self._leaves[id(tensor)] = (weakref.ref(tensor), describe())
 
-    def tensors(self) -> Iterator[Held]:
+    def tensors(self) -> list[Held]:
         """Everything that is kept now, each tensor once, in an order that does not vary."""
-        seen: set[int] = set()
-        for held in self._all():
-            if id(held.tensor) in seen:
-                continue
-            seen.add(id(held.tensor))
-            yield held
+        found = []
+        for held in self._once(with_state=True):
+            found.append(held)
             if held.kind == "parameter" and (gradient := _gradient(held.tensor)) is not None:
-                yield Held("gradient", held.name, gradient)
+                found.append(Held("gradient", held.name, gradient))
+        return found
 
     def gradients(self) -> list[Held]:
         """The gradients of everything that is kept now: of `tensors` the part that is quickly gone through."""
-        parameters = {id(held.tensor): held for held in self._all(with_state=False)}
         return [
             Held("gradient", held.name, gradient)
-            for held in parameters.values()
+            for held in self._once(with_state=False)
             if (gradient := _gradient(held.tensor)) is not None
         ]
+
+    def text(self, held: Sequence[Held]) -> str:
+        """Kinds and names of what is held, as JSON."""
+        names = [one[:2] for one in held]
+        if names != self._last_text[0]:
+            self._last_text = (names, json.dumps(names))
+        return self._last_text[1]
+
+    def _once(self, *, with_state: bool) -> list[Held]:
+        """Each tensor but gradients once. It is not gone through anew where nothing was added, taken away or put in its place."""
+        key = self._key(with_state=with_state)
+        known = self._known.get(with_state)
+        if key is not None and known is not None and known.key == key and (found := known.tensors()) is not None:
+            return found
+        by_id: dict[int, Held] = {}
+        for held in self._all(with_state=with_state):
+            by_id.setdefault(id(held.tensor), held)
+        found = list(by_id.values())
+        if key is not None:
+            self._known[with_state] = _Known(key, found)
+        return found
+
+    def _key(self, *, with_state: bool) -> list[Any] | None:
+        """What differs whenever `_all` would give something else; None if that cannot be said."""
+        key: list[Any] = []
+        for root in self._paths.roots():
+            walk = self._walk(root)
+            of_root = walk.key() if walk.is_plain else None
+            if of_root is None:
+                return None
+            key.append(id(root))
+            key += of_root
+        for reference in list(self._optimizers.values()):
+            if (optimizer := reference()) is None:
+                continue
+            for group in optimizer.param_groups:
+                parameters = group["params"]
+                key.append(None)
+                key += map(id, parameters)
+                for parameter in parameters if with_state else ():
+                    state = optimizer.state.get(parameter) if isinstance(parameter, torch.Tensor) else None
+                    for name, value in state.items() if isinstance(state, dict) else ():
+                        if isinstance(value, torch.Tensor):
+                            key += (name, id(value))
+        key.append(None)
+        key += self._leaves
+        return key
 
     def _all(self, *, with_state: bool = True) -> Iterator[Held]:
         named: dict[int, str] = {}

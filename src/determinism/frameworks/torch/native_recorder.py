@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 from determinism.digest import digest_text
+from determinism.frameworks.progress import ThreadProgress
 from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests, Digest
 from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Layout, LayoutTable, StorageTable, Stream
@@ -27,6 +29,7 @@ from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
+from determinism.sites import SiteTable
 from determinism.trace.schema import Meaning
 from determinism.trace.spool import FIRST_OFFSET, ROWS, ROWS_OFFSET, Spool, row_bytes, settled
 from determinism.trace.writer import ProcessWriter
@@ -97,6 +100,26 @@ class NativeStorages(StorageTable):
                 state.record = EXTERNAL
 
 
+class NativeSites(SiteTable):
+    """The stacks of a stream, whose end the observer knows."""
+
+    def __init__(self, stream: Any, *add: Callable[[str], int]) -> None:
+        """Take the observer's stream, and what writes a frame and a stack."""
+        self._stream = stream
+        super().__init__(*add)
+
+    @property
+    def outermost(self) -> FrameType | None:
+        """See `SiteTable.outermost`."""
+        return self._outermost
+
+    @outermost.setter
+    def outermost(self, frame: FrameType | None) -> None:
+        # The observer borrows it.
+        self._stream.end_stacks_at(frame)
+        self._outermost = frame
+
+
 class NativeStream(Stream):
     """A stream whose rows the observer writes."""
 
@@ -106,6 +129,7 @@ class NativeStream(Stream):
         self.asks_devices = devices.kind == "cpu"
         """Whether what digests tensors on a device digests those of the CPU."""
         self.native = library.Stream(self)
+        self.sites = NativeSites(self.native, *self.sites.adding)
         self.storages = NativeStorages(self.layouts, self.native)
         writer.share(self)
 
@@ -233,10 +257,12 @@ class NativeRecorder(Recorder):
         self.native_stream = stream
         self._note_lookers()
         main = getattr(self.edges, "main", None)
+        progress = self.progress
         self.native.begin(
             stream.native,
             self.number,
-            self.progress,
+            progress.place,
+            (progress.process if isinstance(progress, ThreadProgress) else progress).place,
             self._calls,
             self.sites,
             self.edges,
@@ -276,6 +302,10 @@ class NativeRecorder(Recorder):
         """Recording ended for good."""
         super().end()
         self.native.close()
+
+    def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """See `RecordMaker.are_own`."""
+        return self._library.are_own(tensors)
 
     def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         if self.native.asks_python:

@@ -268,6 +268,7 @@ class RecordMaker(RecordingGuard):
         plain_values: Sequence[bytes] = (),
         generators: Sequence[bytes] = (),
         phase: Phase | None = None,
+        are_plain: bool = False,
     ) -> int:
         """Record that something happened to tensors: an escape, a loss, what is held.
 
@@ -281,12 +282,14 @@ class RecordMaker(RecordingGuard):
             plain_values: Bytes that stand for values that are no tensors; outputs as well.
             generators: Digests of the states of generators.
             phase: Instead of the current phase.
+            are_plain: Whether the tensors are known to hold their data themselves.
 
         Returns:
             Its number; -1 if nothing is recorded yet.
         """
         looked = InputEdges()
-        tensors = [part for tensor in tensors for part in plain_parts(tensor)]
+        if not are_plain:
+            tensors = [part for tensor in tensors for part in plain_parts(tensor)]
         if self.is_waiting:
             self._note_in_ledger(role, tensors, plain_values)
             return -1
@@ -321,6 +324,10 @@ class RecordMaker(RecordingGuard):
         looked = InputEdges()
         self._look_at_each(tensors, looked)
         return looked
+
+    def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether it is known at a glance that tensors hold their data themselves, in memory of this process alone."""
+        return False
 
     def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         for tensor in tensors:

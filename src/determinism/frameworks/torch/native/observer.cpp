@@ -104,14 +104,10 @@ class Gil {
 
 // Names of attributes and methods that are looked up for each record.
 struct Names {
-  PyObject* step = PyUnicode_InternFromString("step");
-  PyObject* phase = PyUnicode_InternFromString("phase");
-  PyObject* optimizer_depth = PyUnicode_InternFromString("optimizer_depth");
   PyObject* link = PyUnicode_InternFromString("link");
   PyObject* module = PyUnicode_InternFromString("module");
   PyObject* frame = PyUnicode_InternFromString("frame");
   PyObject* token = PyUnicode_InternFromString("token");
-  PyObject* outermost = PyUnicode_InternFromString("outermost");
 };
 Names& names() {
   static Names made;
@@ -178,21 +174,25 @@ class Ops {
  public:
   Op* of(const at::RecordFunction& function) {
     const char* name = function.name();
-    thread_local std::unordered_map<const void*, Op*> met;
-    thread_local uint64_t removed_then = 0;
+    struct Known {
+      Table<const void*, Op*> ops;
+      uint64_t removed = 0;
+    };
+    thread_local Known known_here;
+    Known& known = known_here;
     const uint64_t removed = num_removed;
-    if (removed != removed_then) {
-      met.clear();
-      removed_then = removed;
+    if (removed != known.removed) {
+      known.ops.clear();
+      known.removed = removed;
     }
-    auto found = met.find(name);
-    if (found != met.end() && found->second->name == name) return found->second;
+    auto found = known.ops.find(name);
+    if (found != known.ops.end() && found->second->name == name) return found->second;
     // What is no op has no namespace in its name, or is not known to the dispatcher.
     if (std::strstr(name, "::") == nullptr) return nullptr;
     std::optional<c10::OperatorName> qualified = function.operator_name();
     if (!qualified.has_value()) return nullptr;
     Op* op = add(*qualified, removed);
-    met[name] = op;
+    known.ops[name] = op;
     return op;
   }
 
@@ -231,25 +231,70 @@ Ops& ops() {
   return made;
 }
 
-// A profiler of the program is not told of the ops of ours. PyTorch makes its lists of observers anew for this, which takes as long
-// as a record; so it is said only where ops are called, or Python is, which may call some.
+class Recorder;
+struct Context;
+
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  bool is_own = false;
+  bool was_asked = false;
+  int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
+  uint64_t generation = 0;
+  Context* innermost = nullptr;
+};
+thread_local ThreadState thread_state;
+
+// Python that we run may collect garbage, and with it run ops.
+struct Inside {
+  Inside() { ++thread_state.inside; }
+  ~Inside() { --thread_state.inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes and transforms.
+class Plain {
+ public:
+  Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~Plain() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
+  Plain(const Plain&) = delete;
+  Plain& operator=(const Plain&) = delete;
+
+ private:
+  static DispatchKeySet hidden() {
+    return DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchVmapMode, DispatchKey::Functionalize}) |
+           c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  }
+  static DispatchKeySet included() { return c10::impl::tls_local_dispatch_key_set().included_ - hidden(); }
+  static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
+  c10::impl::ForceDispatchKeyGuard guard_;
+  at::impl::TorchFunctionDisabledState functions_;
+  Inside inside_;
+};
+
+// Around ops that we call, and Python that may call some: neither what the program has switched on nor a profiler sees them. PyTorch makes its lists of observers anew for this, which takes as long
+// as a record, so the ordinary record does without.
 //
 // They lie behind a lock of PyTorch's, which a child would wait for if another thread held it at the fork. Who forks holds the GIL,
 // so whoever takes the lock for us does, too.
-class Unobserved {
+class Apart {
  public:
-  Unobserved() {
+  Apart() {
     const Gil gil;
     guard_.emplace();
   }
-  ~Unobserved() {
+  ~Apart() {
     const Gil gil;
     guard_.reset();
   }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
 
  private:
+  const Plain plain_;
   std::optional<at::DisableRecordFunctionGuard> guard_;
 };
 
@@ -268,7 +313,7 @@ class Stream {
 
   StorageState& state(const at::Tensor& tensor) {
     return storages.state(tensor, [&] {
-      const Unobserved unobserved;
+      const Apart apart;
       return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>();
     });
   }
@@ -285,7 +330,7 @@ class Stream {
     const Digest key = words.key();
     auto found = layouts_.find(key);
     if (found != layouts_.end()) return found->second;
-    const Unobserved unobserved;
+    const Apart apart;
     const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
     const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
     if (layouts_.size() >= MOST_KEYS) layouts_.clear();
@@ -316,35 +361,43 @@ class Stream {
 
   py::handle python() const { return python_; }
 
-  // Keeps other threads from appending to the writer; nothing in between may throw.
-  void lock() {
-    if (!lock_) {
-      const py::object writer = python().attr("writer");
-      unlock_ = writer.attr("_release");
-      lock_ = writer.attr("_acquire");
-    }
-    call(lock_);
+  // Puts a row into the spool with `append`, which must not run Python. Nobody else comes in between: who is at the writer holds its
+  // lock, and who is about to take it needs the GIL.
+  template <class Append>
+  int64_t in_turn(Append append) {
+    if (!turn_) turn_ = std::make_unique<Turn>(python().attr("writer").attr("turn"));
+    if (!turn_->is_taken()) return append();
+    turn_->call("acquire");
+    const int64_t number = append();
+    turn_->call("release");
+    return number;
   }
-  void unlock() { call(unlock_); }
 
   static py::object tensor_object(const at::Tensor& tensor) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
   }
 
-  std::unordered_map<PyObject*, int> owners;  // Of code objects, which Python's table keeps alive.
+  PyObject* outermost = nullptr;  // The frame that stacks end with, which Python's table holds; null: they go on to the end.
+  Table<PyObject*, int> owners;  // Of code objects, which Python's table keeps alive.
   ByDigest<int32_t> stacks;
   ByDigest<int64_t> outsides;
 
  private:
-  static void call(const py::object& method) {
-    PyObject* result = PyObject_CallNoArgs(method.ptr());
-    if (result == nullptr) throw py::error_already_set();
-    Py_DECREF(result);
-  }
+  // A `writer.Turn`.
+  class Turn {
+   public:
+    explicit Turn(py::object python) : python_(std::move(python)), taken_(py::buffer(python_.attr("taken")).request()) {}
+    bool is_taken() const { return *static_cast<const int64_t*>(taken_.ptr) != 0; }
+    void call(const char* name) { python_.attr(name)(); }
+
+   private:
+    py::object python_;
+    py::buffer_info taken_;
+  };
 
   static constexpr size_t MOST_KEYS = 20000;
   py::handle python_;
-  py::object lock_, unlock_;  // Methods of the lock that the writer holds while it appends.
+  std::unique_ptr<Turn> turn_;
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
@@ -360,6 +413,31 @@ struct Call {
   int64_t outside = -1;
 };
 
+// Where a thread of the program is: what `progress.Progress` writes down as its `place`.
+class Place {
+ public:
+  // Of the thread itself, and of the main one, whose step it is in as long as its own is -1.
+  Place(const py::buffer& own, const py::buffer& process) : own_(own.request()), process_(process.request()) {}
+
+  int32_t step() const { return static_cast<int32_t>(at(own_, 0) < 0 ? at(process_, 0) : at(own_, 0)); }
+  int8_t phase() const { return static_cast<int8_t>(at(own_, 1)); }
+  int64_t optimizer_depth() const { return at(own_, 2); }
+
+ private:
+  static int64_t at(const py::buffer_info& cells, size_t index) { return static_cast<const int64_t*>(cells.ptr)[index]; }
+
+  py::buffer_info own_, process_;
+};
+
+// The state of a generator as it was last digested.
+struct GeneratorState {
+  const at::GeneratorImpl* generator = nullptr;
+  at::mt19937_data_pod engine{};
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+  Digest digest{};
+};
+
 // The recorder of one thread.
 class Recorder {
  public:
@@ -373,11 +451,11 @@ class Recorder {
   bool asks_python = false;
   ForwardLinks links;
 
-  void begin(std::shared_ptr<Stream> stream_, int32_t number, py::object progress, py::list calls, py::object sites, py::object edges,
+  void begin(std::shared_ptr<Stream> stream_, int32_t number, const py::buffer& place, const py::buffer& process, py::list calls, py::object sites, py::object edges,
              bool paranoid, std::shared_ptr<Stream> main) {
     stream = std::move(stream_);
     number_ = number;
-    progress_ = std::move(progress);
+    place_ = std::make_unique<Place>(place, process);
     calls_ = std::move(calls);
     sites_ = std::move(sites);
     edges_ = std::move(edges);
@@ -390,7 +468,8 @@ class Recorder {
   // Lets go of everything of Python's.
   void close() {
     is_active = is_asleep = false;
-    progress_ = sites_ = edges_ = py::none();
+    place_.reset();
+    sites_ = edges_ = py::none();
     calls_ = py::list();
     seen_calls_.clear();
     main_.reset();
@@ -410,7 +489,7 @@ class Recorder {
   void link_view();
   void wrote(const std::vector<StorageState*>& states, int64_t record);
   bool must_tell_of_leaf(const at::Tensor& tensor, StorageState& state);
-  int64_t step() { return integer(progress_.ptr(), names().step); }
+  Digest state_of(at::Generator& generator);
 
  private:
   // User frames that a stack holds at most, as `sites._MAX_FRAMES`.
@@ -423,11 +502,13 @@ class Recorder {
   int64_t outside(size_t call);
 
   int32_t number_ = 0;
-  py::object progress_, sites_, edges_;
+  std::unique_ptr<Place> place_;
+  py::object sites_, edges_;
   py::list calls_{0};
   bool paranoid_ = false;
   std::shared_ptr<Stream> main_;  // Of the main thread, where this is another one's.
   std::vector<Call> seen_calls_;
+  GeneratorState generator_state_;
 };
 
 // What the calls that Python knows of look like; only those that came since the last record are looked at.
@@ -449,7 +530,6 @@ void Recorder::see_calls() {
 Digest Recorder::instructions(py::object frame, size_t waiting) {
   Words words;
   const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame : nullptr;
-  const py::object outermost = attribute(sites_.ptr(), names().outermost);
   int left = MOST_FRAMES;
   while (frame.ptr() != nullptr) {
     if (frame.ptr() == innermost) {
@@ -470,7 +550,7 @@ Digest Recorder::instructions(py::object frame, size_t waiting) {
       words.add(static_cast<uint64_t>(PyFrame_GetLasti(at)));
       if (found->second == USER && --left == 0) break;
     }
-    if (frame.ptr() == outermost.ptr()) break;
+    if (frame.ptr() == stream->outermost) break;
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(at)));
   }
   return words.key();
@@ -510,7 +590,7 @@ void Recorder::place(int8_t& phase, Link& link) {
     return;
   }
   link = Link{};
-  phase = integer(progress_.ptr(), names().optimizer_depth) != 0 ? OPTIMIZER : static_cast<int8_t>(integer(progress_.ptr(), names().phase));
+  phase = place_->optimizer_depth() != 0 ? OPTIMIZER : place_->phase();
 }
 
 int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
@@ -521,13 +601,12 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
   Link link;
   place(phase, link);
   const int32_t in_stack = stack();
-  const Cells cells{number_, static_cast<int32_t>(step()), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
+  const Cells cells{number_, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
   int64_t record = -1;
-  if (stream->rows.is_attached()) {
-    stream->lock();
-    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generator);
-    stream->unlock();
-  }
+  if (stream->rows.is_attached())
+    record = stream->in_turn([&]() -> int64_t {
+      return stream->rows.is_attached() ? stream->rows.append(cells, edges, digests, outputs, generator) : -1;
+    });
   if (record < 0) {
     // No room is left, or another keeps the rows now.
     py::list inputs, read, made, states;
@@ -581,40 +660,10 @@ void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record) {
 // Whether Python must be told that a leaf was read: one that is no parameter is kept, and the first one ends a phase.
 bool Recorder::must_tell_of_leaf(const at::Tensor& tensor, StorageState& state) {
   if (!tensor.requires_grad() || !c10::GradMode::is_enabled() || !tensor.is_leaf()) return false;
-  if (integer(progress_.ptr(), names().phase) == INIT) return true;
+  if (place_->phase() == INIT) return true;
   const auto* impl = tensor.unsafeGetTensorImpl();
   return !(state.parameter.has_value() && state.parameter->_unsafe_get_target() == impl && !state.parameter->expired());
 }
-
-thread_local int inside = 0;  // How deep this thread is in something of ours, whose ops are not the program's.
-
-struct Inside {
-  Inside() { ++inside; }
-  ~Inside() { --inside; }
-};
-
-// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes and transforms.
-class Plain {
- public:
-  Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
-  }
-  ~Plain() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
-  Plain(const Plain&) = delete;
-  Plain& operator=(const Plain&) = delete;
-
- private:
-  static DispatchKeySet hidden() {
-    return DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::FuncTorchDynamicLayerFrontMode,
-                           DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchVmapMode, DispatchKey::Functionalize}) |
-           c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-  }
-  static DispatchKeySet included() { return c10::impl::tls_local_dispatch_key_set().included_ - hidden(); }
-  static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
-  c10::impl::ForceDispatchKeyGuard guard_;
-  at::impl::TorchFunctionDisabledState functions_;
-  Inside inside_;
-};
 
 // Digest of the elements of a tensor, as `tensor_bytes.digest_tensor` gives it.
 Digest digest_tensor(const at::Tensor& tensor) {
@@ -623,8 +672,7 @@ Digest digest_tensor(const at::Tensor& tensor) {
   const size_t storage_bytes = tensor.storage().nbytes();
   const bool is_block = tensor.is_contiguous() || (storage_bytes == length && tensor.is_non_overlapping_and_dense());
   if (!is_block) {
-    const Plain plain;
-    const Unobserved unobserved;
+    const Apart apart;
     const at::Tensor block = tensor.contiguous();
     return digest_of(block.const_data_ptr(), length);
   }
@@ -633,23 +681,38 @@ Digest digest_tensor(const at::Tensor& tensor) {
   return digest_of(tensor.const_data_ptr(), length);
 }
 
+// The digest of the whole state of a generator; made anew only if the generator has moved.
+//
 // With the GIL held: who forks holds it too, and a lock that another thread held then would never be given back in the child.
 // While one that draws holds the lock, other threads run Python.
-Digest state_digest(at::Generator& generator) {
-  const Plain plain;
-  at::Tensor state;
-  {
-    std::unique_lock<std::mutex> lock(generator.mutex(), std::try_to_lock);
-    while (!lock.owns_lock()) {
-      {
-        const py::gil_scoped_release released;
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
-      lock.try_lock();
+Digest Recorder::state_of(at::Generator& generator) {
+  std::unique_lock<std::mutex> lock(generator.mutex(), std::try_to_lock);
+  while (!lock.owns_lock()) {
+    {
+      const py::gil_scoped_release released;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    state = generator.get_state();
+    lock.try_lock();
   }
-  return digest_tensor(state);
+  GeneratorState& known = generator_state_;
+  auto* impl = dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+  GeneratorState now;
+  if (impl != nullptr) {
+    now.generator = impl;
+    now.engine = impl->engine().data();
+    now.next_float = impl->next_float_normal_sample();
+    now.next_double = impl->next_double_normal_sample();
+    const auto& [then, engine] = std::tie(known.engine, now.engine);
+    if (known.generator == impl && then.seed_ == engine.seed_ && then.left_ == engine.left_ && then.seeded_ == engine.seeded_ &&
+        then.next_ == engine.next_ && then.state_ == engine.state_ && known.next_float == now.next_float && known.next_double == now.next_double)
+      return known.digest;
+  }
+  const Plain plain;
+  const at::Tensor state = generator.get_state();
+  lock.unlock();
+  now.digest = digest_tensor(state);
+  known = now;
+  return known.digest;
 }
 
 // A storage that an op of another thread than the main one uses, and who had written it when the op began.
@@ -722,11 +785,22 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   }
   context.edges.push_back({record, state.output, access, layout.number});
   if (must_tell_of_leaf(tensor, state)) {
+    const Apart apart;
     const bool is_parameter = py::handle(owner).attr("native_leaf_read")(Stream::tensor_object(tensor)).template cast<bool>();
     if (is_parameter)
       state.parameter.emplace(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()));
   }
   return layout.fills_storage;
+}
+
+// Whether all are tensors and parameters themselves, not of classes of their own, in memory that is of this process alone.
+bool are_own(const py::list& tensors) {
+  for (const py::handle tensor : tensors) {
+    if (!THPVariable_CheckExact(tensor.ptr())) return false;
+    const at::Tensor& value = THPVariable_Unpack(tensor.ptr());
+    if (!is_simple(value) || !is_allocated(value.storage())) return false;
+  }
+  return true;
 }
 
 // The tensors of a list from a place on, up to one that is not ordinary: that place, and the inputs that the others are.
@@ -755,15 +829,6 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
   return py::make_tuple(from, edges, py::tuple(digests));
 }
 
-struct ThreadState {
-  Recorder* recorder = nullptr;
-  bool is_own = false;
-  bool was_asked = false;
-  uint64_t generation = 0;
-  Context* innermost = nullptr;
-};
-thread_local ThreadState thread_state;
-
 std::atomic<bool> is_installed{false};
 std::atomic<uint64_t> generation{1};
 at::CallbackHandle callback = 0;  // 0: not registered.
@@ -775,8 +840,7 @@ PyObject* threads_of_python = nullptr;  // The `Threads` of the session, while o
 void failed(Recorder& recorder, const Op& op, const std::exception_ptr& error) noexcept {
   try {
     const Gil gil;
-    const Plain plain;
-    const Unobserved unobserved;
+    const Apart apart;
     const std::string name = op.overload.empty() ? op.name : op.name + "." + op.overload;
     try {
       std::rethrow_exception(error);
@@ -987,13 +1051,13 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   if (op.is(DRAWS) && !context.generator.has_value()) context.generator = at::detail::getDefaultCPUGenerator();
   {
     const Gil gil;
-    const Plain plain;
-    if (context.generator.has_value()) context.state = state_digest(*context.generator);
+    const Inside inside;
+    if (context.generator.has_value()) context.state = recorder.state_of(*context.generator);
     auto& numbers = context.stream->arguments();
     const Digest key = words.key();
     auto found = numbers.find(key);
     if (found == numbers.end()) {
-      const Unobserved unobserved;
+      const Apart apart;
       const auto [args, kwargs] = arguments_of(op, inputs);
       const int32_t number = py::handle(recorder.owner).attr("native_arguments")(py::handle(op.known), args, kwargs).cast<int32_t>();
       found = numbers.emplace(key, number).first;
@@ -1038,8 +1102,7 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
 
 void begin_python(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   const Gil gil;
-  const Plain plain;
-  const Unobserved unobserved;
+  const Apart apart;
   const auto [args, kwargs] = arguments_of(*context.op, inputs);
   py::object call = py::handle(context.recorder->owner).attr("native_before")(py::handle(context.op->known), args, kwargs);
   context.call = call.release().ptr();
@@ -1069,6 +1132,7 @@ Output value_output(Stream& stream, py::handle owner, const py::object& value) {
     if (data == nullptr) throw py::error_already_set();
     return {stream.value_layout(), digest_of(data, static_cast<size_t>(size))};
   }
+  const Apart apart;
   const py::tuple found = owner.attr("native_value")(value);
   return {found[0].cast<int32_t>(), from_bytes(found[1])};
 }
@@ -1094,16 +1158,16 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   bool has_overlapped = !context.watched.empty() && are_changed(context, written);
 
   const Gil gil;
-  const Plain plain;
+  const Inside inside;
   for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
-  const bool has_drawn = context.generator.has_value() && state_digest(*context.generator) != context.state;
+  const bool has_drawn = context.generator.has_value() && recorder.state_of(*context.generator) != context.state;
   const py::handle owner(recorder.owner);
   int8_t role = 0;
   py::object value;
   std::vector<StorageState*> states(written.size(), nullptr);
   for (size_t at = 0; at < written.size(); ++at) {
     if (special[at]) {
-      const Unobserved unobserved;
+      const Apart apart;
       const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
       const py::tuple found = owner.attr("native_output")(Stream::tensor_object(written[at]), is_digested);
       made[at] = {found[0].cast<int32_t>(), from_bytes(found[1])};
@@ -1145,8 +1209,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
 
 void end_python(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   const Gil gil;
-  const Plain plain;
-  const Unobserved unobserved;
+  const Apart apart;
   py::object result = py::none();
   if (outputs.size() == 1) {
     result = torch::jit::toPyObject(outputs[0]);
@@ -1160,8 +1223,7 @@ void end_python(Context& context, c10::ArrayRef<c10::IValue> outputs) {
 }
 
 // The recorder of this thread. A thread of the framework, as one that takes over a deep backward, works for the main one.
-Recorder* recorder_of_thread() {
-  ThreadState& thread = thread_state;
+Recorder* recorder_of_thread(ThreadState& thread) {
   if (thread.generation != generation) {
     thread.recorder = nullptr;
     thread.was_asked = thread.is_own = false;
@@ -1187,10 +1249,10 @@ c10::ArrayRef<Value> last_of(c10::ArrayRef<Value> values, size_t count) {
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-  if (!is_installed || inside > 0) return nullptr;
-  Recorder* recorder = recorder_of_thread();
-  if (recorder == nullptr || recorder->is_busy || !(recorder->is_active || recorder->is_asleep)) return nullptr;
   ThreadState& thread = thread_state;
+  if (!is_installed || thread.inside > 0) return nullptr;
+  Recorder* recorder = recorder_of_thread(thread);
+  if (recorder == nullptr || recorder->is_busy || !(recorder->is_active || recorder->is_asleep)) return nullptr;
   Context* parent = thread.innermost;
   // What an op runs below autograd is part of it. What its autograd kernel runs beside it is not: a formula of
   // forward-mode differentiation, or what a custom op prepares for its backward.
@@ -1214,8 +1276,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (way == Way::RECORD) {
       if (recorder->is_asleep && !recorder->is_active) {
         const Gil gil;
-        const Plain plain;
-        const Unobserved unobserved;
+        const Apart apart;
         py::handle(recorder->owner).attr("is_ready")();
         if (!recorder->is_active) return nullptr;
       }
@@ -1223,8 +1284,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
       context->has_autograd = op->has_autograd && has_autograd(keys);
       if (!op->is_learned) {
         const Gil gil;
-        const Plain plain;
-        const Unobserved unobserved;
+        const Apart apart;
         if (!op->is_learned) learn(*op, *recorder);
       }
       if (op->is(IGNORED)) {
@@ -1267,7 +1327,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
     } else if (is_recorded && context.mode == Mode::VIEW && thread.is_own) {
       if (static_cast<int64_t>(at::sequence_number::peek()) != recorder.links.last) {
         const Gil gil;
-        const Plain plain;
+        const Inside inside;
         recorder.link_view();
       }
     }
@@ -1344,8 +1404,9 @@ PYBIND11_MODULE(_determinism_observer, module) {
     at::enableRecordFunction(is_observed);
     return before;
   });
-  module.def("hide", [] { ++inside; });
-  module.def("show", [] { --inside; });
+  module.def("hide", [] { ++thread_state.inside; });
+  module.def("show", [] { --thread_state.inside; });
+  module.def("are_own", &are_own);
   module.def("digest", [](const py::bytes& data) {
     const std::string_view view = data;
     return as_bytes(digest_of(view.data(), view.size()));
@@ -1397,6 +1458,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
         stream.rows.attach(memory, counts, offsets, sizes, record_capacity, child_capacity, count_at, first_at);
       })
       .def("detach", [](Stream& stream) { stream.rows.detach(); })
+      .def("end_stacks_at", [](Stream& stream, const py::object& frame) { stream.outermost = frame.is_none() ? nullptr : frame.ptr(); })
       .def("close", [](Stream& stream) {
         stream.rows.detach();
         stream.storages = StorageTable();
