@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from determinism.comparison.runs import compare_runs
 from determinism.errors import UsageError
-from determinism.frameworks.torch.modules import HeldTensors, ModulePaths
+from determinism.frameworks.torch.modules import Held, HeldTensors, ModulePaths
 from determinism.golden.ledger import ledger_of
 from determinism.launch.record import record_program
 from determinism.run_spec import RunSpec
@@ -311,6 +312,107 @@ def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
     assert all(id(of_parameter["momentum_buffer"]) in kept for of_parameter in optimizer.state.values())
     optimizer.state.clear()
     assert kinds() == with_gradients
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_held_is_what_would_be_found_anew(seed: int) -> None:
+    choose = random.Random(seed)
+    paths = ModulePaths(lambda name: 0)
+    held, optimizers = HeldTensors(paths), []
+    roots = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
+
+    def call() -> None:
+        root = choose.choice(roots)
+        paths.enter(root, sys._getframe())
+        paths.leave(root)
+        for layer in root:
+            if isinstance(layer, nn.Linear) and choose.random() < 0.7:
+                layer.weight.grad = torch.ones(2, 2)
+
+    def replace_parameter() -> None:
+        choose.choice(roots)[0].weight = nn.Parameter(torch.zeros(2, 2))
+
+    def replace_buffer() -> None:
+        choose.choice(roots)[1].running_mean = torch.ones(2)
+
+    def rename() -> None:
+        held_by_name = choose.choice(roots)[0]._parameters
+        renamed = [(f"{name}_" if name != "weight" else name, tensor) for name, tensor in held_by_name.items()]
+        held_by_name.clear()
+        held_by_name.update(renamed)
+
+    def add_layer() -> None:
+        choose.choice(roots).append(nn.Linear(2, 2, bias=choose.random() < 0.5))
+
+    def share() -> None:
+        first, second = roots
+        first[0].weight = second[0].weight
+
+    def replace_root() -> None:
+        roots[choose.randrange(2)] = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    def optimize() -> None:
+        optimizers.append(torch.optim.Adam(choose.choice(roots).parameters()))
+        held.add_optimizer(optimizers[-1])
+
+    def add_group() -> None:
+        for optimizer in optimizers:
+            if choose.random() < 0.5:
+                optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+            else:
+                optimizer.param_groups[-1]["params"].append(nn.Parameter(torch.zeros(1)))
+
+    def step() -> None:
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def forget() -> None:
+        if optimizers:
+            optimizers.pop(choose.randrange(len(optimizers)))
+
+    def add_leaf() -> None:
+        leaves.append(torch.ones(3, requires_grad=True))
+        held.add_leaf(leaves[-1], lambda: f"leaf {len(leaves)}")
+
+    def names(found: Sequence[Held]) -> list[tuple[str, str, int]]:
+        # Kept, so that no other tensor gets the id of one that was taken away.
+        kept.extend(one.tensor for one in found)
+        return [(one.kind, one.name, id(one.tensor)) for one in found]
+
+    leaves: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
+    changes = (
+        call, replace_parameter, replace_buffer, rename, add_layer, share, replace_root, optimize, add_group, step, forget, add_leaf,
+    )  # fmt: skip
+    num_held = 0
+    for _ in range(150):
+        choose.choice(changes)()
+        anew = HeldTensors(paths)
+        anew._optimizers, anew._leaves = held._optimizers, held._leaves
+        known = names(held.tensors())
+        assert known == names(anew.tensors())
+        assert names(held.gradients()) == names(anew.gradients())
+        num_held += len(known)
+    assert num_held > 1000
+
+
+def test_a_tensor_at_the_place_of_one_that_is_gone_is_another_one() -> None:
+    paths = ModulePaths(lambda name: 0)
+    held = HeldTensors(paths)
+    module = nn.ParameterDict({"weight": nn.Parameter(torch.zeros(1))})
+    paths.enter(module, sys._getframe())
+    paths.leave(module)
+    for _ in range(1000):
+        (before,) = (id(one.tensor) for one in held.tensors())
+        del module["weight"]
+        module["weight"] = nn.Parameter(torch.zeros(1))
+        if id(module["weight"]) == before:
+            break
+    else:
+        pytest.skip("no tensor was made where one had been")
+
+    (found,) = held.tensors()
+    assert found.tensor is module["weight"]
 
 
 def test_a_module_that_says_otherwise_what_it_holds_is_asked() -> None:
