@@ -23,7 +23,7 @@ import pytest
 from tests.thorough import ROOT
 
 STORED = Path(__file__).with_suffix(".tsv")
-LEAST = 3.0
+LEAST = 1.0
 TURNS = 6
 PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
 """Per framework the part of the thorough tests that runs what is not run at this commit."""
