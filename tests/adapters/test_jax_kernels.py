@@ -18,8 +18,7 @@ from determinism.frameworks.jax.arrays import array_of, digests_of_parts
 from determinism.frameworks.jax.inside import Place, equation_at
 from determinism.frameworks.jax.kernels import Kernel, NotCut, Stored, stored_form, varying_kernel
 from determinism.frameworks.jax.recorder import CapturedExecution
-from determinism.frameworks.jax.serialized import SerializedProgram
-from determinism.frameworks.jax.wire import read_varint
+from determinism.frameworks.jax.serialized import SerializedProgram, read_varint
 from tests.e2e.checking import line
 from tests.e2e.programs.compiled_by_xla.racing_call import EXECUTE, CallFrame, add_in_any_order, elements, racing_sum
 from tests.jax_races import doubled, with_own_derivative

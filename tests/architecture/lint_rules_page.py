@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from determinism.diagnose.experiments import causes
-from determinism.lint.explanations import explained, explanation
-from determinism.lint.findings import rules
+from determinism.lint.findings import explained, explanation, rules
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "lint-rules.md"

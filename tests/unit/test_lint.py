@@ -13,8 +13,7 @@ from determinism.cli import command
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.experiments import causes
 from determinism.knowledge.settings import effects_of
-from determinism.lint.explanations import explained, explanation
-from determinism.lint.findings import rules
+from determinism.lint.findings import explained, explanation, rules
 from determinism.lint.reading import Source
 from determinism.lint.run import LintRequest, lint, lint_text
 from tests.architecture import lint_rules_page

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from determinism.lint.explanations import explanation
+from determinism.lint.findings import explanation
 from determinism.report.code_scanning import code_quality_text, sarif_text
 from determinism.report.document import document, read_document
 from tests.builders import WEIRD, make_comparison, make_inconclusive, make_varied

@@ -13,8 +13,7 @@ from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.report.document import document
 from determinism.report.story import missing_entries
 from determinism.resume.compare import when_it_departs
-from determinism.resume.observed import ResumedProcess
-from determinism.resume.trials import (
+from determinism.resume.launch import (
     MOMENTS,
     after_trials,
     fix_of_trial,
@@ -22,6 +21,7 @@ from determinism.resume.trials import (
     generator_trials,
     whole_trials,
 )
+from determinism.resume.observed import ResumedProcess
 from determinism.types import Verdict
 from tests.builders import make_different, make_divergence, make_frame
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from determinism.knowledge.settings import Effect, Setting
-from determinism.launch.settings_in_code import settings_in_code
+from determinism.launch.doctor import settings_in_code
 
 ALGORITHMS = "torch.use_deterministic_algorithms"
 CUDNN = "torch.backends.cudnn.deterministic"

@@ -65,7 +65,7 @@ def lint(paths: tuple[str, ...], explain: str | None, is_fixed: bool, shows_diff
         raise click.UsageError("Give either --diff, which shows the fixes, or --fix, which also writes them.")
     try:
         if explain is not None:
-            from determinism.lint.explanations import explanation
+            from determinism.lint.findings import explanation
 
             click.echo(explanation(explain), nl=False)
             sys.exit(0)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from determinism.errors import legible
-from determinism.lint.explanations import explained, explanation
+from determinism.lint.findings import explained, explanation
 from determinism.report.answer import WHAT_DIFFERS
 from determinism.report.formats import checkout, plain_text, relative_to_checkout, summary
 from determinism.types import Kind, __version__

@@ -19,8 +19,7 @@ from determinism.frameworks.jax.arrays import array_of, as_array, digest
 from determinism.frameworks.jax.recorder import Recorder
 from determinism.frameworks.jax.threads import Threads
 from determinism.frameworks.jax.training import STEPS_BY
-from determinism.frameworks.named_ledger import NamedLedger
-from determinism.frameworks.named_stream import Stream
+from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tracebacks import hide_own_frames
 from determinism.frameworks.wrapping import Undo, wrap

@@ -17,8 +17,7 @@ from tensorflow.python.framework import config, op_def_registry
 
 from determinism.frameworks.array_capture import Call, Capture, NotWritable
 from determinism.frameworks.made_values import EXTERNAL, Value
-from determinism.frameworks.named_ledger import NamedLedger
-from determinism.frameworks.named_stream import Stream
+from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.progress import Progress
 from determinism.frameworks.recording_guard import RecordingGuard
 from determinism.frameworks.tensorflow.graphs import Place

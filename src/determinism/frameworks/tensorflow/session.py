@@ -20,8 +20,7 @@ from tensorflow.python.framework import config, func_graph, ops
 from determinism import rng
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
-from determinism.frameworks.named_ledger import NamedLedger
-from determinism.frameworks.named_stream import Stream
+from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from determinism.frameworks.jax.wire import Message, Unreadable, packed, read_varint, varint
+from determinism.frameworks.jax.serialized import Message, Unreadable, packed, read_varint, varint
 
 NESTED = Message().add(1, 300, "name").add(2, Message().add(3, packed([1, 2, 1 << 40])))
 OTHER_KINDS = bytes([5 << 3 | 5, 1, 2, 3, 4, 6 << 3 | 1, *range(8)])
