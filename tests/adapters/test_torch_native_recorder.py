@@ -263,11 +263,12 @@ def test_an_op_waits_for_a_thread_that_is_at_the_writer(tmp_path: Path, monkeypa
         torch.ones(1)
 
         def hold() -> None:
-            with session.writer.turn:
-                has_begun.set()
-                for _ in range(20):
-                    counts.append(session.writer.num_records)
-                    time.sleep(0.01)
+            session.writer.lock()
+            has_begun.set()
+            for _ in range(20):
+                counts.append(session.writer.num_records)
+                time.sleep(0.01)
+            session.writer.unlock()
 
         holder = threading.Thread(target=hold)
         before = session.writer.num_records
@@ -291,6 +292,15 @@ def test_memory_of_this_process_alone_is_known_at_a_glance(built: Any) -> None:
     )  # fmt: skip
     for other in others:
         assert not built.are_own([*plain, other])
+
+
+def test_a_recorder_that_has_not_begun_or_has_ended_says_so(built: Any) -> None:
+    recorder = built.Recorder(object())
+    with pytest.raises(RuntimeError, match="it has not begun, or has ended"):
+        recorder.look_at_each([torch.ones(1)], 0, 0)
+    recorder.close()
+    with pytest.raises(RuntimeError, match="it has not begun, or has ended"):
+        recorder.look_at_each([torch.ones(1)], 0, 0)
 
 
 def test_digests_are_those_of_python(built: Any) -> None:

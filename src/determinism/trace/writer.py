@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -426,37 +425,6 @@ class DirectRows(Protocol):
         """Rows go through `ProcessWriter.append` from now on."""
 
 
-class Turn:
-    """A lock that a thread may take again while it has it, and that says so where nobody needs to ask Python.
-
-    Code that holds the GIL and finds `taken` at 0 is alone for as long as it keeps the GIL: whoever has taken the lock but not yet
-    said so has not begun.
-    """
-
-    __slots__ = ("_lock", "taken")
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.taken = array("q", (0,))
-        """How often it was taken and not yet given back."""
-
-    def acquire(self) -> None:
-        """Take it; waits for the thread that has it."""
-        self._lock.acquire()
-        self.taken[0] += 1
-
-    def release(self) -> None:
-        """Give it back."""
-        self.taken[0] -= 1
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
 class ProcessWriter:
     """Appends records of one process to its folder.
 
@@ -483,10 +451,9 @@ class ProcessWriter:
         self.stopped_by: str | None = None
         self._num_unstored = 0
         """How many records came after the writer stopped."""
-        self.turn = Turn()
-        """Who appends has it."""
+        self._lock = threading.RLock()
         # Bound methods take half the time of a `with` statement.
-        self._acquire, self._release = self.turn.acquire, self.turn.release
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._process_file = ProcessFile(
             folder,
             {
@@ -546,9 +513,9 @@ class ProcessWriter:
         """Let other code put rows into the spool, beside `append`, as long as none waits for a digest.
 
         Args:
-            direct: Does so in turn.
+            direct: Holds this writer's lock, between `lock` and `unlock`, while it does.
         """
-        with self.turn:
+        with self._lock:
             self._direct = direct
             spool = self._records.spool
             if spool is not None and self._waiting is None and self.stopped_by is None:
@@ -556,10 +523,18 @@ class ProcessWriter:
 
     def unshare(self) -> None:
         """Let every record go through `append` from now on: something waits for one of them."""
-        with self.turn:
+        with self._lock:
             if self._direct is not None:
                 self._direct.detach()
                 self._direct = None
+
+    def lock(self) -> None:
+        """Keep all other threads from appending."""
+        self._acquire()
+
+    def unlock(self) -> None:
+        """Let them append again."""
+        self._release()
 
     def await_digests(self, **facts: Any) -> None:
         """From now on digests of records may be pending ones.
@@ -567,7 +542,7 @@ class ProcessWriter:
         Args:
             facts: Added to `process.json`.
         """
-        with self.turn:
+        with self._lock:
             spool = self._records.spool
             if self._waiting is None and spool is not None:
                 self._waiting = WaitingRows(spool, self._digest_lost)
@@ -579,7 +554,7 @@ class ProcessWriter:
 
     def settle_digests(self) -> None:
         """Wait for the digests that records wait for."""
-        with self.turn:
+        with self._lock:
             if self._waiting is not None:
                 self._waiting.settle()
 
@@ -588,7 +563,7 @@ class ProcessWriter:
 
     def name(self, table: Table, text: str) -> int:
         """Add a row to a table of names and return its number."""
-        with self.turn:
+        with self._lock:
             number = self._names.next_number(table)
             if not self._files.has_room_for_name(text):
                 self._stop_at_limit()
@@ -601,7 +576,7 @@ class ProcessWriter:
 
     def op(self, name: str, semantics: OpSemantics) -> int:
         """Add an op, and what it does, and return its number."""
-        with self.turn:
+        with self._lock:
             # What it does comes first: where its name is, that is there too.
             self.name(Table.SEMANTICS, text_of(semantics))
             return self.name(Table.OP, name)
@@ -670,14 +645,14 @@ class ProcessWriter:
             output: Which of its outputs, from 0.
             elements: Those at `sampled_places`, one after the other.
         """
-        with self.turn:
+        with self._lock:
             self._values.add(record, output, elements)
             if self._values.is_due:
                 self._flush_numbers()
 
     def boundary(self) -> None:
         """A step ended: write its numbers and values, and a batch if it is worth one."""
-        with self.turn:
+        with self._lock:
             self._flush_numbers()
             self._numbers.boundary()
             if self._waiting is not None:
@@ -687,7 +662,7 @@ class ProcessWriter:
 
     def flush(self) -> None:
         """Write what the spool holds to the stream, and empty it."""
-        with self.turn:
+        with self._lock:
             if self._waiting is not None:
                 self._waiting.settle()
             if self.stopped_by is None:
@@ -723,13 +698,13 @@ class ProcessWriter:
 
     def blind_spot(self, identifier: str, what: str, reason: str) -> None:
         """Count something that could not be recorded."""
-        with self.turn:
+        with self._lock:
             if self._process_file.count_blind_spot(identifier, what, reason):
                 self._write_description(ended=False)
 
     def describe(self, **facts: Any) -> None:
         """Add facts to `process.json`."""
-        with self.turn:
+        with self._lock:
             self._process_file.facts.update(facts)
             self._write_description(ended=False)
 

@@ -275,8 +275,8 @@ class Plain {
   Inside inside_;
 };
 
-// Around ops that we call, and Python that may call some: neither what the program has switched on nor a profiler sees them. PyTorch makes its lists of observers anew for this, which takes as long
-// as a record, so the ordinary record does without.
+// Around ops that we call, and Python that may call some: neither what the program has switched on nor a profiler sees them. PyTorch
+// makes its lists of observers anew for this, which takes as long as a record, so the ordinary record does without.
 //
 // They lie behind a lock of PyTorch's, which a child would wait for if another thread held it at the fork. Who forks holds the GIL,
 // so whoever takes the lock for us does, too.
@@ -361,17 +361,16 @@ class Stream {
 
   py::handle python() const { return python_; }
 
-  // Puts a row into the spool with `append`, which must not run Python. Nobody else comes in between: who is at the writer holds its
-  // lock, and who is about to take it needs the GIL.
-  template <class Append>
-  int64_t in_turn(Append append) {
-    if (!turn_) turn_ = std::make_unique<Turn>(python().attr("writer").attr("turn"));
-    if (!turn_->is_taken()) return append();
-    turn_->call("acquire");
-    const int64_t number = append();
-    turn_->call("release");
-    return number;
+  // Keeps other threads from appending to the writer; nothing in between may throw.
+  void lock() {
+    if (!lock_) {
+      const py::object writer = python().attr("writer");
+      unlock_ = writer.attr("_release");
+      lock_ = writer.attr("_acquire");
+    }
+    call(lock_);
   }
+  void unlock() { call(unlock_); }
 
   static py::object tensor_object(const at::Tensor& tensor) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
@@ -383,21 +382,15 @@ class Stream {
   ByDigest<int64_t> outsides;
 
  private:
-  // A `writer.Turn`.
-  class Turn {
-   public:
-    explicit Turn(py::object python) : python_(std::move(python)), taken_(py::buffer(python_.attr("taken")).request()) {}
-    bool is_taken() const { return *static_cast<const int64_t*>(taken_.ptr) != 0; }
-    void call(const char* name) { python_.attr(name)(); }
-
-   private:
-    py::object python_;
-    py::buffer_info taken_;
-  };
+  static void call(const py::object& method) {
+    PyObject* result = PyObject_CallNoArgs(method.ptr());
+    if (result == nullptr) throw py::error_already_set();
+    Py_DECREF(result);
+  }
 
   static constexpr size_t MOST_KEYS = 20000;
   py::handle python_;
-  std::unique_ptr<Turn> turn_;
+  py::object lock_, unlock_;  // Methods of the lock that the writer holds while it appends.
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
@@ -451,8 +444,8 @@ class Recorder {
   bool asks_python = false;
   ForwardLinks links;
 
-  void begin(std::shared_ptr<Stream> stream_, int32_t number, const py::buffer& place, const py::buffer& process, py::list calls, py::object sites, py::object edges,
-             bool paranoid, std::shared_ptr<Stream> main) {
+  void begin(std::shared_ptr<Stream> stream_, int32_t number, const py::buffer& place, const py::buffer& process, py::list calls,
+             py::object sites, py::object edges, bool paranoid, std::shared_ptr<Stream> main) {
     stream = std::move(stream_);
     number_ = number;
     place_ = std::make_unique<Place>(place, process);
@@ -603,10 +596,11 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
   const int32_t in_stack = stack();
   const Cells cells{number_, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
   int64_t record = -1;
-  if (stream->rows.is_attached())
-    record = stream->in_turn([&]() -> int64_t {
-      return stream->rows.is_attached() ? stream->rows.append(cells, edges, digests, outputs, generator) : -1;
-    });
+  if (stream->rows.is_attached()) {
+    stream->lock();
+    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generator);
+    stream->unlock();
+  }
   if (record < 0) {
     // No room is left, or another keeps the rows now.
     py::list inputs, read, made, states;
@@ -810,6 +804,7 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
     c10::SmallVector<InputDigest, 8> digests;
     c10::SmallVector<std::pair<size_t, at::Tensor>, 8> read;
   } looked;
+  if (recorder.stream == nullptr) throw std::runtime_error("the recorder has no stream: it has not begun, or has ended");
   const Plain plain;
   for (; from < tensors.size(); ++from) {
     const at::Tensor& tensor = unpacked(tensors[from]);
