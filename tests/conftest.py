@@ -6,7 +6,7 @@ A file's name tells its framework: `test_tensorflow_...` and `test_jax_...`; all
 `tests/integrations` also what is built on it, which `integrations` asks for.
 
 Tests of which others like them are always run are marked with the part that they belong to, `thorough("causes")`, and those that take
-long (`slow_tests.py`) belong to one at five of six commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
+long (`slow_tests.py`) belong to one at eleven of twelve commits. They are left out and counted, unless `DETERMINISM_TEST_THOROUGH` names
 their part: then only the tests of the parts that it names are run.
 """
 

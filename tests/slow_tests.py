@@ -24,7 +24,7 @@ from tests.thorough import ROOT
 
 STORED = Path(__file__).with_suffix(".tsv")
 LEAST = 1.0
-TURNS = 6
+TURNS = 12
 PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
 """Per framework the part of the thorough tests that runs what is not run at this commit."""
 VARIABLE = "DETERMINISM_TEST_SECONDS"

@@ -53,7 +53,7 @@ PARTS: dict[str, Part] = {
     "resume-and-batch": Part("check-resume, check-batch and audit on more programs", 15),
     "invariants": Part("what must agree within one run: violations are named, and clean programs are not accused", 10),
     "bisect": Part("the commit that changed the results, in twenty histories", 15),
-    "slow": Part("what takes long of all the tests with PyTorch, and is run at five of six commits only here", 24),
+    "slow": Part("what takes long of all the tests with PyTorch, and is run at eleven of twelve commits only here", 27),
     "samples": Part("every op of PyTorch's samples: recorded undisturbed, patched to the results of stock", 15),
     "legacy": Part(
         "tensorflow-determinism with TensorFlow 1.14 to 2.7",
