@@ -27,10 +27,10 @@ FORMULAS = {
     "min_reduction_no_dim", "min_reduction_with_dim", "mode", "msort", "nanmedian", "nanquantile",
     "nn_functional_bilinear", "nn_functional_binary_cross_entropy", "nn_functional_binary_cross_entropy_with_logits",
     "nn_functional_ctc_loss", "nn_functional_scaled_dot_product_attention", "ormqr", "pinverse", "polar", "prod", "quantile",
-    "sort", "take", "take_along_dim", "topk",
+    "sort", "take", "take_along_dim", "topk", "trace",
 }  # fmt: skip
 """Ops of which a mode changes a formula: only the native recorder sees what runs."""
-CONJUGATED = {"fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn"}
+CONJUGATED = {"fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft", "fft_ihfft", "fft_ihfft2", "fft_ihfftn"}
 """A mode sees the copy that a conjugated view is turned into."""
 CUSTOM = {"nn_functional_linear_cross_entropy_chunked", "nn_functional_linear_cross_entropy_chunked_none"}
 """The leaf that ends the phase `init` is read by a custom op, which runs without gradients below a mode."""
@@ -89,10 +89,8 @@ def lines(folder: Path) -> list[str]:
     """Records without their numbers; the engine adds up gradients in place where no mode is active."""
     numbered = record_lines(folder)
     assert numbered
-    return [
-        re.sub(r"^\d+ (OP add)_(\.Tensor\(\) .* BACKWARD )", r"\1\2", line).partition(" OP ")[2] or line
-        for line in numbered
-    ]
+    named = [re.sub(r"^(\d+ OP add)_(\.Tensor\(\) .* BACKWARD )", r"\1\2", line) for line in numbered]
+    return [line.partition(" OP ")[2] or line for line in named]
 
 
 @pytest.mark.thorough("samples")
