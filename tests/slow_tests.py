@@ -28,7 +28,8 @@ TURNS = 12
 PARTS = {"torch": "slow", "tensorflow": "tensorflow", "jax": "jax", "integrations": "trainers"}
 """Per framework the part of the thorough tests that runs what is not run at this commit."""
 VARIABLE = "DETERMINISM_TEST_SECONDS"
-"""The variable that names the file to which this, as a plugin of pytest, adds the seconds of each test."""
+"""The variable that names the file to which this, as a plugin of pytest, adds the seconds of each test that passed."""
+_HAS_PASSED = pytest.StashKey[bool]()
 
 
 def stored_seconds(file: Path = STORED) -> dict[str, float]:
@@ -75,12 +76,21 @@ def _processor_seconds() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    result = yield
+    # Not reached if it was skipped or failed: then nothing is known of how long it takes.
+    item.stash[_HAS_PASSED] = True
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     began = _processor_seconds()
     result = yield
-    # One write of one line: the workers of pytest-xdist share the file.
-    with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
-        file.write(f"{_processor_seconds() - began:.1f}\t{item.nodeid}\n")
+    if item.stash.get(_HAS_PASSED, False):
+        # One write of one line: the workers of pytest-xdist share the file.
+        with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
+            file.write(f"{_processor_seconds() - began:.1f}\t{item.nodeid}\n")
     return result
 
 

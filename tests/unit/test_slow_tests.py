@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.slow_tests import LEAST, PARTS, TURNS, dealt, merged, stored_seconds
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.slow_tests import LEAST, PARTS, TURNS, VARIABLE, dealt, merged, stored_seconds
 from tests.thorough import PARTS as THOROUGH_PARTS
 from tests.thorough import ROOT
 
@@ -27,3 +32,27 @@ def test_what_was_not_run_keeps_its_seconds_and_what_became_fast_is_always_run()
     measured = {"b": LEAST - 0.1, "c": 5.0, "d": LEAST, "e": 0.2}
 
     assert merged(stored, measured) == {"a": 9.0, "c": 5.0, "d": LEAST}
+
+
+SOME = """
+import pytest
+
+def test_passes(): pass
+
+@pytest.mark.skip
+def test_is_marked(): pass
+
+def test_skips_itself(): pytest.skip("nothing is there")
+
+def test_fails(): assert False
+"""
+
+
+def test_only_tests_that_passed_are_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(SOME, encoding="utf-8")
+    environment = {**os.environ, VARIABLE: str(tmp_path / "seconds.tsv"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.slow_tests", "-p", "no:cacheprovider", "test_some.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert "1 failed, 1 passed, 2 skipped" in done.stdout
+    assert stored_seconds(tmp_path / "seconds.tsv").keys() == {"test_some.py::test_passes"}
