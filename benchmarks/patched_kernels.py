@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from determinism.frameworks.torch.patches import segments
-from determinism.frameworks.torch.patches.binding import bind, bindable
+from determinism.frameworks.torch.patches import ordered_sums
 from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.patch import Patch
+from determinism.frameworks.torch.patches.patch import Patch, bind, bindable
 
 ON_CPU = tuple(patch for patch in PATCHES if bindable(patch, patch.cpu_key))
 """Patches of ops that the CPU has a kernel for."""
@@ -24,14 +23,14 @@ ON_CPU = tuple(patch for patch in PATCHES if bindable(patch, patch.cpu_key))
 def patched_cpu(patches: Iterable[Patch] = ON_CPU) -> Iterator[Counter[str]]:
     """The code for GPUs, bound to the CPU: sums are sorted too. Gives how often each replacement ran, by identity."""
     ran: Counter[str] = Counter()
-    kept = set(segments.ONE_BY_ONE)
-    segments.ONE_BY_ONE.clear()
+    kept = set(ordered_sums.ONE_BY_ONE)
+    ordered_sums.ONE_BY_ONE.clear()
     _, restore = bind([_counted(patch, ran) for patch in patches], "cpu")
     try:
         yield ran
     finally:
         restore()
-        segments.ONE_BY_ONE.update(kept)
+        ordered_sums.ONE_BY_ONE.update(kept)
 
 
 def _counted(patch: Patch, ran: Counter[str]) -> Patch:

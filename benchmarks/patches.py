@@ -22,10 +22,8 @@ from typing import Any
 import torch
 
 import determinism
-from determinism.frameworks.torch.patches.alerts import ALERTS
-from determinism.frameworks.torch.patches.binding import bind
-from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.patch import alerts_on_cpu
+from determinism.frameworks.torch.patches.catalogue import ALERTS, PATCHES
+from determinism.frameworks.torch.patches.patch import alerts_on_cpu, bind
 from measured import markdown, surroundings, write
 from patched_kernels import capturing, error, in_float64, patched_cpu
 from patched_ops import CASES, Call, OpCase

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 import determinism
-from determinism.frameworks.torch.patches import binding, catalogue
-from determinism.frameworks.torch.patches.alerts import ALERTS
-from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.patch import Patch, alerts_on_cpu
+from determinism.frameworks.torch.patches import catalogue
+from determinism.frameworks.torch.patches.catalogue import ALERTS, PATCHES
+from determinism.frameworks.torch.patches.patch import Patch, _in_place_now, alerts_on_cpu
 from tests.torch_patched import ON_CPU, close, named, patched_cpu
 
 pytestmark = [
@@ -247,8 +246,8 @@ def test_compiled_programs_call_the_patches_and_their_tracing_does_not_raise() -
 
 def test_bindings_are_forgotten_when_they_are_taken_back() -> None:
     with patched_cpu():
-        assert ("histc", "CPU") in binding._in_place_now
-    assert ("histc", "CPU") not in binding._in_place_now
+        assert ("histc", "CPU") in _in_place_now
+    assert ("histc", "CPU") not in _in_place_now
 
 
 def test_resized_quantized_tensors_hold_known_values() -> None:

@@ -10,9 +10,8 @@ import torch
 
 import determinism
 from benchmarks.patched_ops import CASES, HALVES, OpCase
-from determinism.frameworks.torch.patches.binding import bindable
 from determinism.frameworks.torch.patches.catalogue import PATCHES
-from determinism.frameworks.torch.patches.patch import Patch
+from determinism.frameworks.torch.patches.patch import Patch, bindable
 from tests.torch_patched import ROUNDING
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -1,48 +1,38 @@
-"""All replacements, in the order in which they are told, and putting them in place.
+"""All replacements, in the order in which they are listed; putting them in place; and what PyTorch calls the ops that it refuses.
 
 They are the ops that raise under `torch.use_deterministic_algorithms(True)`, or vary without a word: what the documentation of 2.11 to
 2.15 lists, and what else calls PyTorch's alert in the libraries of 2.13.
+
+Sources of the names: the documentation of `torch.use_deterministic_algorithms` of 2.11 to 2.15; and which functions call `alertNotDeterministic` in
+the libraries of PyTorch 2.13.0 for CUDA 13.0 (disassembled 2026-11-22). The latter lack `reflection_pad2d_backward_cuda`, which is documented;
+and `scatter_reduce_cuda_kernel` and `index_reduce_cuda` are there, which are not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+import torch._prims_common as formulas
 
 from determinism.frameworks.torch.patches import (
-    average_pooling,
-    counting,
-    ctc,
-    embedding_bags,
-    grid_sampling,
     indexed_writes,
-    interpolation,
-    map_loss,
-    max_pooling,
-    padding,
+    losses,
+    pooling,
     quantized_resizing,
-    reducing_writes,
-    selection,
-    unpooling,
+    resampling,
+    statistics,
 )
-from determinism.frameworks.torch.patches.alerts import silence
-from determinism.frameworks.torch.patches.binding import bind, can_bind, overloads_in_version
-from determinism.frameworks.torch.patches.patch import alerts_on_cpu
+from determinism.frameworks.torch.patches.patch import alerts_on_cpu, bind, can_bind, overloads_in_version
 from determinism.types import ReplacedOps
 
 PATCHES = (
-    *average_pooling.PATCHES,
-    *max_pooling.PATCHES,
-    *unpooling.PATCHES,
-    *interpolation.PATCHES,
-    *padding.PATCHES,
-    *grid_sampling.PATCHES,
-    *map_loss.PATCHES,
-    *ctc.PATCHES,
-    *embedding_bags.PATCHES,
+    *pooling.PATCHES,
+    *resampling.PATCHES,
+    *losses.PATCHES,
     *indexed_writes.PATCHES,
-    *reducing_writes.PATCHES,
-    *counting.PATCHES,
-    *selection.PATCHES,
+    *statistics.PATCHES,
     *quantized_resizing.PATCHES,
 )
 
@@ -72,3 +62,70 @@ def apply() -> ReplacedOps:
         absent=[patch.what for patch in PATCHES if patch not in known],
         restore=restore,
     )
+
+
+ALERTS = {
+    "adaptive-avg-pool2d": "adaptive_avg_pool2d_backward_cuda",
+    "adaptive-avg-pool3d": "adaptive_avg_pool3d_backward_cuda",
+    "avg-pool3d": "avg_pool3d_backward_cuda",
+    "adaptive-max-pool2d": "adaptive_max_pool2d_backward_cuda",
+    "fractional-max-pool2d": "fractional_max_pool2d_backward_cuda",
+    "fractional-max-pool3d": "fractional_max_pool3d_backward_cuda",
+    "max-pool3d": "max_pool3d_with_indices_backward_cuda",
+    "max-unpool2d": "max_unpooling2d_forward_out",
+    "max-unpool3d": "max_unpooling3d_forward_out",
+    "interpolate-linear": "upsample_linear1d_backward_out_cuda",
+    "interpolate-bilinear": "upsample_bilinear2d_backward_out_cuda",
+    "interpolate-trilinear": "upsample_trilinear3d_backward_out_cuda",
+    "interpolate-bicubic": "upsample_bicubic2d_backward_out_cuda",
+    "interpolate-bilinear-antialias": "upsample_bilinear2d_aa_backward_out_cuda",
+    "interpolate-bicubic-antialias": "upsample_bicubic2d_aa_backward_out_cuda",
+    "reflection-pad1d": "reflection_pad1d_backward_out_cuda",
+    "reflection-pad2d": "reflection_pad2d_backward_cuda",
+    "reflection-pad3d": "reflection_pad3d_backward_out_cuda",
+    "replication-pad1d": "replication_pad1d_backward_cuda",
+    "replication-pad2d": "replication_pad2d_backward_cuda",
+    "replication-pad3d": "replication_pad3d_backward_cuda",
+    "grid-sample2d": "grid_sampler_2d_backward_cuda",
+    "grid-sample3d": "grid_sampler_3d_backward_cuda",
+    "grid-sample-cudnn": "cudnn_grid_sampler_backward",
+    "nll-loss2d": "nll_loss2d_forward_out_cuda_template",
+    "ctc-loss": "ctc_loss_backward_gpu",
+    "embedding-bag-max": "embedding_bag_backward_cuda_max",
+    "put": "put_",
+    "scatter-reduce": "scatter_reduce_cuda_prod_",
+    "scatter-with-reduce": "scatter_reduce_cuda_kernel",
+    "index-reduce": "index_reduce_cuda",
+    "histc": "_histc_cuda with floating point input",
+    "bincount": "_bincount_cuda",
+    "median": "median CUDA with indices output",
+    "nanmedian": "median CUDA with indices output",
+    "quantized-resize": "quantized_resize_cpu_",
+}
+"""Per identity of a patch the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""
+
+# The alerts that `torch.compile` raises by itself while it traces: a few of PyTorch's Python formulas repeat those of the kernels.
+# Tracing calls no kernel, so replacing kernels leaves them. They are told apart by the words that they are raised with.
+
+SILENT = frozenset(ALERTS.values())
+"""What replaced ops are called in alerts. Traced, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic in
+deterministic mode."""
+
+
+def silence() -> Callable[[], None]:
+    """Let tracing go on where it meets an op that is replaced. Gives what puts the alerts back."""
+    stock = getattr(formulas, "alert_not_deterministic", None)
+    if stock is None or hasattr(stock, "__wrapped__"):
+        return lambda: None
+
+    def alert_not_deterministic(caller: str, *given: Any, **named: Any) -> None:
+        if caller not in SILENT:
+            stock(caller, *given, **named)
+
+    alert_not_deterministic.__wrapped__ = stock  # type: ignore[attr-defined]
+    formulas.alert_not_deterministic = alert_not_deterministic
+
+    def restore() -> None:
+        formulas.alert_not_deterministic = stock
+
+    return restore

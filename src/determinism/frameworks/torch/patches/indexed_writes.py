@@ -1,25 +1,146 @@
-"""Writing and adding at indices: `put_`, `index_put` with accumulate, `index_add`, `scatter_add`.
+"""Writes at indices: `put_`, `index_put` with accumulate, `index_add`, `scatter_add`, `scatter_reduce`, `index_reduce`, and the gradient of
+`embedding_bag` with `mode='max'`.
 
-Stock kernels add with atomics, the CPU's `index_put` among them; in deterministic mode those of most ops sort instead.
+Stock kernels add and reduce with atomics, the CPU's `index_put` among them; in deterministic mode those of most ops sort instead, and the others
+refuse. Here the indices become one number per place; values of one place are reduced in their order, and the result is written once. What is
+written to a place more than once, because there is room for more, is the same value each time.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.patches.accumulating import (
-    SUM,
-    accumulate_rows,
-    in_bounds,
-    linear_keys,
-    places_of,
-    write_last,
+from determinism.frameworks.torch.patches.ordered_sums import (
+    COMPLEX,
+    FLOATING,
+    ONE_BY_ONE,
+    accumulation_dtype,
+    distinct_runs,
+    plain,
+    plain_indices,
+    reduce_runs,
+    sum_by_key,
 )
 from determinism.frameworks.torch.patches.patch import Patch
-from determinism.frameworks.torch.patches.segments import ONE_BY_ONE
-from determinism.frameworks.torch.patches.tensors import COMPLEX, FLOATING, plain, plain_indices
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How values of one place become one: `sum`, `prod`, `mean`, `amax` or `amin`; and whether what was there before counts."""
+
+    name: str = "sum"
+    include_self: bool = True
+
+    def joined(self, before: torch.Tensor, reduced: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The result, from what was there, the reduction (for a mean, the sum) of the values, and how many they are."""
+        if self.include_self:
+            join = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}.get(self.name, torch.add)
+            reduced, counts = join(before, reduced), counts + 1
+        if self.name != "mean":
+            return reduced
+        rounding = None if reduced.is_floating_point() else "floor"
+        return torch.div(reduced, counts.view(-1, *[1] * (reduced.dim() - 1)), rounding_mode=rounding)
+
+
+SUM = Reduction()
+
+
+def linear_keys(indices: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
+    """One number per place from an index per dimension; negative ones count from the end."""
+    keys: Any = 0
+    for index, size in zip(indices, sizes, strict=True):
+        keys = keys * size + _from_the_start(index, size) if len(sizes) > 1 else _from_the_start(index, size)
+    return keys.reshape(-1)
+
+
+def _from_the_start(index: torch.Tensor, size: int) -> torch.Tensor:
+    # Elsewhere than on the CPU it would take longer to wait for the answer.
+    if index.device.type == "cpu" and (index.numel() == 0 or int(index.min()) >= 0):
+        return index
+    return torch.where(index < 0, index + size, index)
+
+
+def places_of(keys: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """The index per dimension that belongs to each number."""
+    places = []
+    for size in reversed(sizes):
+        places.append(keys % size)
+        keys = keys // size
+    return places[::-1]
+
+
+def in_bounds(index: torch.Tensor, size: int) -> bool:
+    """Whether an index lies within a dimension. On a GPU nobody waits for the answer: a wrong one stops the device, as in stock."""
+    if index.device.type == "cpu":
+        if index.numel() == 0:
+            return True
+        lowest, highest = index.aminmax()
+        return int(lowest) >= -size and int(highest) < size
+    torch._assert_async(((index >= -size) & (index < size)).all())
+    return True
+
+
+def accumulate_rows(
+    target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor, how: Reduction
+) -> None:
+    """Reduce rows of values into the places of a tensor's first dimensions.
+
+    Args:
+        target: Changed in place; its first dimensions have the sizes `sizes`.
+        keys: Numbers of places, (n,), from 0 to the product of `sizes`.
+        sizes: Sizes of the dimensions that are indexed.
+        values: Of shape (n, *other dimensions of target).
+        how: What is done with several values of one place.
+    """
+    if len(keys) == 0 or values.numel() == 0:
+        return
+    if how == SUM and target.device.type in ONE_BY_ONE:
+        _one_by_one(target, keys, sizes, values)
+        return
+    found = distinct_runs(keys, math.prod(sizes))
+    rows = values.reshape(len(keys), -1)
+    rows = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows.to(accumulation_dtype(rows.dtype))
+    reduced = reduce_runs(found.runs, rows, "sum" if how.name == "mean" else how.name)
+    if values.is_complex():
+        reduced = torch.view_as_complex(reduced.unflatten(1, (-1, 2)))
+    reduced = reduced.index_select(0, found.numbers).view(-1, *values.shape[1:])
+    counts = torch.diff(found.runs.bounds).index_select(0, found.numbers)
+    places = places_of(found.keys, sizes)
+    before = target[tuple(places)]
+    result = how.joined(before.to(accumulation_dtype(before.dtype)), reduced, counts).to(target.dtype)
+    torch.ops.aten._index_put_impl_(target, list(places), result, False)
+
+
+def _one_by_one(target: torch.Tensor, keys: torch.Tensor, sizes: list[int], values: torch.Tensor) -> None:
+    rest = math.prod(target.shape[len(sizes) :])
+    # Rows of one element each would be added by a slower loop.
+    columns = [] if rest == 1 else [rest]
+    rows = target.reshape(math.prod(sizes), *columns)
+    rows.index_add_(0, keys, values.reshape(len(keys), *columns))
+    if rows.data_ptr() != target.data_ptr():
+        target.copy_(rows.view(target.shape))
+
+
+def write_last(target: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values to places of a flattened tensor; of several for one place, the last one stays.
+
+    Args:
+        target: Changed in place.
+        keys: Numbers of places, (n,), from 0.
+        values: Of shape (n,).
+    """
+    if target.device.type in ONE_BY_ONE and target.is_contiguous():
+        target.view(-1).scatter_(0, keys, values)
+        return
+    ordered, order = torch.sort(keys, stable=True)
+    last = order[torch.searchsorted(ordered, ordered, right=True) - 1]
+    places = places_of(ordered, list(target.shape))
+    torch.ops.aten._index_put_impl_(target, list(places), values[last], False)
+
 
 ADDED = FLOATING | COMPLEX
 """What rounds when it is added. Integers give the same in any order, and are left to the stock kernels."""
@@ -224,6 +345,150 @@ def _refuse(index: torch.Tensor, size: int) -> None:
     raise IndexError(f"out of range: tried to access index {wrong} on a tensor of {size} elements.")
 
 
+_MAX = 2
+
+
+def max_gradient(
+    grad: torch.Tensor,
+    indices: torch.Tensor,
+    offset2bag: torch.Tensor,
+    bag_size: torch.Tensor,
+    maximum_indices: torch.Tensor,
+    num_weights: int,
+    *rest: Any,
+) -> torch.Tensor:
+    """The gradient of the weights; bags without entries give none."""
+    columns = grad.shape[1]
+    rows = maximum_indices.to(torch.int64)
+    full = (rows >= 0) & (bag_size > 0).unsqueeze(1)
+    keys = rows * columns + torch.arange(columns, device=grad.device)
+    keys = torch.where(full, keys, torch.full_like(keys, num_weights * columns))
+    values = grad.to(accumulation_dtype(grad.dtype)).reshape(-1, 1)
+    total = sum_by_key(keys.reshape(-1), values, num_weights * columns + 1)
+    return total[:-1].view(num_weights, columns).to(grad.dtype)
+
+
+def _embedding_bag_supports(
+    grad: torch.Tensor,
+    indices: torch.Tensor,
+    offset2bag: torch.Tensor,
+    bag_size: torch.Tensor,
+    maximum_indices: torch.Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    *rest: Any,
+    **named: Any,
+) -> bool:
+    return (
+        mode == _MAX
+        and plain(grad)
+        and grad.dim() == 2
+        and maximum_indices.shape == grad.shape
+        and bag_size.shape == grad.shape[:1]
+        and grad.shape[1] > 0
+    )
+
+
+def _embedding_bag_gradient(*given: Any, **named: Any) -> torch.Tensor:
+    return max_gradient(*given[:6])
+
+
+def _embedding_bag_example(device: Any) -> tuple[Any, ...]:
+    indices = torch.zeros(2, dtype=torch.int64, device=device)
+    bags = torch.arange(2, device=device)
+    largest = torch.zeros(2, 3, dtype=torch.int64, device=device)
+    return torch.ones(2, 3, device=device), indices, bags, torch.ones_like(bags), largest, 4, False, _MAX, None
+
+
+_SCATTERED = ("sum", "prod", "mean", "amax", "amin")
+_BY_INDEX = ("prod", "mean", "amax", "amin")
+_OLD_NAMES = {"add": "sum", "multiply": "prod"}
+"""What `scatter` calls the reductions."""
+
+
+def _reducible(target: torch.Tensor, source: torch.Tensor) -> bool:
+    return (
+        target.dtype == source.dtype
+        and not target.is_complex()
+        and target.layout == torch.strided
+        and not target.is_quantized
+    )
+
+
+def scatter_reduce(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> torch.Tensor:
+    """Reduce values into the places that an index names along one dimension."""
+    scatter(target, dim, index, source, Reduction(reduce, include_self))
+    return target
+
+
+def _scatter_reduce_supports(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> bool:
+    if reduce not in _SCATTERED or (target.dtype == torch.bool and reduce in ("sum", "mean")):
+        return False
+    return _reducible(target, source) and scatter_fits(target, dim, index, source)
+
+
+def scatter_with(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, reduce: str
+) -> torch.Tensor:
+    """`scatter` with `reduce='add'` or `'multiply'`."""
+    scatter(target, dim, index, source, Reduction(_OLD_NAMES[reduce]))
+    return target
+
+
+def _scatter_with_supports(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, reduce: str
+) -> bool:
+    return (
+        reduce in _OLD_NAMES
+        and target.dtype != torch.bool
+        and _reducible(target, source)
+        and scatter_fits(target, dim, index, source)
+    )
+
+
+def index_reduce(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> torch.Tensor:
+    """Reduce rows of a source into the rows that an index names."""
+    dim %= target.dim()
+    rows, values = target.movedim(dim, 0), source.movedim(dim, 0)
+    accumulate_rows(rows, index.to(torch.int64), [target.shape[dim]], values, Reduction(reduce, include_self))
+    return target
+
+
+def _index_reduce_supports(
+    target: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> bool:
+    if reduce not in _BY_INDEX or not _reducible(target, source) or target.dtype == torch.bool:
+        return False
+    if target.dim() == 0 or not -target.dim() <= dim < target.dim() or source.dim() != target.dim():
+        return False
+    dim %= target.dim()
+    shape = list(target.shape)
+    shape[dim] = index.numel()
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) or list(source.shape) != shape:
+        return False
+    if index.device != target.device or source.device != target.device or target.numel() == 0:
+        return False
+    if index.device.type == "cpu" and bool((index < 0).any()):
+        return False
+    return in_bounds(index, target.shape[dim]) and writable(target, index, source)
+
+
+def _reducing_tensors(device: Any) -> tuple[Any, ...]:
+    index = torch.zeros(2, dtype=torch.int64, device=device)
+    return torch.ones(3, device=device), 0, index, torch.ones(2, device=device)
+
+
+def _reducing_example(device: Any) -> tuple[Any, ...]:
+    return *_reducing_tensors(device), "prod"
+
+
 PATCHES = (
     Patch(
         identity="put",
@@ -261,6 +526,44 @@ PATCHES = (
         run=scatter_add,
         supports=_scatter_add_supports,
         example=_along,
+        in_place=True,
+    ),
+    Patch(
+        identity="embedding-bag-max",
+        what="embedding_bag max (gradient)",
+        overloads=("_embedding_bag_dense_backward",),
+        run=_embedding_bag_gradient,
+        supports=_embedding_bag_supports,
+        example=_embedding_bag_example,
+    ),
+    Patch(
+        identity="scatter-reduce",
+        what="scatter_reduce",
+        overloads=("scatter_reduce_.two", "scatter_reduce.two", "scatter_reduce.two_out"),
+        run=scatter_reduce,
+        supports=_scatter_reduce_supports,
+        example=_reducing_example,
+        in_place=True,
+    ),
+    Patch(
+        identity="scatter-with-reduce",
+        what="scatter with reduce=",
+        overloads=("scatter_.reduce", "scatter.reduce", "scatter.reduce_out"),
+        run=scatter_with,
+        supports=_scatter_with_supports,
+        example=_reducing_tensors,
+        named={"reduce": "add"},
+        probed=False,
+        in_place=True,
+    ),
+    Patch(
+        identity="index-reduce",
+        what="index_reduce",
+        overloads=("index_reduce_", "index_reduce", "index_reduce.out"),
+        run=index_reduce,
+        supports=_index_reduce_supports,
+        example=_reducing_example,
+        probed=False,
         in_place=True,
     ),
 )

@@ -1,8 +1,10 @@
-"""The gradient of `CTCLoss`.
+"""Losses: `NLLLoss` (and `cross_entropy`) on maps, and the gradient of `CTCLoss`.
 
-How likely it is to be at a place of the extended target (with blanks between the labels) at some time is the product of what the forward op
-left (alpha) and what is computed here from the end (beta). For each label these are added up over its places, in their order; the
-stock kernel for GPUs adds with atomics where the alphabet or the batch is large.
+On maps there is one loss per place, then one sum in one order; stock kernels for GPUs add with atomics.
+
+For CTC, how likely it is to be at a place of the extended target (with blanks between the labels) at some time is the product of what the forward
+op left (alpha) and what is computed here from the end (beta). For each label these are added up over its places, in their order; the stock
+kernel for GPUs adds with atomics where the alphabet or the batch is large.
 """
 
 from __future__ import annotations
@@ -11,9 +13,63 @@ from typing import Any
 
 import torch
 
+from determinism.frameworks.torch.patches.indexed_writes import in_bounds
+from determinism.frameworks.torch.patches.ordered_sums import (
+    accumulation_dtype,
+    only_batch_empty,
+    plain,
+    plain_indices,
+    sum_by_key,
+)
 from determinism.frameworks.torch.patches.patch import Patch
-from determinism.frameworks.torch.patches.segments import sum_by_key
-from determinism.frameworks.torch.patches.tensors import plain
+
+_NONE, _MEAN = 0, 1
+"""How PyTorch numbers the reductions; 2 is the sum."""
+
+
+def nll_loss2d(
+    given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, and by what it was divided."""
+    dtype = accumulation_dtype(given.dtype)
+    counts = target != ignore_index
+    classes = torch.where(counts, target, torch.zeros_like(target))
+    chosen = given.gather(1, classes.unsqueeze(1)).squeeze(1).to(dtype)
+    if weight is None:
+        weights = torch.ones((), dtype=dtype, device=given.device).expand(target.shape)
+    else:
+        weights = weight.to(dtype)[classes]
+    zero = torch.zeros((), dtype=dtype, device=given.device)
+    losses = torch.where(counts, -chosen * weights, zero)
+    if reduction == _NONE:
+        return losses.to(given.dtype).contiguous(), torch.zeros((), dtype=given.dtype, device=given.device)
+    total = torch.where(counts, weights, zero).sum()
+    loss = losses.sum()
+    return (loss / total if reduction == _MEAN else loss).to(given.dtype), total.to(given.dtype)
+
+
+def _map_loss_supports(
+    given: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: int
+) -> bool:
+    if given.dim() != 4 or not plain(given, *([] if weight is None else [weight])) or not only_batch_empty(given, 2):
+        return False
+    if not plain_indices(target, like=given) or list(target.shape) != [given.shape[0], *given.shape[2:]]:
+        return False
+    if weight is not None and list(weight.shape) != [given.shape[1]]:
+        return False
+    classes = torch.where(target == ignore_index, torch.zeros_like(target), target)
+    return in_bounds(classes, given.shape[1]) and not (target.device.type == "cpu" and bool((classes < 0).any()))
+
+
+def _map_loss_example(device: Any) -> tuple[Any, ...]:
+    return (
+        torch.ones(1, 2, 2, 2, device=device),
+        torch.zeros(1, 2, 2, dtype=torch.int64, device=device),
+        None,
+        _MEAN,
+        -100,
+    )
+
 
 _REAL = frozenset({torch.float32, torch.float64})
 _NEVER = float("-inf")
@@ -101,7 +157,7 @@ def _log_beta(
     return result
 
 
-def _supports(
+def _ctc_supports(
     grad: torch.Tensor,
     log_probs: torch.Tensor,
     targets: torch.Tensor,
@@ -122,7 +178,7 @@ def _supports(
     )
 
 
-def _example(device: Any) -> tuple[Any, ...]:
+def _ctc_example(device: Any) -> tuple[Any, ...]:
     log_probs = torch.full((2, 1, 2), -0.7, device=device)
     targets = torch.ones(1, 1, dtype=torch.int64, device=device)
     alpha = torch.full((1, 2, 3), -0.7, device=device)
@@ -131,11 +187,19 @@ def _example(device: Any) -> tuple[Any, ...]:
 
 PATCHES = (
     Patch(
+        identity="nll-loss2d",
+        what="nll_loss and cross_entropy on maps",
+        overloads=("nll_loss2d_forward", "nll_loss2d_forward.output"),
+        run=nll_loss2d,
+        supports=_map_loss_supports,
+        example=_map_loss_example,
+    ),
+    Patch(
         identity="ctc-loss",
         what="ctc_loss (gradient)",
         overloads=("_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
         run=ctc_gradient,
-        supports=_supports,
-        example=_example,
+        supports=_ctc_supports,
+        example=_ctc_example,
     ),
 )

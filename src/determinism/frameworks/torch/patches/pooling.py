@@ -1,0 +1,323 @@
+"""Gradients of pooling, and unpooling.
+
+Adaptive averages in two and three dimensions and averages by windows in three; maxima, adaptive, fractional and by windows in three dimensions;
+`max_unpool2d` and `max_unpool3d` (and `max_unpool1d`, which calls the former).
+
+The gradient of a maximum goes to the input that its index names; where windows overlap, several go to one input and are added up in the order of
+the outputs. In unpooling, overlapping windows name one place more than once: with indices from `max_pool` all values for it are equal; else the
+last one stays, as in the stock kernel for the CPU, while the stock kernel for GPUs keeps any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from determinism.frameworks.torch.patches.indexed_writes import write_last
+from determinism.frameworks.torch.patches.ordered_sums import (
+    accumulation_dtype,
+    adaptive_average,
+    gather_shares,
+    only_batch_empty,
+    plain,
+    plain_indices,
+    spatial,
+    suggested_format,
+    sum_by_key,
+    window_sum,
+)
+from determinism.frameworks.torch.patches.patch import Patch
+
+
+def adaptive_average_gradient(axes: int) -> Any:
+    """The gradient of adaptive pooling over the last `axes` dimensions."""
+
+    def gradient(grad_output: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        values = grad_output.to(accumulation_dtype(given.dtype))
+        for axis in range(values.dim() - axes, values.dim()):
+            values = gather_shares(values, axis, adaptive_average(values, given.shape[axis], values.shape[axis]))
+        memory_format = suggested_format(given) if axes == 2 else torch.contiguous_format
+        return values.to(given.dtype).contiguous(memory_format=memory_format)
+
+    return gradient
+
+
+def _adaptive_average_supports(axes: int) -> Any:
+    """Whether the shapes are those that pooling makes."""
+
+    def supports(grad_output: torch.Tensor, given: torch.Tensor, *more: Any) -> bool:
+        return (
+            plain(grad_output, given)
+            and given.dim() in (axes + 1, axes + 2)
+            and grad_output.dim() == given.dim()
+            and grad_output.shape[:-axes] == given.shape[:-axes]
+            and only_batch_empty(grad_output, axes)
+            and only_batch_empty(given, axes)
+        )
+
+    return supports
+
+
+def average_window_gradient(
+    grad_output: torch.Tensor,
+    given: torch.Tensor,
+    kernel_size: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> torch.Tensor:
+    """The gradient of `avg_pool3d`: each output, divided by what its window was divided by, added to all places of the window."""
+    kernels = spatial(kernel_size, 3)
+    strides, paddings = spatial(stride, 3) or kernels, spatial(padding, 3)
+    values = grad_output.to(accumulation_dtype(given.dtype))
+    windows = list(zip(given.shape[-3:], values.shape[-3:], kernels, strides, paddings, strict=True))
+    if divisor_override is None:
+        divisor = torch.ones((), dtype=values.dtype, device=values.device)
+        for window in windows:
+            divisor = divisor.unsqueeze(-1) * _window_lengths(*window, count_include_pad).to(values)
+    else:
+        divisor = torch.tensor(divisor_override, dtype=values.dtype, device=values.device)
+    values = values / divisor
+    for axis, window in zip((-3, -2, -1), windows, strict=True):
+        values = gather_shares(values, values.dim() + axis, window_sum(values, *window))
+    return values.to(given.dtype).contiguous()
+
+
+def _window_lengths(
+    input_size: int, output_size: int, kernel: int, stride: int, padding: int, with_padding: bool
+) -> torch.Tensor:
+    """How many places of an axis each window counts."""
+    starts = torch.arange(output_size) * stride - padding
+    ends = (starts + kernel).clamp(max=input_size + padding)
+    return ends - starts if with_padding else ends.clamp(max=input_size) - starts.clamp(min=0)
+
+
+def _average_window_supports(
+    grad_output: torch.Tensor,
+    given: torch.Tensor,
+    kernel_size: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> bool:
+    if not _adaptive_average_supports(3)(grad_output, given) or divisor_override == 0:
+        return False
+    if any(len(sizes) not in (1, 3) for sizes in (kernel_size, stride or [1], padding)):
+        return False
+    kernels = spatial(kernel_size, 3)
+    strides, paddings = spatial(stride, 3) or kernels, spatial(padding, 3)
+    expected = [
+        _average_output_size(*window, ceil_mode)
+        for window in zip(given.shape[-3:], kernels, strides, paddings, strict=True)
+    ]
+    return expected == list(grad_output.shape[-3:])
+
+
+def _average_output_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
+    if kernel <= 0 or stride <= 0 or not 0 <= padding <= kernel // 2:
+        return None
+    windows = (size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
+    # A last window must begin within the input or the padding before it.
+    return windows - 1 if ceil_mode and (windows - 1) * stride >= size + padding else windows
+
+
+def _adaptive_average(axes: int) -> Patch:
+    op = f"_adaptive_avg_pool{axes}d_backward"
+
+    def example(device: Any) -> tuple[Any, ...]:
+        return torch.ones(1, *[2] * axes, device=device), torch.ones(1, *[3] * axes, device=device)
+
+    return Patch(
+        identity=f"adaptive-avg-pool{axes}d",
+        what=f"adaptive_avg_pool{axes}d (gradient)",
+        overloads=(op,) if axes == 2 else (op, "adaptive_avg_pool3d_backward.grad_input"),
+        run=adaptive_average_gradient(axes),
+        supports=_adaptive_average_supports(axes),
+        example=example,
+    )
+
+
+def _average_window_example(device: Any) -> tuple[Any, ...]:
+    return (
+        torch.ones(1, 2, 2, 2, device=device),
+        torch.ones(1, 4, 4, 4, device=device),
+        [2],
+        [2],
+        [0],
+        False,
+        True,
+        None,
+    )
+
+
+def _added_at_indices(
+    grad_output: torch.Tensor, given: torch.Tensor, indices: torch.Tensor, axes: int, keeps_format: bool
+) -> torch.Tensor:
+    """The gradients, added up within each plane of the last `axes` dimensions."""
+    plane, planes = math.prod(given.shape[-axes:]), math.prod(given.shape[:-axes])
+    starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
+    keys = (indices.reshape(planes, math.prod(indices.shape[-axes:])) + starts).reshape(-1)
+    values = grad_output.to(accumulation_dtype(given.dtype)).reshape(-1, 1)
+    total = sum_by_key(keys, values, planes * plane)
+    memory_format = suggested_format(given) if keeps_format else torch.contiguous_format
+    return total.view(given.shape).to(given.dtype).contiguous(memory_format=memory_format)
+
+
+def _max_gradient(axes: int, keeps_format: bool) -> Callable[..., torch.Tensor]:
+    def gradient(grad_output: torch.Tensor, given: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return _added_at_indices(grad_output, given, rest[-1], axes, keeps_format)
+
+    return gradient
+
+
+def _max_supports(axes: int) -> Callable[..., bool]:
+    shapes_fit = _adaptive_average_supports(axes)
+
+    def supports(grad_output: torch.Tensor, given: torch.Tensor, *rest: Any) -> bool:
+        indices = rest[-1]
+        return (
+            shapes_fit(grad_output, given)
+            and plain_indices(indices, like=given)
+            and indices.shape == grad_output.shape
+            and _sizes_fit(list(given.shape[-axes:]), list(grad_output.shape[-axes:]), rest[:-1])
+        )
+
+    return supports
+
+
+def _sizes_fit(input_size: list[int], output_size: list[int], parameters: tuple[Any, ...]) -> bool:
+    """Whether the parameters of the op, if it has any, lead from one size to the other; else the stock kernel refuses."""
+    if not parameters:
+        return True
+    if len(parameters) == 2:  # fractional: kernel and output sizes
+        kernel, asked = parameters
+        fits = zip(input_size, output_size, kernel, strict=False)
+        return list(asked) == output_size and all(out + each - 1 <= size for size, out, each in fits)
+    sizes = [list(each) for each in parameters[:4]]
+    sizes[1] = sizes[1] or sizes[0]
+    full = [each * len(input_size) if len(each) == 1 else each for each in sizes]
+    if any(len(each) != len(input_size) for each in full):
+        return False
+    return output_size == [
+        _max_output_size(size, kernel, stride, padding, dilation, parameters[4])
+        for size, kernel, stride, padding, dilation in zip(input_size, *full, strict=True)
+    ]
+
+
+def _max_output_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int | None:
+    if min(kernel, stride, dilation) <= 0 or not 0 <= padding <= kernel // 2:
+        return None
+    windows = (size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil else 0)) // stride + 1
+    return windows - 1 if ceil and (windows - 1) * stride >= size + padding else windows
+
+
+def _max_example(axes: int, *parameters: Any) -> Callable[[Any], tuple[Any, ...]]:
+    def example(device: Any) -> tuple[Any, ...]:
+        grad = torch.ones(1, 1, *[2] * axes, device=device)
+        given = torch.ones(1, 1, *[4] * axes, device=device)
+        return grad, given, *parameters, torch.zeros_like(grad, dtype=torch.int64)
+
+    return example
+
+
+def _max_patch(identity: str, op: str, axes: int, *parameters: Any) -> Patch:
+    return Patch(
+        identity=identity,
+        what=f"{identity.replace('-', '_')} (gradient)",
+        overloads=(op, f"{op}.grad_input"),
+        run=_max_gradient(axes, keeps_format=identity in _KEEP_FORMAT),
+        supports=_max_supports(axes),
+        example=_max_example(axes, *parameters),
+    )
+
+
+_KEEP_FORMAT = ("adaptive-max-pool2d", "max-pool3d")
+"""Patches of ops that give the gradient the memory format of the input; those of others are contiguous."""
+_WINDOWS = ([2] * 3, [2] * 3, [0] * 3, [1] * 3, False)
+
+
+def _unpool(axes: int) -> Callable[..., torch.Tensor]:
+    def unpool(given: torch.Tensor, indices: torch.Tensor, output_size: list[int], *rest: Any) -> torch.Tensor:
+        lead = list(given.shape[:-axes])
+        plane, planes = math.prod(output_size), math.prod(lead)
+        starts = torch.arange(planes, device=given.device).unsqueeze(1) * plane
+        keys = (indices.reshape(planes, math.prod(given.shape[-axes:])) + starts).reshape(-1)
+        result = torch.zeros(planes * plane, dtype=given.dtype, device=given.device)
+        write_last(result, keys, given.reshape(-1))
+        on_cpu = given.device.type == "cpu" and axes == 2
+        memory_format = suggested_format(given) if on_cpu else torch.contiguous_format
+        return result.view(*lead, *output_size).contiguous(memory_format=memory_format)
+
+    return unpool
+
+
+def _unpool_supports(axes: int) -> Callable[..., bool]:
+    def supports(given: torch.Tensor, indices: torch.Tensor, output_size: list[int], *rest: Any) -> bool:
+        if given.layout != torch.strided or not plain_indices(indices, like=given) or given.shape != indices.shape:
+            return False
+        if given.dim() not in (axes + 1, axes + 2) or len(output_size) != axes or any(len(one) != axes for one in rest):
+            return False
+        if not only_batch_empty(given, axes) or min(output_size) <= 0 or (rest and min(rest[0]) <= 0):
+            return False
+        _check_indices(indices, output_size)
+        return True
+
+    return supports
+
+
+def _check_indices(indices: torch.Tensor, output_size: list[int]) -> None:
+    """Refuse indices outside of the plane. The stock kernels do too, but complain of deterministic mode first."""
+    plane = math.prod(output_size)
+    inside = ((indices >= 0) & (indices < plane)).all()
+    if indices.device.type != "cpu":
+        torch._assert_async(inside)
+    elif not inside:
+        wrong = indices[(indices < 0) | (indices >= plane)][0].item()
+        if len(output_size) == 2:
+            height, width = output_size
+            raise RuntimeError(f"Found an invalid max index: {wrong} (output volumes are of size {height}x{width})")
+        depth, height, width = output_size
+        raise RuntimeError(f"found an invalid max index {wrong} (output volumes are of size {depth}x{height}x{width}")
+
+
+def _unpool_patch(axes: int, *parameters: list[int]) -> Patch:
+    def example(device: Any) -> tuple[Any, ...]:
+        given = torch.ones(1, 1, *[1] * axes, device=device)
+        return given, torch.zeros_like(given, dtype=torch.int64), [2] * axes, *parameters
+
+    return Patch(
+        identity=f"max-unpool{axes}d",
+        what=f"max_unpool{axes}d",
+        overloads=(f"max_unpool{axes}d", f"max_unpool{axes}d.out"),
+        run=_unpool(axes),
+        supports=_unpool_supports(axes),
+        example=example,
+    )
+
+
+PATCHES = (
+    _adaptive_average(2),
+    _adaptive_average(3),
+    Patch(
+        identity="avg-pool3d",
+        what="avg_pool3d (gradient)",
+        overloads=("avg_pool3d_backward", "avg_pool3d_backward.grad_input"),
+        run=average_window_gradient,
+        supports=_average_window_supports,
+        example=_average_window_example,
+    ),
+    _max_patch("adaptive-max-pool2d", "adaptive_max_pool2d_backward", 2),
+    _max_patch("adaptive-max-pool3d", "adaptive_max_pool3d_backward", 3),
+    _max_patch("fractional-max-pool2d", "fractional_max_pool2d_backward", 2, [2, 2], [2, 2]),
+    _max_patch("fractional-max-pool3d", "fractional_max_pool3d_backward", 3, [2, 2, 2], [2, 2, 2]),
+    _max_patch("max-pool3d", "max_pool3d_with_indices_backward", 3, *_WINDOWS),
+    _unpool_patch(2),
+    _unpool_patch(3, [2] * 3, [0] * 3),
+)
