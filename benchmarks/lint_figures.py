@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from determinism.lint.findings import Finding
-from determinism.lint.reading import Source
-from determinism.lint.run import LintRequest, lint, lint_file, lint_text
+from determinism.lint.run import LintRequest, Source, lint, lint_file, lint_text
 from tests.e2e import cause_programs
 from tests.e2e.expected_causes import CAUSES, CauseProgram
 

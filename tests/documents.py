@@ -6,8 +6,8 @@ import copy
 import math
 from typing import Any
 
-from determinism.report.answer import answer, headline
 from determinism.report.document import document
+from determinism.report.entries import answer, headline
 from determinism.report.story import story_document
 from tests.builders import make_crowded, make_different
 

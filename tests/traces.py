@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from determinism.comparison.columns import Canonical
 from determinism.op_semantics import semantics_of
 from determinism.trace.chunks import Chunk, join
-from determinism.trace.manifest import create_trace, write_manifest
+from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, PROCESSES_FOLDER, STEP_OP, Layout, Meaning, Table

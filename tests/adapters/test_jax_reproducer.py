@@ -19,7 +19,7 @@ from jax._src.interpreters import pxla
 from determinism.diagnose.reproducer import NotReproducible, script, write_reproducer
 from determinism.frameworks.array_capture import NotWritable, stored
 from determinism.frameworks.jax.recorder import CapturedExecution
-from determinism.trace.tensor_file import write_tensors
+from determinism.trace.files import write_tensors
 
 
 def function(x: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from determinism.comparison.tensors import difference as difference_of_stored
 from determinism.frameworks.torch.evidence import ALIGNMENT, alignment_of, copied, difference, stored
-from determinism.trace.tensor_file import read_tensors
+from determinism.trace.files import read_tensors
 from tests.torch_captures import capture
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: threads cannot race")

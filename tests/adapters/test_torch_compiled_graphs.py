@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.utils import fresh_cache
 
-from determinism.frameworks.torch import compiled_graphs
+from determinism.frameworks.torch import compilers
 from determinism.trace.opening import open_trace
 from determinism.types import Kind, Phase, Verdict
 from tests.torch_runs import Row, compare_program, record_rows, recorded
@@ -89,7 +89,7 @@ def test_a_kernel_whose_threads_add_in_any_order_is_the_first_difference(tmp_pat
 
 def test_a_graph_whose_kernels_cannot_be_seen_is_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As with kernels of Triton, or with Inductor's wrapper in C++.
-    monkeypatch.setattr(compiled_graphs, "_namespace_with", lambda called, names: None)
+    monkeypatch.setattr(compilers, "_namespace_with", lambda called, names: None)
     rows = record_rows(training, tmp_path / "trace")
     assert not kernels(rows)
     assert [row.phase is Phase.BACKWARD for row in rows if row.op == "inductor::graph"] == [False, True]
@@ -172,8 +172,8 @@ def test_a_run_that_compiles_and_one_that_finds_the_code_in_a_cache_are_the_same
     assert comparison.dead_differences == 0
 
 
-def fused(op: str, line: int) -> compiled_graphs.FusedOp:
-    return compiled_graphs.FusedOp(f"aten::{op}", "/work/train.py", line, "forward", "code")
+def fused(op: str, line: int) -> compilers.FusedOp:
+    return compilers.FusedOp(f"aten::{op}", "/work/train.py", line, "forward", "code")
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,6 @@ def fused(op: str, line: int) -> compiled_graphs.FusedOp:
 def test_what_varies_in_a_kernel_is_named_only_where_one_line_can_vary(
     code: str, ops: list[tuple[str, int]], expected: tuple[str, int] | None
 ) -> None:
-    kernel = compiled_graphs.CompiledKernel(
-        compiled_graphs.OPAQUE, lambda *args: None, code, "", [fused(*one) for one in ops]
-    )
+    kernel = compilers.CompiledKernel(compilers.OPAQUE, lambda *args: None, code, "", [fused(*one) for one in ops])
     place = kernel.varying_place()
     assert (place and (place["op"], place["line"])) == expected

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from determinism.frameworks.torch import kernel_choices, settings
-from determinism.frameworks.torch.kernel_choices import KernelChoices
+from determinism.frameworks.torch import compilers as torch_compilers
+from determinism.frameworks.torch import settings
+from determinism.frameworks.torch.compilers import KernelChoices
 
 
 class AlgorithmSelectorCache:
@@ -48,11 +49,11 @@ class Autotuner:
 @pytest.fixture
 def compilers(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelChoices]:
     modules = {
-        kernel_choices.SELECTION: {
+        torch_compilers.SELECTION: {
             "AlgorithmSelectorCache": type("AlgorithmSelectorCache", (), dict(vars(AlgorithmSelectorCache)))
         },
-        kernel_choices.HEURISTICS: {"CachingAutotuner": type("CachingAutotuner", (), dict(vars(CachingAutotuner)))},
-        kernel_choices.AUTOTUNER: {"Autotuner": type("Autotuner", (), dict(vars(Autotuner)))},
+        torch_compilers.HEURISTICS: {"CachingAutotuner": type("CachingAutotuner", (), dict(vars(CachingAutotuner)))},
+        torch_compilers.AUTOTUNER: {"Autotuner": type("Autotuner", (), dict(vars(Autotuner)))},
     }
     for name, classes in modules.items():
         module = ModuleType(name)
@@ -75,7 +76,7 @@ def sized(*sizes: int) -> Any:
 
 
 def select(*choices: Any, layout: str = "strided") -> Any:
-    cache = sys.modules[kernel_choices.SELECTION].AlgorithmSelectorCache()
+    cache = sys.modules[torch_compilers.SELECTION].AlgorithmSelectorCache()
     return cache("mm", list(choices), [sized(64, 96), sized(96, 8)], layout)
 
 
@@ -107,7 +108,7 @@ def test_what_the_recorder_does_not_understand_reaches_the_program(compilers: Ke
 
 
 def test_the_configuration_of_a_kernel_of_inductor_in_triton_is_noted(compilers: KernelChoices) -> None:
-    tuner = sys.modules[kernel_choices.HEURISTICS].CachingAutotuner()
+    tuner = sys.modules[torch_compilers.HEURISTICS].CachingAutotuner()
     tuner.autotune_to_one_config()
     assert compilers.facts() == {"kernel chosen for triton_red_fused_sum_0 by Inductor": "XBLOCK: 8, num_warps: 4"}
 
@@ -115,7 +116,7 @@ def test_the_configuration_of_a_kernel_of_inductor_in_triton_is_noted(compilers:
 def test_what_triton_chose_for_each_key_is_noted(compilers: KernelChoices) -> None:
     def l2norm() -> None: ...
 
-    tuner = sys.modules[kernel_choices.AUTOTUNER].Autotuner(l2norm)
+    tuner = sys.modules[torch_compilers.AUTOTUNER].Autotuner(l2norm)
     tuner.cache[1024, "torch.float32"] = "BLOCK_SIZE: 128, num_warps: 4"
     assert compilers.facts() == {
         "kernel chosen for l2norm(1024, torch.float32) by Triton": "BLOCK_SIZE: 128, num_warps: 4"

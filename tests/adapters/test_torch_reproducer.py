@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from determinism.diagnose.reproducer import write_reproducer
-from determinism.trace.tensor_file import read_tensors
+from determinism.trace.files import read_tensors
 from tests.torch_captures import capture
 
 aten = torch.ops.aten

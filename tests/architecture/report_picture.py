@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from determinism.report.answer import answer, headline
 from determinism.report.document import read_document
+from determinism.report.entries import answer, headline
 from determinism.report.story import story_document
 from determinism.report.terminal import render
 

@@ -162,7 +162,7 @@ def texts_in(path: Path) -> Iterator[ast.Constant]:
 def test_only_adapters_and_the_reader_of_old_traces_tell_what_an_op_does_from_its_name() -> None:
     asking = {name_of(path) for path in FILES if "semantics_of" in path.read_text()}
     assert asking == {
-        "op_semantics.py", "trace/names.py", "frameworks/named_stream.py", "frameworks/torch/edges.py",
+        "op_semantics.py", "trace/chunks.py", "frameworks/named_stream.py", "frameworks/torch/edges.py",
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_every_module_that_is_no_adapter_is_kept_from_importing_a_framework() ->
 def test_every_adapter_is_kept_from_the_others() -> None:
     named = contract("Frameworks do not know each other")["modules"]
     folders = {path.name for path in (ROOT / "src/determinism/frameworks").iterdir() if (path / "__init__.py").exists()}
-    assert {f"determinism.frameworks.{name}" for name in folders} == set(named)
+    assert {f"determinism.frameworks.{name}" for name in {*folders, *FRAMEWORKS}} == set(named)
 
 
 def test_only_the_trace_is_left_free_to_import_its_format() -> None:

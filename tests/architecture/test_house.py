@@ -33,7 +33,7 @@ def test_the_package_keeps_to_its_limits(package: House) -> None:
 
 def test_its_measures_are_printed(package: House) -> None:
     lines = list(report(package))
-    assert any(line.startswith("modules ") and str(len(package.modules)) in line for line in lines)
+    assert any(line.startswith("modules ") and str(len(package.lines())) in line for line in lines)
     assert any(line.startswith("on the way of a record") for line in lines)
 
 

@@ -29,7 +29,7 @@ def heavy_imports(code: str, folder: Path | None = None) -> list[str]:
         "import determinism",
         "import determinism; dir(determinism); determinism.DeterminismError",
         "import determinism.frameworks.registry",
-        "import determinism.errors, determinism.types, determinism.environment, determinism.rng, determinism.sites",
+        "import determinism.errors, determinism.types, determinism.environment, determinism.seeds, determinism.sites",
         "from determinism.launch import child",
         "import determinism; determinism.status('scatter_add')",
         "import determinism; determinism.enable(seed=1)",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from determinism.launch.program import BOOTSTRAP_FOLDER, child_environment
-from determinism.launch.unrecorded import not_recorded_reasons, unrecorded_reason
+from determinism.launch.record import not_recorded_reasons, unrecorded_reason
 from determinism.run_spec import EnablingRequest, FactorRequest, ProbeRequest, RunSpec
 
 RECORDER = """

@@ -13,8 +13,7 @@ import pytest
 
 from determinism import compare
 from determinism.errors import LaunchError, TraceError
-from determinism.launch.record import record_program
-from determinism.launch.unrecorded import unrecorded_reason
+from determinism.launch.record import record_program, unrecorded_reason
 from determinism.run_spec import RunSpec
 from determinism.trace.schema import TIME_LIMIT
 from tests.e2e.commands import tiny_code

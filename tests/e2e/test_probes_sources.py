@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from determinism.probes.sources import FUNCTIONS
+from determinism.probes.child import FUNCTIONS
 from determinism.run_spec import FixedSource, ProbeRequest
 from tests.e2e.families import only_named
 from tests.e2e.probing import Stage, documents

@@ -20,7 +20,7 @@ import pytest
 
 import determinism
 from determinism.comparison.result import Comparison
-from determinism.integrations.training_ledger import TrainingWarning
+from determinism.integrations.training import TrainingWarning
 from determinism.session import seeding
 from tests.e2e.commands import run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.code_diffs import lines_at_start, started_program, unified_diff
+from determinism.diagnose.program_text import lines_at_start, started_program, unified_diff
 from determinism.run_spec import ChangedLines, CodeChange
 from determinism.trace.schema import Frame
 

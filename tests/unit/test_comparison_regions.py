@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from determinism.comparison.origins import covers_storage, element_bytes, leaves_uncovered, overlap
+from determinism.comparison.records import covers_storage, element_bytes, leaves_uncovered, overlap
 from determinism.trace.schema import Layout
 from tests.traces import layout
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from determinism.comparison import lockstep
-from determinism.comparison.records import StepCounts
+from determinism.comparison.columns import StepCounts
 from determinism.comparison.result import MOST_ENTRIES, Comparison, StepSpan
 from determinism.comparison.runs import compare
 from determinism.trace.chunks import Chunk

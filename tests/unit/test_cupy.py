@@ -64,7 +64,7 @@ cuda = SimpleNamespace(Device=Device, runtime=SimpleNamespace(getDeviceCount=lam
 random = SimpleNamespace(seed=_seed, RandomState=RandomState, _generator=SimpleNamespace(_random_states=states))
 __version__ = "13.4.0"
 """
-ADAPTER = "determinism.frameworks.cupy.adapter"
+ADAPTER = "determinism.frameworks.cupy"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from determinism.frameworks.unrecorded_threads import note_earlier_threads, program_threads
+from determinism.frameworks.progress import note_earlier_threads, program_threads
 
 
 @pytest.mark.parametrize(

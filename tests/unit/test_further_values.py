@@ -12,8 +12,8 @@ import pytest
 from determinism.comparison.result import Comparison, Divergence, InputDifference, ValueExample
 from determinism.comparison.tensors import ValueDifference, difference
 from determinism.diagnose.confirm import needs_values, with_further_values
+from determinism.trace.files import StoredTensor, write_tensors
 from determinism.trace.schema import CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
-from determinism.trace.tensor_file import StoredTensor, write_tensors
 from determinism.types import Kind
 from tests.builders import make_different, make_divergence, make_evidence, make_output
 

@@ -10,10 +10,9 @@ import pytest
 
 from determinism import golden
 from determinism.errors import DeterminismError, DifferenceError, TraceError, UsageError
-from determinism.golden.compare import compare_ledgers
+from determinism.golden.launch import first_difference, operation_digests
 from determinism.golden.ledger import MOST_BYTES, Ledger, ledger_of, read_golden, text_of
-from determinism.golden.operations import first_difference, operation_digests
-from determinism.golden.result import answer
+from determinism.golden.result import answer, compare_ledgers
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import END_OP, Meaning
 from determinism.types import Role, Verdict

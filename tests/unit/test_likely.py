@@ -11,9 +11,9 @@ import pytest
 
 from determinism.comparison.result import Divergence
 from determinism.diagnose.experiments import Hypothesis
-from determinism.diagnose.likely import likely_hypotheses
+from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.program_flow import CALLS
-from determinism.probes.sources import FUNCTIONS
+from determinism.probes.child import FUNCTIONS
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Frame
 from determinism.types import Kind

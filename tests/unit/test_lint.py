@@ -14,8 +14,7 @@ from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.experiments import causes
 from determinism.knowledge.settings import effects_of
 from determinism.lint.findings import explained, explanation, rules
-from determinism.lint.reading import Source
-from determinism.lint.run import LintRequest, lint, lint_text
+from determinism.lint.run import LintRequest, Source, lint, lint_text
 from tests.architecture import lint_rules_page
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs" / "causes"

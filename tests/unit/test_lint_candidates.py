@@ -9,8 +9,8 @@ import pytest
 
 from determinism.diagnose.experiments import Hypothesis, Intervention
 from determinism.diagnose.sources import Source, SourceSite
-from determinism.lint import candidates
-from determinism.lint.candidates import LintedCandidates, foreseen
+from determinism.lint import run
+from determinism.lint.run import LintedCandidates, foreseen
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_or_takes_long_says_nothing(
     broken = tmp_path / "broken.py"
     broken.write_text("def f(:\n", encoding="utf-8")
     assert not linted(file)(used(broken, 1, "hash-order"))
-    monkeypatch.setattr(candidates, "_MOST_LINES", 5)
+    monkeypatch.setattr(run, "_MOST_LINES", 5)
     assert not linted(file)(used(file, 5, "hash-order"))
 
 
@@ -107,7 +107,7 @@ def test_a_fault_of_a_rule_does_not_end_a_check(file: Path, monkeypatch: pytest.
 
 def test_each_file_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
-    monkeypatch.setattr(candidates, "findings_of", lambda module: read.append(module) or [])
+    monkeypatch.setattr(run, "findings_of", lambda module: read.append(module) or [])
     says = linted(file)
     assert not any(says(used(file, line, "hash-order")) for line in range(1, 9))
     assert len(read) == 1

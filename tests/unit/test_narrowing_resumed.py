@@ -10,8 +10,8 @@ import pytest
 from determinism.launch.runs import CheckRequest
 from determinism.narrow.launch import NarrowCheck, NarrowRequest
 from determinism.run_spec import RunSpec
+from determinism.trace.files import create_trace
 from determinism.trace.ledger import LedgerWriter
-from determinism.trace.manifest import create_trace
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace
 from determinism.trace.writer import ProcessWriter

@@ -13,8 +13,8 @@ from determinism.comparison.runs import compare
 from determinism.errors import UsageError
 from determinism.launch.runs import open_stored_run
 from determinism.op_semantics import OpSemantics
+from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.ledger import LedgerWriter
-from determinism.trace.manifest import create_trace, write_manifest
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import EARLIER_RECORDS, RECORDS_FILE, STEP_OP, Table
 from determinism.trace.writer import ProcessWriter

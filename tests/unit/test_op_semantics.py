@@ -12,7 +12,7 @@ from determinism.comparison.records import entry_of
 from determinism.errors import TraceError
 from determinism.op_semantics import OpSemantics, framework_of, semantics_from, semantics_of, text_of
 from determinism.trace.batches import NAMES_SCHEMA, WRITE_OPTIONS, batch_from_names
-from determinism.trace.names import Names
+from determinism.trace.chunks import Names
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import NAMES_FILE, PROCESS_FILE, Table
 from determinism.trace.stream import read_table

@@ -15,10 +15,9 @@ from determinism.comparison.result import Comparison
 from determinism.errors import DeterminismError
 from determinism.report.document import document, json_text
 from determinism.session.check import compare, compare_over
-from determinism.trace import remote
+from determinism.trace import opening
 from determinism.trace.files import stored_bytes
-from determinism.trace.opening import open_trace
-from determinism.trace.remote import trace_folder
+from determinism.trace.opening import open_trace, trace_folder
 from determinism.trace.schema import RECORDS_FILE, STEP_OP
 from determinism.types import Role
 from tests.traces import TraceBuilder
@@ -54,7 +53,7 @@ def stored(runs: tuple[Path, Path]) -> Any:
         system.put(str(run), f"/runs/{run.name}", recursive=True)
     yield [f"memory://runs/{run.name}" for run in runs]
     system.rm("/runs", recursive=True)
-    remote._folders.clear()
+    opening._folders.clear()
 
 
 def without_places(found: Comparison) -> str:
@@ -147,7 +146,7 @@ class Hostile:
 def test_nothing_outside_of_the_trace_is_written_and_failures_of_a_store_are_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote, "_file_system", lambda url: remote._Files(url, Hostile(), "/bucket/run"))
+    monkeypatch.setattr(opening, "_file_system", lambda url: opening._Files(url, Hostile(), "/bucket/run"))
 
     with pytest.raises(DeterminismError) as raised:
         trace_folder("s3://bucket/run")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from determinism.comparison.result import Missing, ResumeFindings
-from determinism.report.answer import answer
 from determinism.report.document import document
+from determinism.report.entries import answer
 from determinism.report.html import page, patch_command, patch_text
 from determinism.report.story import story_document
 from tests.builders import WEIRD, make_comparison, make_different, make_frame, make_inconclusive, make_varied

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from determinism.errors import TraceError
-from determinism.trace.tensor_file import StoredTensor, read_tensors, write_tensors
+from determinism.trace.files import StoredTensor, read_tensors, write_tensors
 
 MATRIX = np.arange(6, dtype="<f4").reshape(2, 3)
 TENSORS = {

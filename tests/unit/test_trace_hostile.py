@@ -16,14 +16,13 @@ import pytest
 from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import NAMES_SCHEMA, RECORD_SCHEMA, WRITE_OPTIONS
-from determinism.trace.files import MOST_DOCUMENT_BYTES, open_plain, read_document, read_plain
+from determinism.trace.chunks import Names
+from determinism.trace.files import MOST_DOCUMENT_BYTES, open_plain, read_document, read_plain, read_tensors
 from determinism.trace.kept_values import ValuesReader, read_numbers
-from determinism.trace.names import Names
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.row_calls import read_row_calls
 from determinism.trace.spool import HEADER, HEADER_BYTES, MAGIC, SPOOL_VERSION, read_progress, read_spool
 from determinism.trace.stream import MOST_ROWS, BatchStream, name_rows
-from determinism.trace.tensor_file import read_tensors
 from tests.traces import TraceBuilder
 
 MOST_SECONDS = 10

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from determinism.op_semantics import OpSemantics
-from determinism.trace.manifest import create_trace
+from determinism.trace.files import create_trace
 from determinism.trace.opening import snapshot_live_trace
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Table

@@ -9,7 +9,7 @@ import pytest
 
 from determinism.comparison.runs import compare
 from determinism.errors import DeterminismError
-from determinism.trace.manifest import create_trace
+from determinism.trace.files import create_trace
 from determinism.trace.opening import open_trace, part_folder
 from determinism.types import Role, Verdict
 from tests.streams import first_of

@@ -6,7 +6,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any
 
-from determinism.frameworks.tracebacks import without_own_frames
+from determinism.frameworks.wrapping import without_own_frames
 
 NOWHERE = 100_000
 """No instruction is there, so none has a line."""

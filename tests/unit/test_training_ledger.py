@@ -14,8 +14,8 @@ import torch
 import determinism
 from determinism.errors import DifferenceError, TraceError, UsageError
 from determinism.golden.ledger import read_golden
-from determinism.integrations import training_ledger
-from determinism.integrations.training_ledger import TrainingLedger, TrainingWarning, ledger
+from determinism.integrations import training
+from determinism.integrations.training import TrainingLedger, TrainingWarning, ledger
 from determinism.run_spec import RUN_VARIABLE
 
 PLANTED = 3
@@ -166,7 +166,7 @@ def test_a_training_that_goes_on_or_has_several_ranks_is_left_out(
         ledger(tmp_path / "train.golden", first_step=7),
     ):
         train()
-    monkeypatch.setattr(training_ledger, "_num_ranks", lambda: 2)
+    monkeypatch.setattr(training, "_num_ranks", lambda: 2)
     with pytest.warns(TrainingWarning, match=r"2 processes train together.*\(trainer-ledger-ranks\)"):
         trained(tmp_path / "train.golden")
     assert not (tmp_path / "train.golden").exists()

@@ -15,9 +15,8 @@ from determinism.exit_status import exit_phrase
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
-from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
 from determinism.launch.runs import broken_off, may_run_further, without_traces
-from determinism.launch.unrecorded import require_recorded
 from determinism.run_spec import RunSpec
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import Trace

@@ -18,7 +18,7 @@ from determinism.batch.diagnose import CureSearch, Trial
 from determinism.comparison.result import Comparison
 from determinism.digest import digest_bytes
 from determinism.errors import UsageError
-from determinism.frameworks.registry import ROW_RECORDERS, STATE_KEEPERS
+from determinism.frameworks.registry import ROW_RECORDERS, STATES
 from determinism.run_spec import RunSpec
 from determinism.session import seeding
 from determinism.session.record import recording
@@ -100,7 +100,7 @@ def _array(thing: Any) -> Any:
     """As NumPy has it; what NumPy has no numbers for, as bytes."""
     if isinstance(thing, np.ndarray):
         return thing
-    for name, module in STATE_KEEPERS.items():
+    for name, module in STATES.items():
         found = import_module(module).to_array(thing) if name in sys.modules else None
         if found is not None:
             return found[0]
@@ -207,7 +207,7 @@ class _Check:
 
 
 def _others() -> str:
-    return " and ".join(name for name in STATE_KEEPERS if name in sys.modules and name not in ROW_RECORDERS) or "NumPy"
+    return " and ".join(name for name in STATES if name in sys.modules and name not in ROW_RECORDERS) or "NumPy"
 
 
 _NOT_TOLD = (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from determinism.digest import digest_bytes, digest_many
-from determinism.frameworks.torch.compiled_graphs import CompiledKernel
+from determinism.frameworks.torch.compilers import CompiledKernel
 from determinism.frameworks.torch.ops import OpTraits
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, leaves, plain_parts

@@ -36,7 +36,7 @@ def compare(
     Exit status: 0 same, 1 different, 2 trouble or inconclusive.
     """
     from determinism.cli.ending import ProgressLine, conclude, conclude_invariants, reporting
-    from determinism.trace.remote import trace_folder
+    from determinism.trace.opening import trace_folder
 
     if checks_invariants:
         from determinism.invariants.launch import check_stored

@@ -228,7 +228,7 @@ def fail(
     error: DeterminismError, reports: Reports = NOTHING, runs: list[RunSummary] | None = None, status: int = 2
 ) -> NoReturn:
     """Say what kept the command from a verdict, write it down, and exit."""
-    from determinism.trace.remote import with_urls
+    from determinism.trace.opening import with_urls
 
     lines = [with_urls(line) for line in error.lines]
     say(*lines)

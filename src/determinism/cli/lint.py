@@ -91,8 +91,8 @@ def _lint(
     from determinism.lint.findings import rules
     from determinism.lint.run import LintRequest, changes, diff, write_fixed
     from determinism.lint.run import lint as read_all
+    from determinism.report.code_scanning import lint_document, lint_sarif, lint_text
     from determinism.report.document import write_report
-    from determinism.report.linting import lint_document, lint_sarif, lint_text
 
     request = LintRequest(
         paths, _names(select), _names(ignore), _by_pattern(per_file_ignores), device, _by_framework(versions, device)

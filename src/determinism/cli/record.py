@@ -41,8 +41,7 @@ def record(
     from determinism.launch.interpreter import check_interpreter
     from determinism.launch.io import StandardInput
     from determinism.launch.program import Interrupted
-    from determinism.launch.record import record_program
-    from determinism.launch.unrecorded import require_recorded
+    from determinism.launch.record import record_program, require_recorded
     from determinism.trace.opening import part_folder
 
     with reporting():

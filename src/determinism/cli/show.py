@@ -19,8 +19,7 @@ def show(trace: str, step: int | None, records: int | None) -> None:
     console = ReportConsole()
     with reporting():
         from determinism.report.show import render_records, render_trace
-        from determinism.trace.opening import open_trace
-        from determinism.trace.remote import trace_folder
+        from determinism.trace.opening import open_trace, trace_folder
 
         opened = open_trace(trace_folder(trace))
         if step is None and records is None:

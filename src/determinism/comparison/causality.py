@@ -13,18 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.kind import line_of
-from determinism.comparison.origins import DigestSearch, gives_unwritten
-from determinism.comparison.processes import ProcessComparison
-from determinism.comparison.racing import (
+from determinism.comparison.kind import (
     Threads,
     as_other_batch,
     as_race_of_processes,
+    line_of,
     writes_shared_memory,
     wrote_otherwise,
     yields_other_batch,
 )
-from determinism.comparison.records import NOTHING, Received
+from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.records import NOTHING, DigestSearch, Received, gives_unwritten
 from determinism.comparison.result import Divergence
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Frame

@@ -15,8 +15,8 @@ from typing import Any
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.errors import LaunchError, UsageError
+from determinism.trace.opening import name_of, trace_folder
 from determinism.trace.reader import ProcessTrace, ReadSoFar
-from determinism.trace.remote import name_of, trace_folder
 from determinism.types import Kind
 
 MOST_ATTEMPTS = 3

@@ -15,9 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from determinism.comparison.columns import Group
 from determinism.comparison.lockstep import Readers
-from determinism.comparison.origins import Origins, come_near, leaves_uncovered, overlap
-from determinism.comparison.records import Aspects, Entry, Group, Input, Pair, Root, differing_reads, entry_of
+from determinism.comparison.records import (
+    Aspects,
+    Entry,
+    Input,
+    Origins,
+    Pair,
+    Root,
+    come_near,
+    differing_reads,
+    entry_of,
+    leaves_uncovered,
+    overlap,
+)
 from determinism.op_semantics import OpSemantics
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import END_OP, LOAD_OP, Layout

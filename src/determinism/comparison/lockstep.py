@@ -11,8 +11,10 @@ import numpy as np
 from determinism.comparison.columns import (
     Canonical,
     Flags,
+    Group,
     Pairing,
     RunPair,
+    StepCounts,
     Translation,
     align,
     are_same,
@@ -27,7 +29,6 @@ from determinism.comparison.columns import (
     repaired,
     same_structure,
 )
-from determinism.comparison.records import Group, StepCounts
 from determinism.trace.chunks import Array, Chunk, RecordReader, cut
 from determinism.trace.reader import Decoder, ProcessTrace
 from determinism.types import Role

@@ -10,7 +10,7 @@ from determinism.comparison.columns import Canonical
 from determinism.comparison.flow import Flow
 from determinism.comparison.kind import as_race, dead_difference, describe, of_collective
 from determinism.comparison.lockstep import Lockstep
-from determinism.comparison.processes import ProcessComparison
+from determinism.comparison.processes import SORTS, ProcessComparison, VisibleDifferences
 from determinism.comparison.records import Entry, Root, entry_of, received_by
 from determinism.comparison.result import (
     Dataflow,
@@ -19,7 +19,6 @@ from determinism.comparison.result import (
     FlowNode,
     FlowOutput,
 )
-from determinism.comparison.visible import SORTS, VisibleDifferences
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.types import Kind, Level, Phase, Role

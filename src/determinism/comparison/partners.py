@@ -12,6 +12,7 @@ import numpy as np
 from determinism.comparison.columns import (
     Canonical,
     Flags,
+    Group,
     Pairing,
     RunPair,
     compare_rows,
@@ -30,7 +31,7 @@ from determinism.comparison.fingerprints import (
     stream_fingerprints,
     total,
 )
-from determinism.comparison.records import Aspects, Entry, Group, Pair, Root, entry_of
+from determinism.comparison.records import Aspects, Entry, Pair, Root, entry_of
 from determinism.trace.chunks import Array, Chunk, cut, pick
 from determinism.trace.chunks import join as joined
 from determinism.trace.reader import ProcessTrace, Trace

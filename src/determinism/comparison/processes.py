@@ -1,15 +1,24 @@
-"""How one process of two runs compares, and in how many records of each step it differs."""
+"""What came of comparing one process of two runs: in how many records of each step it differs, and when a difference first showed in the loss, in
+what the program keeps, in what it printed or saved.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from determinism.comparison.records import NOTHING, Pair, Received, StepCounts
+import numpy as np
+
+from determinism.comparison.columns import Group, StepCounts
+from determinism.comparison.records import NOTHING, Pair, Received
 from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
+from determinism.op_semantics import OpSemantics
+from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.types import Stream
+from determinism.trace.schema import Frame, Table
+from determinism.types import NO_DIGEST, Role, Stream
 
 
 class MadeValues(Protocol):
@@ -68,3 +77,150 @@ ComparePairs = Callable[[Sequence[ProcessPair], bool], Sequence[ProcessCompariso
 def compare_none(pairs: Sequence[ProcessPair], is_stopped: bool) -> Sequence[ProcessComparison | None]:
     """Leave every pair to be compared here."""
     return [None] * len(pairs)
+
+
+# When a difference first showed.
+
+
+_SINKS = (Role.ESCAPE, Role.LOSS, Role.CHECKPOINT, Role.STATE, Role.HELD)
+_HELD_OPS = {
+    "determinism::parameter": "parameter",
+    "determinism::gradient": "gradient",
+    "determinism::buffer": "buffer",
+    "determinism::optimizer_state": "optimizer state",
+}
+SORTS = ("loss", "gradient", "parameter", "buffer", "optimizer state", "checkpoint", "escape")
+
+
+class VisibleDifferences:
+    """Collects, for each sort of value, the first step at which it differed."""
+
+    def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
+        self._process = first
+        self._processes = (first, second)
+        self._differing: list[np.ndarray] = []
+        self.first: dict[str, Visible] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more can be learnt that a report shows."""
+        return "loss" in self.first and "parameter" in self.first
+
+    def add(self, group: Group) -> None:
+        """Look at one more group of the first process, from the first divergence on."""
+        paired = group.pairing.are_pairs
+        differs = group.flags.outputs & paired
+        differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
+        if len(differing):
+            self._differing.append(np.sort(differing))
+        elif not self._differing and paired.all():
+            return
+        rows = group.pairing.first[paired]
+        roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
+        self._look_at_extra_losses(group)
+        for role in _SINKS:
+            # A step has no outputs, nor has memory that is handed out; whether they differ shows in their inputs.
+            by_inputs = role in (Role.STATE, Role.ESCAPE)
+            chosen = roles == role if by_inputs else (roles == role) & differs[paired]
+            for row in rows[chosen]:
+                self._look(group, int(row), role)
+
+    def _look_at_extra_losses(self, group: Group) -> None:
+        for run, (mine, other, chunk) in enumerate(
+            (
+                (group.pairing.first, group.pairing.second, group.first),
+                (group.pairing.second, group.pairing.first, group.second),
+            )
+        ):
+            alone = mine[(mine >= 0) & (other < 0)]
+            losses = alone[chunk.columns["role"][alone] == Role.LOSS] if len(alone) else alone
+            if len(losses):
+                self._note("loss", int(chunk.columns["step"][losses[0]]), f"loss that only run {run + 1} has")
+
+    def _look(self, group: Group, row: int, role: Role) -> None:
+        step = int(group.first.columns["step"][row])
+        names = self._process.names
+        if role is Role.STATE:
+            self._look_at_state(group, row, step)
+            return
+        if role is Role.LOSS:
+            self._note("loss", step, "loss")
+        elif role is Role.CHECKPOINT:
+            self._note("checkpoint", step, "saved tensor")
+        elif role is Role.HELD:
+            sort = _HELD_OPS.get(names.text(Table.OP, int(group.first.columns["op"][row])) or "", "parameter")
+            name = names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row]))
+            self._note(sort, step, f"{sort} {name}")
+        elif "escape" not in self.first and self._escaped_differs(group, row):
+            self._note_escape(group, row, step)
+
+    def _escaped_differs(self, group: Group, row: int) -> bool:
+        """Whether what left the framework differs: the value itself, or the tensor whose memory was handed out."""
+        position = int(np.flatnonzero(group.pairing.first == row)[0])
+        if group.first.children["outputs"].of(row):
+            return bool(group.flags.outputs[position])
+        return any(self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row))
+
+    def _note_escape(self, group: Group, row: int, step: int) -> None:
+        names = self._process.names
+        stack = names.stack(int(group.first.columns["stack"][row]))
+        op = names.op(int(group.first.columns["op"][row]))
+        what = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
+        site = stack[0] if stack else None
+        self._note("escape", step, f"value read by {what}()" if what != "print" else "printed tensor", site)
+
+    def _look_at_state(self, group: Group, row: int, step: int) -> None:
+        if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
+            return
+        hit = self._differing_inputs(group, row)
+        if not len(hit):
+            return
+        text = self._process.names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row])) or "[]"
+        held: list[list[str]] = json.loads(text) if text.startswith("[[") else []
+        for at in hit:
+            if at < len(held) and held[at][0] not in self.first and self._held_differs(group, row, int(at)):
+                self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
+
+    def _differing_inputs(self, group: Group, row: int) -> np.ndarray:
+        """Which inputs of a record come from one whose outputs differ."""
+        if len(self._differing) > 1:
+            self._differing = [np.sort(np.concatenate(self._differing), kind="stable")]
+        if not self._differing:
+            return np.zeros(0, dtype=np.int64)
+        (known,) = self._differing
+        producers = group.producers.first[group.first.children["inputs"].part(row)]
+        places = np.minimum(np.searchsorted(known, producers), len(known) - 1)
+        return np.flatnonzero(known[places] == producers)
+
+    def _held_differs(self, group: Group, row: int, at: int) -> bool:
+        """Whether two runs hold different values: their producers may pair otherwise, or hold what was not digested."""
+        position = int(np.flatnonzero(group.pairing.first == row)[0])
+        other = int(group.pairing.second[position])
+        digests = [
+            _digest_of_input(self._processes[0], group.first, row, at),
+            _digest_of_input(self._processes[1], group.second, other, at),
+        ]
+        return NO_DIGEST not in digests and digests[0] != digests[1]
+
+    def _note(self, sort: str, step: int, what: str, site: Frame | None = None) -> None:
+        self.first.setdefault(sort, Visible(step, what, site))
+
+    def earliest(self) -> Visible | None:
+        """What a person would see first: the loss or what is kept; else a value that was read or saved."""
+        main = [self.first[sort] for sort in ("loss", "parameter", "buffer") if sort in self.first]
+        rest = [
+            self.first[sort] for sort in ("escape", "checkpoint", "gradient", "optimizer state") if sort in self.first
+        ]
+        chosen = main or rest
+        return min(chosen, key=lambda visible: visible.step) if chosen else None
+
+
+def _digest_of_input(process: ProcessTrace, chunk: Chunk, row: int, at: int) -> bytes:
+    """Digest of the output that an input of a record stands for; `NO_DIGEST` where there is none."""
+    inputs = chunk.children["inputs"]
+    entry = int(inputs.starts[row]) + at
+    if at >= len(inputs.of(row)) or not inputs.columns["producer"][entry]:
+        return NO_DIGEST
+    made_in, made_at = process.record(chunk.number(row) - int(inputs.columns["producer"][entry]))
+    made, output = made_in.children["outputs"].digests_of(made_at), int(inputs.columns["output"][entry])
+    return made[output] if output < len(made) else NO_DIGEST

@@ -1,22 +1,30 @@
-"""Records of two runs: single ones with their names resolved, groups of pairs, and the roots where differences begin."""
+"""Records of two runs: single ones with their names resolved, groups of pairs, the roots where differences begin, and what made an input.
+
+What made an input is looked up in its own process, by storage and the elements that a view covers (so whether the memory that a record read was ever
+written is known), and by digest in all others.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Flags, Named, Pairing, RunPair, held_by_position
-from determinism.comparison.result import MOST_ENTRIES, StepSpan
+from determinism.comparison.columns import (
+    _VALUE_SINKS,
+    Group,
+    Named,
+    held_by_position,
+)
 from determinism.op_semantics import Op, OpSemantics
 from determinism.trace.chunks import Array, Chunk
+from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import INPUT_PATHS, Layout, Table
 from determinism.types import Access, Role
-
-_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
 
 
 class Input(NamedTuple):
@@ -150,29 +158,6 @@ def only_moves(op: Op, layout: Layout) -> bool:
     return copies_bytes or OpSemantics.REBINDS_STORAGE in semantics
 
 
-@dataclass(frozen=True)
-class Group:
-    """Consecutive records of both runs, paired. All arrays but the chunks have one entry per pair or leftover."""
-
-    first: Chunk
-    second: Chunk
-    pairing: Pairing
-    keys: Array
-    """Number by which both runs know the record: that of the first run, or -2 - number in the second."""
-    flags: Flags
-    """For pairs; False for leftovers."""
-    producers: RunPair[Array]
-    """Per input entry: key of the producer, -1 for external."""
-    layouts: RunPair[Array]
-    """Per input entry: canonical number of the view through which it was read."""
-    is_unordered: ClassVar[bool] = False
-    """Whether the records have no order of their own."""
-
-    def reads(self, side: int) -> list[tuple[int, int]]:
-        """Per input entry of a side: key of the producer, and view."""
-        return list(zip(self.producers[side].tolist(), self.layouts[side].tolist(), strict=True))
-
-
 class Aspects(NamedTuple):
     """In what a pair of records differs."""
 
@@ -270,80 +255,286 @@ def _paths_in(text: str) -> tuple[str, ...]:
     return tuple(str(path) for path in paths) if isinstance(paths, list) else ()
 
 
-class StepCounts:
-    """The counts of one process; of very many steps, several are counted together."""
+# Which elements of a storage a view covers.
+
+_MOST_ELEMENTS = 1 << 26
+_WIDTHS = {
+    "bool": 1, "complex32": 4, "complex64": 8, "complex128": 16, "bfloat16": 2, "quint8": 1, "qint8": 1, "qint32": 4,
+}  # fmt: skip
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    if dtype in _WIDTHS:
+        return _WIDTHS[dtype]
+    digits = "".join(c for c in dtype.removeprefix("float8").removeprefix("float4") if c.isdigit())
+    return max(1, int(digits) // 8) if digits and dtype.startswith(("float", "int", "uint")) and "_" not in dtype else 1
+
+
+def covers_storage(layout: Layout) -> bool:
+    """Whether a view without overlap fills its whole storage."""
+    if not layout.is_view:
+        return False
+    return layout.elements * element_bytes(layout.dtype) >= layout.storage_bytes and not _overlaps_itself(layout)
+
+
+def _overlaps_itself(layout: Layout) -> bool:
+    """Whether two indices may lead to one element."""
+    extent = 0
+    for stride, size in sorted(zip(layout.strides, layout.shape, strict=True)):
+        if size > 1:
+            if stride <= extent:
+                return True
+            extent += (size - 1) * stride
+    return False
+
+
+@lru_cache(maxsize=256)
+def _mask(layout: Layout, length: int) -> Array:
+    """One bool per byte of the storage."""
+    width = element_bytes(layout.dtype)
+    mask = np.zeros(max(1, -(-length // width)), dtype=bool)
+    view = np.lib.stride_tricks.as_strided(
+        mask[layout.offset :], layout.shape, tuple(stride * mask.itemsize for stride in layout.strides)
+    )
+    view[...] = True
+    return np.repeat(mask, width)[:length]
+
+
+@lru_cache(maxsize=4096)
+def _bounds(layout: Layout) -> tuple[int, int]:
+    """First byte, and the byte after the last one."""
+    width = element_bytes(layout.dtype)
+    if not (layout.elements and layout.is_view):
+        return (0, 0)
+    last = layout.offset + sum((size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True))
+    return layout.offset * width, (last + 1) * width
+
+
+def come_near(first: Layout, second: Layout) -> bool:
+    """Whether the stretches of memory that two views of one storage lie in share a byte."""
+    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
+    return low < other_high and other_low < high
+
+
+def _is_dense(layout: Layout) -> bool:
+    """Whether a view fills the stretch of memory that it lies in."""
+    low, high = _bounds(layout)
+    return layout.elements * element_bytes(layout.dtype) == high - low and not _overlaps_itself(layout)
+
+
+def overlap(first: Layout | None, second: Layout | None, covers: tuple[Layout, ...] = ()) -> bool:
+    """Whether two views of one storage share an element that no cover hides; True where that cannot be told."""
+    if first is None or second is None or not (first.is_view and second.is_view):
+        return True
+    if not come_near(first, second):
+        return False
+    high, other_high = _bounds(first)[1], _bounds(second)[1]
+    covers = tuple(cover for cover in covers if come_near(cover, first) and come_near(cover, second))
+    if not covers and _is_dense(first) and _is_dense(second):
+        return True
+    length = max(high, other_high, *(_bounds(cover)[1] for cover in covers)) if covers else max(high, other_high)
+    if length > _MOST_ELEMENTS:
+        return True
+    shared = _mask(first, length) & _mask(second, length)
+    for cover in covers:
+        shared &= ~_mask(cover, length)
+    return bool(shared.any())
+
+
+def leaves_uncovered(view: Layout | None, covers: list[Layout]) -> bool:
+    """Whether a view has elements that none of the others covers; False where that cannot be told."""
+    if view is None or not view.is_view or any(covers_storage(cover) for cover in covers):
+        return False
+    covers = [cover for cover in covers if come_near(cover, view)]
+    if not covers:
+        return view.elements > 0
+    length = max([_bounds(view)[1], *(_bounds(cover)[1] for cover in covers)])
+    if length > _MOST_ELEMENTS:
+        return False
+    left = _mask(view, length).copy()
+    for cover in covers:
+        left &= ~_mask(cover, length)
+    return bool(left.any())
+
+
+_MOST_WRITERS = 4096
+_MOST_COPIES = 64
+
+
+class Origins:
+    """Follows values of one process back to where they came from."""
+
+    def __init__(self, process: ProcessTrace, differs: Callable[[int, int], bool]) -> None:
+        """Take the process, and what tells whether an output of a record differs between the runs."""
+        self._process = process
+        self._differs = differs
+
+    def entry(self, number: int) -> Entry:
+        """One record by number; it must have been passed."""
+        return entry_of(self._process, *self._process.record(number))
+
+    def written(self, value: Input) -> Output | None:
+        """The output that a value is part of; None where nobody recorded or digested it, or it lies elsewhere too."""
+        if value.producer < 0 or value.layout is None:
+            return None
+        outputs = self.entry(value.producer).outputs
+        made = outputs[value.output] if value.output < len(outputs) else None
+        if made is None or made.layout is None or not any(made.digest):
+            return None
+        return None if leaves_uncovered(value.layout, [made.layout]) else made
+
+    def came_in(self, value: Input) -> bool:
+        """Whether a value arrived from another process, through a collective or a receive."""
+        return value.producer >= 0 and self.entry(value.producer).is_collective
+
+    def collective_behind(self, one: Entry) -> Entry | None:
+        """The collective that a record waits for, or is; None if it is one that only receives, to which nothing was given."""
+        for _ in range(_MOST_WRITERS):
+            if one.sends:
+                return one
+            if one.only_receives or not one.is_collective or not one.reads or one.reads[0].producer < 0:
+                return None
+            one = self.entry(one.reads[0].producer)
+        return None
+
+    def is_unwritten(self, value: Input) -> bool:
+        """Whether a value holds memory that nobody wrote."""
+        return self.unwritten_allocation(value) is not None
+
+    def allocation_behind(self, one: Entry) -> int | None:
+        """Number of the record that allocated unwritten memory which a record reads, itself or through copies of it."""
+        readers, seen = [one], 0
+        while readers and seen < _MOST_COPIES:
+            reader, seen = readers.pop(0), seen + 1
+            for value in reader.reads:
+                number = self.unwritten_allocation(value)
+                if number is not None:
+                    return number
+                if value.producer >= 0 and (maker := self.entry(value.producer)).is_copy:
+                    readers.append(maker)
+        return None
+
+    def arrival_behind(self, one: Entry) -> int | None:
+        """Number of the nearest record by which something that a record reads was received from whichever process sent first."""
+        readers, seen = [one], set[int]()
+        while readers and len(seen) < _MOST_COPIES:
+            for value in readers.pop(0).reads:
+                if value.producer < 0 or value.producer in seen:
+                    continue
+                seen.add(value.producer)
+                maker = self.entry(value.producer)
+                if maker.receives_from_any:
+                    return maker.number
+                readers.append(maker)
+        return None
+
+    def unwritten_allocation(self, value: Input) -> int | None:
+        """Number of the record that allocated memory which a value holds and nobody wrote; None if there is none.
+
+        The writes into the storage are followed back; what is left of the view when they reach the allocation was
+        never written.
+        """
+        covers: list[Layout] = []
+        at = value
+        for _ in range(_MOST_WRITERS):
+            if at.producer < 0:
+                return None
+            writer = self.entry(at.producer)
+            if writer.is_collective:
+                return None
+            made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
+            if made is not None and not any(made.digest) and not writer.reads:
+                return at.producer if leaves_uncovered(value.layout, covers) else None
+            earlier = next(iter(writer.carries), None)
+            if earlier is None:
+                return None
+            # Of a write to chosen elements only the equal result tells that nothing unwritten is left.
+            if made is not None and made.layout is not None:
+                if not (OpSemantics.CHOOSES_ELEMENTS in writer.op.semantics and self._differs(at.producer, at.output)):
+                    covers.append(made.layout)
+            at = earlier
+        return None
+
+
+def gives_unwritten(process: ProcessTrace, last: int) -> bool:
+    """Whether a process gave other processes memory that nobody had written.
+
+    Args:
+        process: One run of it.
+        last: The last step that is looked at.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    origins = Origins(process, lambda number, output: False)
+    sending = process.names.ops_that(OpSemantics.SENDS)
+    for chunk in process.chunks() if len(sending) else ():
+        rows = np.flatnonzero(np.isin(chunk.columns["op"], sending) & (chunk.columns["step"] <= last))
+        if any(origins.is_unwritten(value) for row in rows.tolist() for value in entry_of(process, chunk, row).reads):
+            return True
+    return False
+
+
+_PLACES = ("outputs", "input_digests")
+
+
+class DigestSearch:
+    """Remembers what it found, since looking for digests reads a whole stream."""
 
     def __init__(self) -> None:
-        self._width = 1
-        """How many steps are counted together."""
-        self._counts: dict[int, list[int]] = {}
-        """By the step divided by the width: records, and how many of them differ."""
-        self._last_step = -1
+        self._found: dict[ProcessTrace, dict[bytes, tuple[bool, ...]]] = {}
+        self._wanted: set[bytes] = set()
 
-    def add_equal(self, chunk: Chunk) -> None:
-        """Count records that are equal in both runs."""
-        self._add(chunk.columns["step"], _counting(chunk), np.zeros(chunk.rows, dtype=bool))
+    def expect(self, digests: Iterable[bytes]) -> None:
+        """Say what will be looked for, so that a stream need not be read again for each."""
+        self._wanted.update(digests)
 
-    def add(self, first: Chunk, second: Chunk, pairing: Pairing, outputs: Array) -> None:
-        """Count records of both runs.
+    def has_made(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream gave an output with this digest.
 
-        Args:
-            first: Records of the first run.
-            second: Records of the second run.
-            pairing: Which of them belong together.
-            outputs: For each entry of the pairing, whether the outputs differ.
+        Raises:
+            TraceError: The trace is damaged.
         """
-        alone = ~pairing.are_pairs
-        steps, counting = np.zeros(len(alone), dtype=np.int64), np.zeros(len(alone), dtype=bool)
-        for chunk, rows in ((second, pairing.second), (first, pairing.first)):
-            there = rows >= 0
-            steps[there] = chunk.columns["step"][rows[there]]
-            counting[there] = _counting(chunk)[rows[there]]
-        self._add(steps, counting, outputs | alone)
+        return self._look(process, digest)[0]
 
-    def _add(self, steps: Array, counting: Array, different: Array) -> None:
-        steps, different = steps[counting], different[counting]
-        if not len(steps):
-            return
-        self._last_step = max(self._last_step, int(steps.max()))
-        keys, inverse, records = np.unique(steps // self._width, return_inverse=True, return_counts=True)
-        differing = np.bincount(inverse, weights=different, minlength=len(keys))
-        for key, num_records, num_different in zip(keys.tolist(), records.tolist(), differing.tolist(), strict=True):
-            counts = self._counts.setdefault(key, [0, 0])
-            counts[0] += num_records
-            counts[1] += int(num_different)
-        while len(self._counts) > 2 * MOST_ENTRIES:
-            self._widen()
+    def has_taken(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream got an input with this digest that no op of the stream had made.
 
-    def _widen(self) -> None:
-        self._width *= 2
-        narrow, self._counts = self._counts, {}
-        for key, (records, different) in narrow.items():
-            counts = self._counts.setdefault(key // 2, [0, 0])
-            counts[0] += records
-            counts[1] += different
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[1]
 
-    @staticmethod
-    def spans(several: Iterable[StepCounts]) -> list[StepSpan]:
-        """The counts of several processes together, in the order of the steps."""
-        total = StepCounts()
-        for one in several:
-            while total._width < one._width:
-                total._widen()
-            total._last_step = max(total._last_step, one._last_step)
-            for key, (records, different) in one._counts.items():
-                counts = total._counts.setdefault(key * one._width // total._width, [0, 0])
-                counts[0] += records
-                counts[1] += different
-        while len(total._counts) > MOST_ENTRIES:
-            total._widen()
-        width = total._width
-        return [
-            StepSpan(key * width, min((key + 1) * width - 1, total._last_step), *counts)
-            for key, counts in sorted(total._counts.items())
-        ]
+    def has_written(self, process: ProcessTrace, digest: bytes) -> bool:
+        """Whether an op of a stream that changes a tensor in place left this digest there.
+
+        Raises:
+            TraceError: The trace is damaged.
+        """
+        return self._look(process, digest)[2]
+
+    def _look(self, process: ProcessTrace, digest: bytes) -> tuple[bool, ...]:
+        self._wanted.add(digest)
+        known = self._found.setdefault(process, {})
+        if digest not in known:
+            unknown = self._wanted - known.keys()
+            found = _found(process, unknown)
+            known.update({one: tuple(one in there for there in found) for one in unknown})
+        return known[digest]
 
 
-def _counting(chunk: Chunk) -> Array:
-    """Which records count: not those that only say that a step has ended."""
-    return np.asarray(chunk.columns["role"] != Role.STATE)
+def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
+    """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
+    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
+    writing = process.names.ops_that(OpSemantics.IN_PLACE)
+    made, taken, written = set[bytes](), set[bytes](), set[bytes]()
+    for chunk in process.chunks():
+        for place, there in zip(_PLACES, (made, taken), strict=True):
+            digests = chunk.children[place].columns["digest"]
+            there.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+        outputs = chunk.children["outputs"]
+        by_writing = outputs.spread(np.isin(chunk.columns["op"], writing))
+        digests = outputs.columns["digest"][by_writing]
+        written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
+    return made & wanted, taken & wanted, written & wanted

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from determinism.comparison.causality import Explained, Found
-from determinism.comparison.dropped import from_common_step, is_apart, ledgers_part, parted_before, troubles
+from determinism.comparison.columns import StepCounts
 from determinism.comparison.fingerprints import ordered, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
-from determinism.comparison.origins import DigestSearch
 from determinism.comparison.partners import pair_siblings
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
 from determinism.comparison.recorded import (
@@ -22,13 +21,18 @@ from determinism.comparison.recorded import (
     cut_troubles,
     environment_differences,
     facts_of,
+    from_common_step,
+    is_apart,
+    ledgers_part,
     missing_ranks,
     num_records,
+    parted_before,
     recorded_by,
     require_comparable,
     summary_of,
+    troubles,
 )
-from determinism.comparison.records import Pair, StepCounts
+from determinism.comparison.records import DigestSearch, Pair
 from determinism.comparison.result import (
     MOST_ENTRIES,
     Comparison,

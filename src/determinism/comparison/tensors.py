@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from determinism.comparison.result import ValueExample
-from determinism.trace.tensor_file import BYTES, StoredTensor
+from determinism.trace.files import BYTES, StoredTensor
 
 MOST_EXAMPLES = 3
 

@@ -12,14 +12,11 @@ import numpy as np
 from determinism.comparison.columns import Canonical, producers
 from determinism.comparison.fingerprints import Streams, reported_process
 from determinism.comparison.flow import Flow
-from determinism.comparison.kind import dead_difference, describe, line_of
-from determinism.comparison.origins import DigestSearch
+from determinism.comparison.kind import Threads, as_changed_by_threads, dead_difference, describe, line_of
 from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, unmatched
-from determinism.comparison.processes import ProcessComparison
-from determinism.comparison.racing import Threads, as_changed_by_threads
-from determinism.comparison.records import Entry, Pair, Received, Root, entry_of, received_by
+from determinism.comparison.processes import ProcessComparison, VisibleDifferences
+from determinism.comparison.records import DigestSearch, Entry, Pair, Received, Root, entry_of, received_by
 from determinism.comparison.result import Divergence
-from determinism.comparison.visible import VisibleDifferences
 from determinism.trace.chunks import Array, Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.views import JoinedStreams

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from determinism.comparison.columns import Canonical, producers
+from determinism.comparison.columns import Canonical, Group, producers
 from determinism.comparison.lockstep import Lockstep
-from determinism.comparison.records import Group
 from determinism.comparison.result import (
     MOST_ENTRIES,
     Comparison,
@@ -26,10 +25,10 @@ from determinism.comparison.result import (
 )
 from determinism.comparison.tensors import difference
 from determinism.trace.chunks import Array, Chunk
+from determinism.trace.files import BYTES, StoredTensor
 from determinism.trace.kept_values import Place, ValuesReader, sampled_places
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, Layout, Table
-from determinism.trace.tensor_file import BYTES, StoredTensor
 from determinism.types import Phase, Role, Verdict
 
 # How far two outputs are apart, as far as their kept elements show it.

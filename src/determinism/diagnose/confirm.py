@@ -30,7 +30,7 @@ from determinism.errors import TraceError
 from determinism.knowledge.entries import Device, OpVerdict, op_at
 from determinism.knowledge.query import entries_for
 from determinism.op_semantics import OpSemantics, framework_of
-from determinism.trace.files import read_document
+from determinism.trace.files import StoredTensor, read_document, read_tensors
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import (
     CAPTURE_FILE,
@@ -41,7 +41,6 @@ from determinism.trace.schema import (
     Frame,
     Table,
 )
-from determinism.trace.tensor_file import StoredTensor, read_tensors
 from determinism.types import Kind, Phase
 
 REPEATS = 100

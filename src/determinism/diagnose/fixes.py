@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
-from determinism.diagnose.code_diffs import lines_at_start, unified_diff
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
 from determinism.diagnose.program_text import (
     Change,
@@ -19,7 +18,9 @@ from determinism.diagnose.program_text import (
     Unfixable,
     keyword_of,
     last_name,
+    lines_at_start,
     seeded_calls,
+    unified_diff,
 )
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.factors.catalog import FACTORS

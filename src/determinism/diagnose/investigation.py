@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from determinism.comparison.result import Cause, Comparison, Diagnosis, Divergence, Experiment, Fix, Status
 from determinism.compile_caches import COMPILE_CACHES, FACT
-from determinism.diagnose.code_diffs import started_program
 from determinism.diagnose.experiments import (
     MOST_RUNS,
     SEEDED_LIBRARIES,
@@ -38,6 +37,7 @@ from determinism.diagnose.hypotheses import (
     varies_alone,
     with_likely_lines,
 )
+from determinism.diagnose.program_text import started_program
 from determinism.diagnose.sources import TIMED, Source
 from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError

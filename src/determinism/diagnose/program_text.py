@@ -1,14 +1,17 @@
-"""The text of a program with its syntax tree, and changes to it, told by the pieces that they replace."""
+"""The text of a program with its syntax tree, changes to it by the pieces that they replace, and fixes as unified diffs."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import difflib
+import os
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from determinism.diagnose.sources import LedBy, Source, SourceSite
-from determinism.run_spec import ChangedLines
+from determinism.run_spec import ChangedLines, CodeChange
 from determinism.trace.schema import Frame
 
 
@@ -218,3 +221,159 @@ def library_evidence(source: Source) -> tuple[str, ...]:
 
 def _place(led: LedBy) -> str:
     return f"{PurePath(led.site.file).name}:{led.site.frame.line}"
+
+
+CONTEXT = 1
+"""Unchanged lines around each change: enough for a reader and for `patch` to find the place."""
+_MOST_BYTES = 1_000_000
+_IMPORTED = re.compile(r"^(random|numpy|torch|tf|determinism)\.", re.MULTILINE)
+_IS_ADDED = re.compile(r"(import determinism$|(random|numpy|torch|tf|determinism)\.[\w.]+( = |\())")
+"""Lines that can stand by themselves; what is done to a loader or a command cannot be added at the start."""
+_MODULES = {"tf": "tensorflow"}
+"""Names by which code is written here, where they are not those of the modules."""
+_SEEDING = ("seed", "manual_seed", "set_random_seed", "manual_seed_all")
+
+
+def unified_diff(change: CodeChange) -> str | None:
+    """A change as a unified diff, such as `patch -p0` and `git apply -p0` take.
+
+    Args:
+        change: Lines of one file, and the imports that they need.
+
+    Returns:
+        None if the file cannot be read, or no longer holds the lines.
+    """
+    before = _lines(Path(change.file))
+    if before is None:
+        return None
+    after = list(before)
+    for one in sorted(change.changes, key=lambda changed: -changed.line):
+        if one.end_line > len(before) or "".join(before[one.line - 1 : one.end_line]).rstrip("\r\n") != one.before:
+            return None
+        end = "\r\n" if before[one.end_line - 1].endswith("\r\n") else "\n"
+        after[one.line - 1 : one.end_line] = [f"{line}{end}" for line in one.after.split("\n")]
+    at = _place_of_imports("".join(before), change.file)
+    if at is None:
+        return None
+    after[at:at] = [f"{line}\n" for line in change.imports]
+    name = _name(change.file)
+    if " " in name:
+        # `patch` takes a name up to its first space, unless a tab ends it.
+        name += "\t"
+    diff = difflib.unified_diff(before, after, name, name, n=CONTEXT)
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in diff).rstrip("\n") or None
+
+
+def lines_at_start(program: Path, code: str, *, before: Sequence[Frame] = ()) -> CodeChange | None:
+    """The change by which a program runs some lines once its imports are done.
+
+    Args:
+        program: The file that was started.
+        code: The lines, with modules called `numpy`, `random`, `torch`, `tf` and `determinism`.
+        before: Lines that must not run earlier; of other files nothing is known, so they may have run during the imports.
+
+    Returns:
+        None if the file cannot be read, has no statement after which they could stand, or one that is early enough.
+    """
+    lines = _lines(program)
+    if lines is None:
+        return None
+    try:
+        body = ast.parse("".join(lines), str(program)).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    last = _last_before(body)
+    if last is None or last.end_lineno is None:
+        return None
+    if not all(frame.file == str(program) and frame.line > last.end_lineno for frame in before[:1]):
+        return None
+    if not all(_IS_ADDED.match(line) for line in code.splitlines() if line.strip()):
+        return None
+    wanted = dict.fromkeys(_IMPORTED.findall(code))
+    names = {name: _imported_as(body[: body.index(last) + 1], _MODULES.get(name, name)) for name in wanted}
+    imports = [_import_line(name) for name, known in names.items() if known is None]
+    added = [line for line in code.splitlines() if line.strip() and not line.startswith("import ")]
+    for name, known in names.items():
+        added = [re.sub(rf"^{name}\.", f"{known or name}.", line) for line in added]
+    kept = lines[last.end_lineno - 1].rstrip("\r\n")
+    space = [""] * isinstance(last, ast.Import | ast.ImportFrom)
+    changed = ChangedLines(last.end_lineno, last.end_lineno, kept, "\n".join([kept, *space, *added]))
+    return CodeChange(str(program), (changed,), tuple(imports))
+
+
+def started_program(command: Sequence[str], outermost: str | None) -> Path | None:
+    """The file that a command starts: the script that it names, or else the outermost frame's.
+
+    Args:
+        command: The words.
+        outermost: File of the outermost frame that is known.
+    """
+    named = next((Path(word) for word in command if word.endswith(".py")), None)
+    for path in (named, None if outermost is None else Path(outermost)):
+        if path is not None and path.is_file():
+            return path.absolute()
+    return None
+
+
+def _lines(path: Path) -> list[str] | None:
+    """The lines with their ends; None if there is no such file, or it is not plain text."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        return path.read_bytes().decode("utf-8").splitlines(keepends=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _name(file: str) -> str:
+    """The name of a file in a diff: relative to the current folder if it lies below it."""
+    try:
+        return PurePath(file).relative_to(os.getcwd()).as_posix()
+    except (ValueError, OSError):
+        return file
+
+
+def _place_of_imports(text: str, file: str) -> int | None:
+    """Number of the line before which an import can be added: the first import, or else the first statement."""
+    try:
+        body = ast.parse(text, file).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    rest = body[1:] if body and _is_docstring(body[0]) else body
+    rest = [one for one in rest if not (isinstance(one, ast.ImportFrom) and one.module == "__future__")]
+    first = next((one for one in rest if isinstance(one, ast.Import | ast.ImportFrom)), rest[0] if rest else None)
+    return len(text.splitlines()) if first is None else first.lineno - 1
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _last_before(body: Sequence[ast.stmt]) -> ast.stmt | None:
+    """The last of the imports that a program begins with, or of the seeding calls that follow them."""
+    last: ast.stmt | None = None
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom) or (last is not None and _is_seeding(statement)):
+            last = statement
+        elif not _is_docstring(statement):
+            break
+    return last
+
+
+def _is_seeding(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _SEEDING
+
+
+def _imported_as(body: Sequence[ast.stmt], module: str) -> str | None:
+    """The name by which a module was imported at the top of a program; None if it was not."""
+    for statement in body:
+        for one in statement.names if isinstance(statement, ast.Import) else ():
+            if one.name == module:
+                return one.asname or one.name
+    return None
+
+
+def _import_line(name: str) -> str:
+    module = _MODULES.get(name, name)
+    return f"import {module}" if module == name else f"import {module} as {name}"

@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from determinism.comparison.tensors import ValueDifference, difference
-from determinism.trace.files import write_json
+from determinism.trace.files import StoredTensor, write_json, write_tensors
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
-from determinism.trace.tensor_file import StoredTensor, write_tensors
 from determinism.types import Phase
 
 _STORED = {

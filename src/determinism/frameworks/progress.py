@@ -1,19 +1,22 @@
-"""Where the program is: its step and its phase.
+"""Where the program is, its step and its phase, and whether it is recorded there: not while the recorder sleeps, not while something of its own runs, and
+not in threads from before recording began.
 
-Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient
-scaler skips that; in JAX, which has no optimizer that could be watched, before the function that trains is called with
-what it gave before; or at `determinism.step()`, which from then on alone counts.
+Step k counts from 0. It ends with the step of the optimizer that stepped first in the program, also when a gradient scaler skips that; in JAX, which
+has no optimizer that could be watched, before the function that trains is called with what it gave before; or at `determinism.step()`, which from
+then on alone counts.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from determinism.trace.writer import ProcessWriter
 from determinism.types import Phase
 
 _LEAST_SECONDS = 1.0
@@ -160,3 +163,134 @@ class ThreadProgress(Progress):
     def _advance(self, counted_by: str) -> None:
         self.place[0] = max(0, self.place[0])
         super()._advance(counted_by)
+
+
+# When a recorder records.
+
+
+class RecordingGuard:
+    """Whether what happens now belongs to the program and is to be recorded."""
+
+    writer: ProcessWriter
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_active = False
+        self.on_first_op: Callable[[Any], None] | None = None
+        """Called with the recorder when the first thing happens that is to be recorded; it begins."""
+        self._is_busy = False
+        """Something of ours runs outside an op; its ops are not the program's."""
+
+    def is_ready(self) -> bool:
+        """Whether what happens now is to be recorded; one that sleeps wakes up."""
+        if self._is_busy or self.is_active:
+            return not self._is_busy
+        if self.on_first_op is not None:
+            self._is_busy = True
+            try:
+                self.on_first_op(self)
+            finally:
+                self._is_busy = False
+        return self.is_active
+
+    def failed(self, what: str, error: Exception) -> None:
+        """A failure of ours never reaches the program: it becomes a blind spot."""
+        self.writer.blind_spot("handler-failed", what, f"{type(error).__name__}: {error}"[:300])
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let ops run that are not the program's."""
+        previous, self._is_busy = self._is_busy, True
+        try:
+            yield
+        finally:
+            self._is_busy = previous
+
+    def run_unrecorded(self, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Do something of ours outside an op: its own ops are not recorded, its failure becomes a blind spot."""
+        if not self.is_ready():
+            return None
+        self._is_busy = True
+        try:
+            return action(*arguments, **keywords)
+        except Exception as error:
+            self.failed(getattr(action, "__qualname__", repr(action)), error)
+            return None
+        finally:
+            self._is_busy = False
+
+
+_MOST_NAMED = 8
+_KERNEL_PACKAGES = frozenset({"ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "debugpy", "_pydevd_bundle"})
+"""What a notebook's kernel, and the debugger in it, run in threads."""
+_RUNS_CELLS = frozenset({"SubshellThread"})
+"""Threads of the kernel in which code of the user runs, from ipykernel 7 on."""
+
+
+def program_threads(recorded: Container[int | None]) -> list[str]:
+    """Name the running threads of the program that are not recorded; those that serve a notebook are none of its.
+
+    Args:
+        recorded: Identifiers of the threads that are recorded.
+    """
+    return [
+        thread.name for thread in threading.enumerate() if thread.ident not in recorded and not _serves_notebook(thread)
+    ]
+
+
+def _serves_notebook(thread: threading.Thread) -> bool:
+    if type(thread).__name__ in _RUNS_CELLS:
+        return False
+    # What a thread runs is forgotten when it ends.
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, str(getattr(target, "__module__", "")))
+    return any(module.partition(".")[0] in _KERNEL_PACKAGES for module in modules)
+
+
+def note_earlier_threads(writer: ProcessWriter, names: Sequence[str]) -> None:
+    """Tell of them as one blind spot: what is true of one is of all.
+
+    Args:
+        writer: Of this process.
+        names: Those of the threads.
+    """
+    if not names:
+        return
+    named = ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    )
+    began, ops = ("it began", "its ops are") if len(names) == 1 else ("they began", "their ops are")
+    writer.blind_spot("thread", named, f"{began} before the framework was imported, and {ops} not recorded")
+
+
+class UnrecordedThreads:
+    """Notes each of them once, as a blind spot."""
+
+    def __init__(
+        self, reason: str, writer: Callable[[], ProcessWriter | None], note_racy: Callable[[str], None]
+    ) -> None:
+        """Nothing is noted yet.
+
+        Args:
+            reason: Why they are not recorded.
+            writer: Gives what keeps blind spots; None while nothing is recorded.
+            note_racy: Told that threads take part.
+        """
+        self._reason = reason
+        self._writer = writer
+        self._note_racy = note_racy
+        self._noted: set[int] = set()
+
+    def used(self) -> None:
+        """This thread, which is not the recorded one, uses the framework."""
+        ident = threading.get_ident()
+        writer = None if ident in self._noted else self._writer()
+        if writer is None:
+            return
+        self._noted.add(ident)
+        thread = threading._active.get(ident)  # type: ignore[attr-defined]
+        if thread is None or isinstance(thread, threading._DummyThread):
+            # A thread of the framework runs the program's function within something whose result is recorded.
+            return
+        writer.blind_spot("thread", thread.name, self._reason)
+        self._note_racy("threads")

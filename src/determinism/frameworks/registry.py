@@ -28,17 +28,6 @@ PATCHERS = {
 }
 """Per framework the module with `apply()`, which replaces ops and returns `ReplacedOps`."""
 
-SEEDERS = {
-    "torch": "determinism.frameworks.torch.enable",
-    "tensorflow": "determinism.frameworks.tensorflow.enable",
-    "jax": "determinism.frameworks.jax.enable",
-    "cupy": "determinism.frameworks.cupy.adapter",
-}
-"""Per framework the module with `seed(streams)`, `capture()` and `reseeder(thing, name)`."""
-
-DATA_SEEDERS = {"torch": "determinism.frameworks.torch.data_seeding"}
-"""Per framework the module with `seed_worker(streams, worker)` and `EpochSampler`."""
-
 OP_AUDITS = {
     "torch": "determinism.audit.torch",
     "tensorflow": "determinism.audit.tensorflow",
@@ -52,20 +41,20 @@ NO_DETERMINISTIC_MODE = {("jax", "cpu")}
 EPOCH_CALLBACKS = {"keras": "determinism.frameworks.tensorflow.keras_callback"}
 """Per library the module with `ReseedEachEpoch`."""
 
-STATE_KEEPERS = {
+STATES = {
     "torch": "determinism.frameworks.torch.enable",
     "tensorflow": "determinism.frameworks.tensorflow.enable",
     "jax": "determinism.frameworks.jax.enable",
-    "cupy": "determinism.frameworks.cupy.adapter",
+    "cupy": "determinism.frameworks.cupy",
 }
-"""Per framework the module that gives its tensors and generator states the forms that a saved state has."""
+"""Per framework the module that knows its state.
 
-SNAPSHOTS = {
-    "torch": "determinism.frameworks.torch.snapshot",
-    "tensorflow": "determinism.frameworks.tensorflow.snapshot",
-    "jax": "determinism.frameworks.jax.snapshot",
-}
-"""Per framework the module that copies its values and generators so that a function can be called again from the same state."""
+Each seeds generators (`seed(streams)`, `capture()`, `reseeder(thing, name)`) and gives tensors and generator states the forms that a saved state has.
+PyTorch's also has `seed_worker(streams, worker)` and `EpochSampler`.
+"""
+
+SNAPSHOTS = ("torch", "tensorflow", "jax")
+"""Frameworks whose module of `STATES` copies values and generators so that a function can be called again from the same state."""
 
 FACTORS = {
     "torch": "determinism.frameworks.torch.enable",

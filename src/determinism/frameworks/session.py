@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from determinism import environment
-from determinism.frameworks.unrecorded_threads import note_earlier_threads, program_threads
+from determinism.frameworks.progress import note_earlier_threads, program_threads
 from determinism.knowledge import settings
 from determinism.process_name import world_size
 from determinism.redaction import redacted

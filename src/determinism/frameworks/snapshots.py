@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, cast
 
-from determinism.frameworks.registry import SNAPSHOTS
+from determinism.frameworks.registry import SNAPSHOTS, STATES
 
 
 class Order(IntEnum):
@@ -43,7 +43,7 @@ class Contents:
 
 
 class FrameworkState(Protocol):
-    """What a framework's module of `SNAPSHOTS` offers."""
+    """What the module of `STATES` offers for a framework of `SNAPSHOTS`."""
 
     def contents_of(self, thing: Any) -> Sequence[Contents] | None:
         """The contents of a tensor or another object of the framework's own; None if `thing` is none."""
@@ -61,7 +61,5 @@ class FrameworkState(Protocol):
 def loaded_frameworks() -> dict[str, FrameworkState]:
     """The snapshot modules of loaded frameworks, by the framework's name; none is imported for it."""
     return {
-        name: cast(FrameworkState, importlib.import_module(module))
-        for name, module in SNAPSHOTS.items()
-        if name in sys.modules
+        name: cast(FrameworkState, importlib.import_module(STATES[name])) for name in SNAPSHOTS if name in sys.modules
     }

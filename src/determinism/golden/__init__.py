@@ -6,9 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from determinism.golden.compare import compare_ledgers
 from determinism.golden.ledger import exists_already, ledger_of, read_golden, text_of, write_golden
-from determinism.golden.result import GoldenComparison, GoldenDifference
+from determinism.golden.result import GoldenComparison, GoldenDifference, compare_ledgers
 from determinism.trace.opening import open_trace
 
 __all__ = ["GoldenComparison", "GoldenDifference", "compare", "create"]

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from determinism.errors import DeterminismError, LaunchError, UsageError
-from determinism.golden.compare import compare_ledgers
 from determinism.golden.launch import GoldenRequest, GoldenRuns, git, run_git, with_place
 from determinism.golden.ledger import Ledger, read_golden
-from determinism.golden.result import GoldenComparison, answer, comparison_document
+from determinism.golden.result import GoldenComparison, answer, compare_ledgers, comparison_document
 from determinism.launch.interpreter import find_executable, find_interpreter
 from determinism.launch.program import Announce, unannounced
 from determinism.types import Verdict

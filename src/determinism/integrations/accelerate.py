@@ -8,7 +8,7 @@ from typing import Any
 from accelerate.data_loader import SeedableRandomSampler
 
 from determinism.errors import UsageError
-from determinism.integrations.training_ledger import ledger
+from determinism.integrations.training import ledger
 from determinism.state import Checkpointed, ResumableLoader
 from determinism.state.loader import portable
 

@@ -10,7 +10,7 @@ import jax
 from flax import nnx, serialization
 
 from determinism.errors import UsageError
-from determinism.integrations.training_ledger import ledger
+from determinism.integrations.training import ledger
 from determinism.session.record import is_recording, step
 from determinism.session.seeding import active_seeds
 

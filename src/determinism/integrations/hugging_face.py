@@ -11,8 +11,7 @@ from torch.utils.data import IterableDataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from determinism.errors import StateError
-from determinism.integrations.training import Training, warn
-from determinism.integrations.training_ledger import TrainingLedger
+from determinism.integrations.training import Training, TrainingLedger, warn
 from determinism.session.enable import Settings
 from determinism.state import from_bytes
 from determinism.state.capturing import global_states, restore_global_states

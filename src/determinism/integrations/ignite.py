@@ -8,8 +8,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from determinism.integrations.training import Training
-from determinism.integrations.training_ledger import TrainingLedger
+from determinism.integrations.training import Training, TrainingLedger
 from determinism.session.enable import Settings
 from determinism.state import State, from_dict
 from determinism.types import PrecisionName

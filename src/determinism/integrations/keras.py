@@ -10,8 +10,7 @@ from typing import Any
 import keras
 
 from determinism.errors import UsageError
-from determinism.integrations.training import Training
-from determinism.integrations.training_ledger import TrainingLedger
+from determinism.integrations.training import Training, TrainingLedger
 from determinism.session.enable import Settings
 from determinism.state import load
 from determinism.types import PrecisionName

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from determinism.integrations.training import Training, warn
-from determinism.integrations.training_ledger import TrainingLedger
+from determinism.integrations.training import Training, TrainingLedger, warn
 from determinism.session.enable import Settings
 from determinism.session.seeding import active_seeds
 from determinism.state import ResumableLoader, State, from_dict

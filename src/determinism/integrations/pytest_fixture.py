@@ -15,8 +15,8 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.errors import UsageError
-from determinism.golden.compare import compare_ledgers
 from determinism.golden.ledger import ledger_of, read_golden, text_of, write_golden
+from determinism.golden.result import compare_ledgers
 from determinism.integrations.pytest_properties import UPDATE_OPTION, note, note_comparison
 from determinism.session.check import check, compare
 from determinism.session.record import record

@@ -26,7 +26,7 @@ from _pytest.runner import call_and_report
 
 from determinism.comparison.result import Comparison
 from determinism.errors import DeterminismError, StateError, UsageError
-from determinism.frameworks.registry import RECORDERS, SEEDERS
+from determinism.frameworks.registry import RECORDERS, STATES
 from determinism.integrations.pytest_properties import MARKER, NOT_CHECKED, OPTION, note, note_comparison
 from determinism.run_spec import RUN_VARIABLE, RunSpec
 from determinism.seeds import Streams, seed_numpy, seed_python
@@ -442,6 +442,6 @@ def _perturb_generators() -> None:
     streams = Streams(next(_perturbations))
     seed_python(streams)
     seed_numpy(streams)
-    for name, module in SEEDERS.items():
+    for name, module in STATES.items():
         if name in sys.modules:
             import_module(module).seed(streams)

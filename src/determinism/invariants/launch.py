@@ -11,16 +11,14 @@ from determinism.comparison.recorded import recorded_by, summary_of
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
 from determinism.invariants.findings import InvariantFindings, main_streams
-from determinism.invariants.kept import check_files, check_shards
-from determinism.invariants.repeated import check_repeated
+from determinism.invariants.repeated import check_files, check_repeated, check_shards
 from determinism.invariants.replicas import check_replicas
 from determinism.invariants.result import verdict_of
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, unannounced
-from determinism.launch.record import record_program
+from determinism.launch.record import record_program, require_recorded
 from determinism.launch.runs import CheckRequest
-from determinism.launch.unrecorded import require_recorded
 from determinism.trace.opening import open_trace
 from determinism.types import Verdict
 

@@ -18,9 +18,8 @@ from determinism.invariants.findings import (
     InvariantFindings,
     Violation,
 )
-from determinism.report.answer import line_of, short_op, site_entry
 from determinism.report.document import contexts, document
-from determinism.report.entries import Entry, Section, counted, listed, path_text
+from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
 from determinism.report.story import story_document
 from determinism.trace.schema import Frame
 from determinism.types import Verdict

@@ -30,8 +30,8 @@ from determinism.diagnose.experiments import (
     Intervention,
     Trial,
 )
+from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.investigation import Investigation, likely_causes_left
-from determinism.diagnose.likely import likely_hypotheses
 from determinism.diagnose.program_flow import fixes_hashes
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
@@ -52,7 +52,7 @@ from determinism.launch.further_runs import (
 from determinism.launch.interpreter import check_interpreter, script_of
 from determinism.launch.io import OutputFolder, StandardInput, is_unread
 from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
-from determinism.launch.record import RunResult, Unfinished
+from determinism.launch.record import RunResult, Unfinished, require_recorded
 from determinism.launch.runs import (
     LONGEST_UNASKED,
     CheckRequest,
@@ -65,8 +65,7 @@ from determinism.launch.runs import (
     with_intervention,
     without_traces,
 )
-from determinism.launch.unrecorded import require_recorded
-from determinism.lint.candidates import LintedCandidates, foreseen
+from determinism.lint.run import LintedCandidates, foreseen
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace, snapshot_live_trace

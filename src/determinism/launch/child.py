@@ -51,7 +51,7 @@ def _hide_own_frames_at_the_end() -> None:
 
     def excepthook(kind: Any, error: Any, shown: Any, /) -> Any:
         def clean() -> None:
-            from determinism.frameworks.tracebacks import leave_out_own_frames
+            from determinism.frameworks.wrapping import leave_out_own_frames
 
             leave_out_own_frames(error)
 

@@ -1,23 +1,190 @@
-"""Lint of many files: which are read, by how many processes, which findings count, and the fixes of files."""
+"""Lint of many files and notebooks: which are read, by how many processes, which findings count, and the fixes of files.
+
+`check` asks lint, too, about the lines that an experiment could fix, and tries those first that a rule names. Lint leaves alone what cannot change a
+result: a set that is only counted, a clock that is only logged. Of all that a program took from outside, what a rule names is therefore the
+likelier cause. A rule decides nothing but the order: a cause is named only by an experiment.
+"""
 
 from __future__ import annotations
 
 import ast
 import difflib
+import io
+import json
 import os
+import re
+import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+from determinism.comparison.result import Comparison
+from determinism.diagnose.experiments import SEEDED_LIBRARIES, Hypothesis
+from determinism.diagnose.hypotheses import recorded_lines
 from determinism.diagnose.program_flow import Module, Program
 from determinism.errors import UsageError
-from determinism.lint import frameworks, memory, order, outside, reading, repeats, seeding
-from determinism.lint.findings import Finding, Text, rules
+from determinism.lint import frameworks, memory, order, outside, seeding
+from determinism.lint.findings import Finding, Severity, Text, rules
+from determinism.trace.reader import Trace
 
-_FAMILIES = (seeding, order, outside, memory, repeats, frameworks)
+_SUPPRESSION = re.compile(r"#\s*determinism:\s*ignore(?:\[([^\]]*)\])?")
+_LEFT_OUT = frozenset(
+    {".git", ".venv", "venv", "__pycache__", "node_modules", "build", "dist", ".tox", ".eggs", "site-packages"}
+)
+_MOST_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """The Python text of a file."""
+
+    file: str
+    text: str
+    cells: tuple[tuple[int, int], ...] = ()
+    """Of a notebook: for each line its cell and its line in there, both from 1."""
+
+    def placed(self, finding: Finding) -> Finding:
+        """A finding with the line that the user sees."""
+        if not self.cells or finding.line > len(self.cells):
+            return finding
+        cell, line = self.cells[finding.line - 1]
+        return replace(finding, line=line, cell=cell, fix=None)
+
+
+def python_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:
+    """The Python files and notebooks that paths name, sorted; folders are searched.
+
+    Raises:
+        UsageError: A path does not exist.
+    """
+    found: dict[str, None] = {}
+    patterns = list(exclude)
+    for path in paths:
+        place = Path(path)
+        if place.is_dir():
+            for file in sorted(place.rglob("*")):
+                inner = file.relative_to(place).parts
+                if file.suffix in (".py", ".ipynb") and file.is_file():
+                    # A folder counts as left out only below what was named.
+                    if not _LEFT_OUT & set(inner) and not any(part.startswith(".") for part in inner):
+                        found[str(file)] = None
+        elif place.exists():
+            found[path] = None
+        else:
+            raise UsageError(
+                "lint-path-missing",
+                f"{path} does not exist, so nothing was read. Give files, notebooks or folders that are there.",
+            )
+    return [file for file in found if not any(fnmatch(file, pattern) for pattern in patterns)]
+
+
+def read(file: str) -> Source:
+    """The text of a file; of a notebook that of its cells of code, one after another.
+
+    Raises:
+        ValueError: It cannot be read as what its name says.
+    """
+    path = Path(file)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"the file is larger than {_MOST_BYTES} bytes")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+    if path.suffix == ".ipynb":
+        return _notebook(file, content)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise ValueError(str(error)) from None
+    return Source(file, text.replace("\r\n", "\n"))
+
+
+def _notebook(file: str, content: bytes) -> Source:
+    try:
+        cells = json.loads(content)["cells"]
+        codes = [_code(cell["source"]) if cell.get("cell_type") == "code" else "" for cell in cells]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is not a notebook of version 4 ({type(error).__name__}: {error})") from None
+    lines: list[str] = []
+    places: list[tuple[int, int]] = []
+    for number, code in enumerate(codes, 1):
+        for line, text in enumerate(code.split("\n") if code else (), 1):
+            lines.append(text)
+            places.append((number, line))
+    return Source(file, "\n".join(lines), tuple(places))
+
+
+def _code(source: str | list[str]) -> str:
+    """The text of a cell, with magics and shell commands as empty statements of the same indentation."""
+    text = source if isinstance(source, str) else "".join(source)
+    if text.lstrip().startswith("%%"):
+        return "\n".join("pass" for _ in text.split("\n"))
+    return "\n".join(
+        f"{line[: len(line) - len(line.lstrip())]}pass" if line.lstrip()[:1] in ("%", "!", "?") else line
+        for line in text.split("\n")
+    )
+
+
+def unparsable(file: str, reason: str, line: int = 1, column: int = 1, code: str = "") -> Finding:
+    """The one finding of a file that cannot be parsed."""
+    message = f"The file cannot be parsed ({reason}), so it was not checked."
+    return Finding("unparsable", Severity.MAY_DIFFER, message, file, line, column, code)
+
+
+def _suppressions(text: str) -> Iterator[tuple[int, int, frozenset[str] | None]]:
+    """Line, column and rules of each suppression; None for every rule."""
+    if "determinism:" not in text:
+        return
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _SUPPRESSION.search(token.string) if token.type == tokenize.COMMENT else None
+            if match is not None:
+                names = match[1]
+                listed = None if names is None else frozenset(name.strip() for name in names.split(",") if name.strip())
+                yield token.start[0], token.start[1] + match.start() + 1, listed
+    except (tokenize.TokenError, SyntaxError):
+        return
+
+
+def without_suppressed(source: Source, tree: ast.Module, found: list[Finding]) -> list[Finding]:
+    """Findings that no comment at their statement suppresses, and one for each suppression that suppresses nothing."""
+    given = list(_suppressions(source.text))
+    if not given:
+        return found
+    lines_of: dict[int, range] = {}
+    """By line those of the simple statement that it is part of."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            lines_of.update(dict.fromkeys(span, span))
+    used: set[tuple[int, str | None]] = set()
+    kept: list[Finding] = []
+    for finding in found:
+        lines = lines_of.get(finding.line, range(finding.line, finding.line + 1))
+        matching = [
+            (line, finding.rule if names is not None else None)
+            for line, _, names in given
+            if line in lines and (names is None or finding.rule in names)
+        ]
+        used.update(matching)
+        if not matching:
+            kept.append(finding)
+    for line, column, names in given:
+        idle = [name for name in (sorted(names) if names is not None else [None]) if (line, name) not in used]
+        for name in idle:
+            what = f"ignore[{name}]" if name else "ignore"
+            message = f"`determinism: {what}` suppresses nothing here. Remove it."
+            code = source.text.split("\n")[line - 1].strip()
+            kept.append(Finding("unused-ignore", Severity.MAY_DIFFER, message, source.file, line, column, code))
+    return kept
+
+
+_FAMILIES = (seeding, order, outside, memory, frameworks)
 Versions = tuple[tuple[str, str], ...]
 _FILES_FOR_PROCESSES = 40
 """Fewer are read sooner than processes are started."""
@@ -60,7 +227,7 @@ class LintRequest:
         )
 
 
-def lint_text(source: reading.Source, device: str | None = None, versions: Versions = ()) -> list[Finding]:
+def lint_text(source: Source, device: str | None = None, versions: Versions = ()) -> list[Finding]:
     """What the rules say of one text, by line.
 
     Args:
@@ -73,13 +240,13 @@ def lint_text(source: reading.Source, device: str | None = None, versions: Versi
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
-        return [source.placed(reading.unparsable(source.file, reason, line, getattr(error, "offset", None) or 1))]
+        return [source.placed(unparsable(source.file, reason, line, getattr(error, "offset", None) or 1))]
     try:
         found = _fired(module, device, versions)
     except RecursionError:
-        return [reading.unparsable(source.file, "its expressions are nested too deeply")]
+        return [unparsable(source.file, "its expressions are nested too deeply")]
     unique = {(one.rule, one.line): one for one in reversed(found)}
-    kept = reading.without_suppressed(source, module.tree, list(unique.values()))
+    kept = without_suppressed(source, module.tree, list(unique.values()))
     return [source.placed(one) for one in sorted(kept, key=lambda one: (one.line, one.column, one.rule))]
 
 
@@ -95,8 +262,8 @@ def findings_of(module: Module) -> list[Finding]:
         module: The file.
     """
     try:
-        source = reading.Source(module.file, "\n".join(module.lines))
-        found = reading.without_suppressed(source, module.tree, _fired(module))
+        source = Source(module.file, "\n".join(module.lines))
+        found = without_suppressed(source, module.tree, _fired(module))
     except Exception:  # Only a hint and the order of experiments rest on it: a check must not end by a fault of a rule.
         return []
     return sorted(found, key=lambda one: (one.line, one.column))
@@ -105,9 +272,9 @@ def findings_of(module: Module) -> list[Finding]:
 def lint_file(file: str, device: str | None = None, versions: Versions = ()) -> tuple[int, list[Finding]]:
     """The number of lines of a file, and what the rules say of it; one that cannot be read is one finding."""
     try:
-        source = reading.read(file)
+        source = read(file)
     except ValueError as error:
-        return 0, [reading.unparsable(file, str(error))]
+        return 0, [unparsable(file, str(error))]
     return source.text.count("\n") + 1, lint_text(source, device, versions)
 
 
@@ -131,7 +298,7 @@ def lint(request: LintRequest, processes: int | None = None) -> LintResult:
         UsageError: A path or a rule does not exist.
     """
     request.check_rules()
-    files = reading.python_files(request.paths)
+    files = python_files(request.paths)
     look = partial(lint_file, device=request.device, versions=request.versions)
     number = (
         processes if processes is not None else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -172,7 +339,7 @@ def changes(findings: Iterable[Finding]) -> Iterator[tuple[Path, str, str]]:
         if finding.fix is not None and finding.cell is None:
             by_file.setdefault(finding.file, []).append(finding)
     for file, found in by_file.items():
-        before = reading.read(file).text
+        before = read(file).text
         after = fixed_text(before, found)
         try:
             ast.parse(after)
@@ -207,3 +374,71 @@ def write_fixed(path: Path, after: str) -> None:
             "lint-fix-unwritable",
             f"{path} cannot be written ({error.strerror or error}), so it was not changed. Make it writable, or use --diff.",
         ) from None
+
+
+_MOST_FILES = 8
+"""Files of candidates that are read; what is left is tried in the order that it has without lint."""
+_MOST_LINES = 20_000
+"""Of all of them together: two seconds on a slow machine."""
+_BY_HASHES = ("hash-order", "hash-value")
+_SAME = ({"hash-order", "address-order"},)
+"""Causes that only an experiment can tell apart."""
+
+
+def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[Finding]:
+    """What will make runs of a program differ, as its first file shows; what only may is not among it.
+
+    Args:
+        script: The file that is run.
+        has_fixed_hashes: Whether strings have the same hashes in each run, by PYTHONHASHSEED.
+        is_seeded: Whether the global generators are seeded from outside the program.
+    """
+    module = Module.read(str(script))
+    if module is None or len(module.lines) > _MOST_LINES:
+        return []
+    settled = {*(_BY_HASHES if has_fixed_hashes else ()), *(SEEDED_LIBRARIES.values() if is_seeded else ())}
+    found = findings_of(module)
+    return [one for one in found if one.severity is Severity.DIFFERS and one.rule not in settled]
+
+
+class LintedCandidates:
+    """Says of a candidate whether a rule with the identifier of its cause fires at its line."""
+
+    def __init__(self, comparison: Comparison, traces: Sequence[Trace]) -> None:
+        """Read nothing yet.
+
+        Args:
+            comparison: Of the runs.
+            traces: Of the same runs.
+        """
+        self._divergence = comparison.first_divergence
+        self._traces = traces
+        self._rules: dict[str, dict[int, set[str]]] = {}
+        self._lines_read = 0
+
+    def __call__(self, hypothesis: Hypothesis) -> bool:
+        """Whether lint names the line of a candidate."""
+        source = hypothesis.source
+        if source is None or source.is_in_library:
+            return False
+        names = next((names for names in _SAME if hypothesis.cause in names), {hypothesis.cause})
+        by_line = self._rules_in(source.site.file)
+        lines = range(source.site.line, max(source.site.end_line, source.site.line) + 1)
+        return any(by_line.get(line, set()) & names for line in lines)
+
+    @cached_property
+    def _recorded(self) -> dict[str, set[tuple[int, str]]]:
+        return {} if self._divergence is None else recorded_lines(self._divergence, self._traces)
+
+    def _rules_in(self, file: str) -> dict[int, set[str]]:
+        """By line the rules that fire in a file; nothing if it is not as it was when it ran."""
+        if file not in self._rules:
+            self._rules[file] = {}
+            if len(self._rules) <= _MOST_FILES and self._lines_read < _MOST_LINES:
+                module = Module.read(file)
+                if module is not None and len(module.lines) + self._lines_read <= _MOST_LINES:
+                    self._lines_read += len(module.lines)
+                    if module.has(self._recorded.get(file, set())):
+                        for finding in findings_of(module):
+                            self._rules[file].setdefault(finding.line, set()).add(finding.rule)
+        return self._rules[file]

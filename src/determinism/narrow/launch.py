@@ -25,7 +25,7 @@ from determinism.launch.further_runs import default_budget
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgressCallback, unannounced
-from determinism.launch.record import RunResult
+from determinism.launch.record import RunResult, require_recorded
 from determinism.launch.runs import (
     CheckRequest,
     FreshCopy,
@@ -35,7 +35,6 @@ from determinism.launch.runs import (
     recorded_like,
     without_traces,
 )
-from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted
 from determinism.trace.files import make_private_folder
 from determinism.trace.ledger import (

@@ -18,9 +18,27 @@ from determinism.probes.loading import Loading, install, rewrite_cells, rewrite_
 from determinism.probes.notes import Notes
 from determinism.probes.origins import Origins
 from determinism.probes.runtime import Probes, Probing, SourceTable
-from determinism.probes.sources import FUNCTIONS
+from determinism.probes.sources import clock, completion, randomness, surroundings
 from determinism.run_spec import RunSpec
 from determinism.source_files import is_console_script, set_copy
+
+FUNCTIONS = (
+    *clock.CLOCK_FUNCTIONS,
+    *completion.COMPLETION_FUNCTIONS,
+    *randomness.ENTROPY_FUNCTIONS,
+    *clock.FILE_TIME_FUNCTIONS,
+    *surroundings.HASH_FUNCTIONS,
+    *surroundings.LISTING_FUNCTIONS,
+    *surroundings.MACHINE_FUNCTIONS,
+    *surroundings.MEMORY_FUNCTIONS,
+    *surroundings.PROCESS_FUNCTIONS,
+    *completion.QUEUE_FUNCTIONS,
+    *randomness.DRAW_FUNCTIONS,
+    *randomness.SEEDING_FUNCTIONS,
+    *clock.TIMER_FUNCTIONS,
+    *surroundings.TRAINING_FUNCTIONS,
+)
+"""Every function that is a source; the families know nothing of each other."""
 
 # Lets PyTorch's compiler see through the probes, which would otherwise break its graphs.
 

@@ -30,10 +30,8 @@ from determinism.comparison.result import (
 from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
-from determinism.report.answer import answer, headline
-from determinism.report.batch import batch_document
-from determinism.report.entries import Section, cause_document, fix_document
-from determinism.report.narrowing import narrowing_document
+from determinism.report.entries import Section, answer, cause_document, fix_document, headline
+from determinism.report.sections import batch_document, narrowing_document
 from determinism.report.story import compose, story_document
 from determinism.trace.schema import Frame
 

@@ -1,15 +1,20 @@
-"""Entries: the sentences and phrases from which every form of the report is made."""
+"""Entries: the sentences and phrases from which every form of the report is made, and the answer that it begins with.
+
+The answer is the verdict, the cause, the fix, and where the difference shows, in 10 to 15 lines.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
 from determinism.comparison.result import Cause, Divergence, Fix
+from determinism.exit_status import exit_phrase
 from determinism.trace.schema import STEP_OP, Frame
 from determinism.types import Kind, Level
 
@@ -163,3 +168,383 @@ def dead_phrase(count: int) -> str:
 def stop_phrase(stopped_by: str) -> str:
     """Say what ended a run."""
     return _STOPS.get(stopped_by, f"stopped by {stopped_by}")
+
+
+# The composer reads the JSON document only, so every form of the report says the same, of a stored one too.
+
+Document = dict[str, Any]
+
+MOST_CAUSES = 3
+MOST_POSSIBLE = 3
+MOST_FIXES = 2
+"""Of one cause."""
+MOST_DIFF_LINES = 16
+FAR_APART = 1 << 24
+"""So many numbers between two values say nothing more: their signs differ, or they are unrelated."""
+
+_LONGEST_COMMAND = 160
+_ALTERNATIVE = "Or, "
+"""How the title of a fix begins that replaces the one before it."""
+
+WHAT_DIFFERS = {
+    Kind.STRUCTURE: "the runs executed different operations",
+    Kind.RNG: "random numbers differ",
+    Kind.DATA: "a value from outside the framework differs",
+    Kind.ARGUMENT: "an argument of an operation differs",
+    Kind.ORDER: "the same values arrived in a different order",
+    Kind.UNINITIALIZED: "uninitialized memory was read",
+    Kind.MUTATION: "a tensor was changed outside the framework",
+    Kind.OP: "an operation gave different results",
+}
+"""What the headline says of each kind."""
+_NOT_SEARCHED = "No cause was searched for: "
+"""How a diagnosis begins whose label says as much."""
+
+_TELLING = frozenset({Kind.STRUCTURE, Kind.ARGUMENT, Kind.ORDER, Kind.MUTATION})
+"""Kinds of which the detail says more than the kind alone."""
+
+_SORTS = {
+    "gradient ": "gradients",
+    "parameter ": "parameters",
+    "buffer ": "buffers",
+    "optimizer state": "optimizer state",
+}
+
+_PHASES = {
+    "init": "before the first forward pass",
+    "data": "while loading data",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer",
+    "communication": "in the communication between processes",
+    "checkpoint": "at a checkpoint",
+}
+
+
+def headline(content: Document) -> str:
+    """Write the first line of a report: the verdict, and what is wrong as far as that is known.
+
+    Args:
+        content: The facts of the JSON document.
+    """
+    match content["verdict"]:
+        case "same":
+            return _same_headline(content)
+        case "different":
+            return f"Different: {_difference(content)}"
+        case _:
+            messages = [prose(trouble["message"]) for trouble in content["trouble"]]
+            if len(messages) == 1:
+                return f"Inconclusive: {messages[0]}"
+            return f"Inconclusive, for {len(messages)} reasons" if messages else "Inconclusive: nothing was compared"
+
+
+def _same_headline(content: Document) -> str:
+    recorded = content["recorded"]
+    steps = [counted(recorded["steps"], "step")] if recorded["steps"] else []
+    counts = [*steps, counted(recorded["records"], "record")]
+    recorded_only = "recorded " if recorded["blind_spots"] else ""
+    read_only = " that was read" if content["dead_differences"]["count"] else ""
+    tensors = f"every {recorded_only}tensor{read_only}"
+    if content["missing"] is not None:
+        return f"Same: the resumed run continues the full one, {', '.join(counts)}, {tensors} bit-identical"
+    return f"Same: {', '.join([counted(len(content['runs']), 'run'), *counts])}, {tensors} bit-identical"
+
+
+def _difference(content: Document) -> str:
+    causes = [cause for cause in content["causes"] if cause["status"] != "possible"]
+    first = content["first_divergence"]
+    if content["missing"] is not None and first is not None:
+        return f"the resumed run diverges from the full one {_point(first, content)}"
+    if causes:
+        shown = [f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes[:MOST_CAUSES]]
+        more = len(causes) - MOST_CAUSES
+        return listed([*shown, counted(more, "more cause")] if more > 0 else shown)
+    if first is not None:
+        return f"{_what(first)} {_point(first, content)}"
+    statuses = [run["exit_status"] for run in content["runs"]]
+    if len(set(statuses)) > 1:
+        return f"the runs ended with {listed(['an unknown status' if one is None else exit_phrase(one) for one in statuses])}"
+    dead = content["dead_differences"]["count"]
+    return dead_phrase(dead) if dead else "the runs are not bit-identical"
+
+
+def answer(content: Document) -> Iterator[Entry]:
+    """Say what causes a difference, what fixes it, and where it shows.
+
+    Args:
+        content: The facts of the JSON document.
+    """
+    first = content["first_divergence"]
+    if content["varied"]:
+        yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
+    yield from _cause_entries(content)
+    if first is not None:
+        yield from _place_entries(content, first)
+    if content["diagnosis"] is not None:
+        said, *commands = content["diagnosis"].split("\n")
+        why_not = said.removeprefix(_NOT_SEARCHED)
+        label = "search" if why_not == said else "not searched"
+        yield Entry(prose(f"{why_not[:1].upper()}{why_not[1:]}"), label, Section.SEARCH)
+        for command in commands:
+            yield Entry(command, section=Section.SEARCH, is_code=True)
+    yield from _alternatives(content)
+
+
+# Causes, each with its fixes.
+
+
+def _varied_sentence(content: Document) -> str:
+    names = listed(list(content["varied"]))
+    if content["verdict"] == "different":
+        return f"The plain runs were the same. They differ with {names} perturbed on purpose."
+    return f"The runs were the same with {names} perturbed on purpose too."
+
+
+def _cause_entries(content: Document) -> Iterator[Entry]:
+    causes = content["causes"]
+    known = [cause for cause in causes if cause["status"] != "possible"]
+    # What a checkpoint lacks is told with how to save it.
+    fixes = _by_cause(content["fixes"] if content["missing"] is None else [], known)
+    command = content["runs"][0]["command"] if content["runs"] else []
+    for cause, belonging in zip(known[:MOST_CAUSES], fixes, strict=False):
+        if len(known) > 1:
+            yield Entry(f"{_title(cause, content)} ({cause['status']})", "cause", Section.CAUSE)
+        for site in cause["sites"][:1]:
+            yield site_entry(site, Section.CAUSE)
+        for number, fix in enumerate(belonging[:MOST_FIXES]):
+            if not _is_alternative(fix, belonging):
+                yield from _fix_entries(fix, cause, "or" if number else "fix", command)
+    possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
+    for number, text in enumerate(possible[:MOST_POSSIBLE]):
+        yield Entry(text, "" if number else "possible causes", Section.CAUSE)
+    if len(possible) > MOST_POSSIBLE:
+        yield Entry(f"and {counted(len(possible) - MOST_POSSIBLE, 'more')}", section=Section.CAUSE)
+
+
+def _is_alternative(fix: Document, fixes: Sequence[Document]) -> bool:
+    """Whether a fix only replaces the first one, which can be applied as it is; then it is a detail."""
+    first = fixes[0]
+    is_enough = first["verified"] and bool(first["patch"] or first["code"])
+    return is_enough and fix is not first and str(fix["title"]).startswith(_ALTERNATIVE)
+
+
+def _alternatives(content: Document) -> Iterator[Entry]:
+    """The fixes of causes that have a better one, and what else the better one changes."""
+    known = [cause for cause in content["causes"] if cause["status"] != "possible"]
+    command = content["runs"][0]["command"] if content["runs"] else []
+    groups = _by_cause(content["fixes"] if content["missing"] is None else [], known)
+    for cause, belonging in list(zip(known, groups, strict=True))[:MOST_CAUSES]:
+        for fix in [fix for fix in belonging[:MOST_FIXES] if _is_alternative(fix, belonging)]:
+            lines = " ".join(line.strip() for line in code_lines(fix, command))
+            yield Entry(f"{_fix_title(fix)} ({proof(fix, cause)}): {lines}", "or")
+        for effect in dict.fromkeys(fix.get("side_effect") for fix in belonging[:1]):
+            if effect:
+                yield Entry(effect, "side effect")
+
+
+def _fix_title(fix: Document) -> str:
+    title = str(fix["title"]).removeprefix(_ALTERNATIVE)
+    return f"{title[:1].upper()}{title[1:]}"
+
+
+def _possible(cause: Document) -> str:
+    place = f", {line_of(cause['sites'][0])}" if cause["sites"] else ""
+    return f"{cause['title']}{place}"
+
+
+def _title(cause: Document, content: Document) -> str:
+    """The title of a cause; of an op that varies with its name."""
+    first = content["first_divergence"]
+    if cause["id"] in ("nondeterministic-op", "varying-op-tensorflow") and first is not None:
+        inside = first.get("inside")
+        name = short_op(first["op"])
+        if inside is not None:
+            name = f"{short_op(inside['op'])} in {name}"
+        return f"{name} varies on equal inputs"
+    return str(cause["title"])
+
+
+def _in_sentence(title: str) -> str:
+    """A title within a sentence: names keep their capital."""
+    word = title.split(" ", 1)[0]
+    is_name = any(letter.isupper() for letter in word[1:]) or word.startswith("Python")
+    return title if is_name else f"{title[:1].lower()}{title[1:]}"
+
+
+def _by_cause(fixes: Sequence[Document], causes: Sequence[Document]) -> list[list[Document]]:
+    """Give each cause its fixes; of several causes with one identifier each has one, and the last all that are left."""
+    rest = list(fixes)
+    groups = []
+    for number, cause in enumerate(causes):
+        mine = [fix for fix in rest if fix["id"] == cause["id"]]
+        if any(other["id"] == cause["id"] for other in causes[number + 1 :]):
+            mine = mine[:1]
+        rest = [fix for fix in rest if fix not in mine]
+        groups.append(mine)
+    if groups:
+        groups[-1] += rest
+    return groups
+
+
+def _fix_entries(fix: Document, cause: Document, label: str, command: Sequence[str]) -> Iterator[Entry]:
+    yield Entry(f"{_fix_title(fix)} ({proof(fix, cause)})", label, Section.FIX)
+    lines = code_lines(fix, command)
+    for line in lines[:MOST_DIFF_LINES]:
+        yield Entry(line, section=Section.FIX, is_code=True)
+    if len(lines) > MOST_DIFF_LINES:
+        yield Entry(f"and {counted(len(lines) - MOST_DIFF_LINES, 'more line')}", section=Section.FIX)
+
+
+def code_lines(fix: Document, command: Sequence[str] = ()) -> list[str]:
+    """The lines to write for a fix: a diff of the user's file, code, or a command with variables set.
+
+    Args:
+        fix: As the document has it.
+        command: What the program was started with.
+    """
+    if fix["patch"]:
+        return str(fix["patch"]).splitlines()
+    code = (fix["code"] or "").splitlines()
+    if not fix["env"]:
+        return code
+    variables = [f"{one['name']}={shlex.quote(one['value'])}" for one in fix["env"]]
+    line = " ".join([*variables, shlex.join(command)] if command else variables)
+    return [*code, line if len(line) <= _LONGEST_COMMAND else " ".join(variables)]
+
+
+def proof(fix: Document, cause: Document) -> str:
+    """Say what a fix was verified by, or why it is not.
+
+    Args:
+        fix: As the document has it.
+        cause: The cause that it removes, likewise.
+    """
+    if not fix["verified"]:
+        changed = (made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line "))
+        outcome = next((str(made["outcome"]) for made in changed if made["equal"] is not True), None)
+        if outcome is None:
+            return "not verified: no run was made with it"
+        outcome = outcome.removeprefix("No conclusion: ").rstrip(".")
+        return f"not verified: {outcome[:1].lower()}{outcome[1:]}"
+    extent = f" of {counted(fix['steps'], 'step')}" if fix["steps"] else ""
+    return f"verified by {counted(fix['runs'], 'equal run')}{extent}" if fix["runs"] else "verified"
+
+
+# Where a difference shows first, and what it reached.
+
+
+def _place_entries(content: Document, first: Document) -> Iterator[Entry]:
+    sites = [site for cause in content["causes"] for site in cause["sites"][:1]]
+    place = _line(first)
+    if not any(cause["status"] != "possible" for cause in content["causes"]):
+        if place is not None:
+            yield site_entry(place, Section.PLACE)
+        detail = prose(first.get("detail") or "")
+        if detail and first["kind"] in _TELLING:
+            yield Entry(detail, "what", Section.PLACE)
+    # The line says as much as the phase where it is shown, and "the gradient of" as much as the backward pass.
+    is_told_by_line = place is not None and (first["phase"] == "init" or first["forward_site"] is not None)
+    where = [_step(first, content), "" if is_told_by_line else _PHASES.get(first["phase"], "")]
+    if place is not None and (sites or first["kind"] is None):
+        gradient = "the gradient of " if first["forward_site"] is not None else ""
+        is_shown = any(site["file"] == place["file"] for site in sites)
+        name = f"{PurePath(place['file']).name}:{place['line']}" if is_shown else line_of(place)
+        where.append(f"{gradient}{name}")
+    elif place is None:
+        where.append(_named(first))
+    if content["recorded"]["processes"] > 1:
+        where.append(f"process {first['process']}")
+    if first["thread"] is not None:
+        where.append(f"thread {first['thread']}")
+    size = _size(first["outputs"])
+    text = ", ".join(part for part in where if part) + (f" ({size})" if size else "")
+    yield Entry(text, "first difference", Section.PLACE)
+    reached = _reached(content)
+    if reached:
+        yield Entry(reached, "reached", Section.PLACE)
+
+
+def _line(first: Document) -> Document | None:
+    """The line that a divergence points to; of a backward op that of the forward."""
+    line: Document | None = first["forward_site"] or first["site"]
+    return line
+
+
+def _what(first: Document) -> str:
+    if first["kind"] is None:
+        return "the runs diverge"
+    text = WHAT_DIFFERS[Kind(first["kind"])]
+    return f"{text} from equal inputs" if first["kind"] == Kind.OP and first["inputs_equal"] else text
+
+
+def _point(first: Document, content: Document) -> str:
+    """Where a divergence is, as short as can be: its step and its line."""
+    place = _line(first)
+    parts = [_step(first, content), _named(first) if place is None else line_of(place)]
+    return f"at {', '.join(part for part in parts if part)}"
+
+
+def _named(first: Document) -> str:
+    """The op; nothing where a step as a whole differs."""
+    return "" if first["op"] == STEP_OP else short_op(first["op"])
+
+
+def _step(first: Document, content: Document) -> str:
+    # Where nothing counts steps, nothing shows where initialisation ends: it may as well be the middle of a loop.
+    is_counted = content["recorded"]["steps"] or first["phase"] != "init"
+    return f"step {first['step']:,}" if is_counted else ""
+
+
+def _size(outputs: Sequence[Document]) -> str:
+    """How much of what an op gave differs, and by how much."""
+    if not outputs:
+        return ""
+    output = outputs[0]
+    text = f"{output['dtype']} {output['shape']}"
+    different = output["elements_different"]
+    if different is None:
+        return text
+    sampled = output["elements_sampled"]
+    of = f"{sampled:,} sampled" if sampled else f"{output['elements']:,}"
+    text += f", {different:,} of {of} element{'s' if output['elements'] != 1 else ''}"
+    ulp = output["max_ulp"]
+    return f"{text}, at most {ulp:,} ulp" if ulp is not None and ulp < FAR_APART else text
+
+
+def _reached(content: Document) -> str:
+    """What a difference reached, and when: one phrase for each step."""
+    by_step: dict[int, list[str]] = {}
+    for one in content["reached"] or ():
+        by_step.setdefault(one["step"], []).append(_sort(one["what"]))
+    parts = [f"{listed(list(dict.fromkeys(sorts)))} at step {step:,}" for step, sorts in sorted(by_step.items())]
+    if parts:
+        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "")
+    visible = content["first_visible"]
+    if visible is None:
+        return "nothing that was kept: the difference was read and then disappeared" if content["absorbed"] else ""
+    return f"{visible['what']} at step {visible['step']:,}"
+
+
+def _sort(what: str) -> str:
+    """What sort of value something is, without its name."""
+    return next((sort for start, sort in _SORTS.items() if what.startswith(start)), what)
+
+
+# How places and ops are written.
+
+
+def site_entry(site: Document, section: Section) -> Entry:
+    """A line of the user's program, with its code."""
+    return Entry(site["code"].strip(), line_of(site), section, is_code=True)
+
+
+def line_of(site: Document) -> str:
+    """Write `file:line`."""
+    return f"{path_text(site['file'])}:{site['line']}"
+
+
+def short_op(op: str) -> str:
+    """The name of an op without namespace and overload: `index_put` of `aten::index_put.default`."""
+    name = op.partition("::")[2] or op
+    return name.partition(".")[0] if "::" in op else name

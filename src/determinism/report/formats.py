@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from determinism.errors import legible
-from determinism.report.answer import headline
+from determinism.report.entries import headline
 
 # What a document says, as plain text.
 

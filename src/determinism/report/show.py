@@ -19,9 +19,8 @@ from determinism.knowledge.settings import Remaining, Setting, table
 from determinism.redaction import redacted
 from determinism.report.entries import counted, frame_text, stop_phrase
 from determinism.trace.files import stored_bytes
-from determinism.trace.opening import part_names
+from determinism.trace.opening import name_of, part_names
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.remote import name_of
 from determinism.trace.schema import Table
 from determinism.types import NO_DIGEST, Phase, Role
 

@@ -23,20 +23,21 @@ from determinism.comparison.result import (
 from determinism.diagnose.checkpoints import PARTS
 from determinism.environment import stack_differences
 from determinism.op_semantics import OpSemantics
-from determinism.report.answer import Document, answer, headline
-from determinism.report.batch import batch_headline, batch_sections
 from determinism.report.entries import (
+    Document,
     Entry,
     Section,
+    answer,
     counted,
     frame_text,
+    headline,
     kind_sentence,
     line_text,
     path_text,
     prose,
 )
-from determinism.report.narrowing import narrowing_entries
 from determinism.report.notes import detail_entries, leftover_entries, limiting_entries, stack_entries
+from determinism.report.sections import batch_headline, batch_sections, narrowing_entries
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Level, Verdict
 

@@ -17,9 +17,8 @@ from determinism.errors import DeterminismError, LaunchError, UsageError
 from determinism.exit_status import exit_phrase
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, Interrupted, ProgramExit, unannounced
-from determinism.launch.record import RunResult, Unfinished, record_program
+from determinism.launch.record import RunResult, Unfinished, record_program, require_recorded
 from determinism.launch.runs import broken_off, may_run_further, without_traces
-from determinism.launch.unrecorded import require_recorded
 from determinism.redaction import redacted_text
 from determinism.resume.compare import compare_resumed, conclude_resumed
 from determinism.resume.observed import ResumedProcess

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from determinism import rng
+from determinism.frameworks.torch.enable import GeneratorStates, capture_generators, restore_generators, undisturbed
 from determinism.frameworks.torch.ops import state_digest
 from determinism.frameworks.torch.recorder import Recorder
-from determinism.frameworks.torch.snapshot import GeneratorStates, capture_generators, restore_generators, undisturbed
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.trace.files import write_json
 from determinism.trace.schema import GENERATORS_FILE, PROCESSES_FOLDER, PUT_BACK_FILE

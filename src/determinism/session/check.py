@@ -16,14 +16,13 @@ from typing import Any
 from determinism.comparison.processes import ComparePairs, compare_none
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare_opened, compare_runs
+from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.investigation import likely_causes_left
-from determinism.diagnose.likely import likely_hypotheses
 from determinism.errors import StateError, UsageError
 from determinism.frameworks.registry import RECORDERS
 from determinism.session.record import record
 from determinism.session.snapshot import Snapshot, imported_names
-from determinism.trace.opening import open_trace
-from determinism.trace.remote import trace_folder
+from determinism.trace.opening import open_trace, trace_folder
 
 
 def check(

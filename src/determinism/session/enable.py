@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 
 from determinism.errors import StateError
-from determinism.frameworks.registry import ENABLERS, PATCHERS, SEEDERS
+from determinism.frameworks.registry import ENABLERS, PATCHERS, STATES
 from determinism.import_hook import after_import
 from determinism.knowledge import settings
 from determinism.knowledge.settings import (
@@ -177,7 +177,7 @@ def seed_settings(*, change: bool) -> list[Setting]:
         effect = Effect.KEPT if change else Effect.MISSING
         detail = "no seed was given" if change else "nothing was seeded by determinism"
         return [Setting("seed", "python", None, None, effect, _WHY, _SOURCE, detail, _LINE)]
-    loaded = {"python": True, "numpy": numpy_random() is not None, **{name: is_loaded(name) for name in SEEDERS}}
+    loaded = {"python": True, "numpy": numpy_random() is not None, **{name: is_loaded(name) for name in STATES}}
     after = f"{seeds.master} ({'drawn, ' if seeds.master_was_drawn else ''}rank {seeds.streams.rank})"
     found = []
     for group, name in _NAMES.items():

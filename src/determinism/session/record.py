@@ -21,7 +21,7 @@ from determinism.process_name import own_name
 from determinism.redaction import redacted
 from determinism.run_spec import PROCESS_VARIABLE, RUN_VARIABLE, STATE_EVERY, RunSpec
 from determinism.sites import innermost_user_frame
-from determinism.trace.manifest import create_trace, not_begun, write_manifest
+from determinism.trace.files import create_trace, not_begun, write_manifest
 from determinism.trace.schema import PROCESSES_FOLDER
 from determinism.types import Level, LevelName
 

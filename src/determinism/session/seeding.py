@@ -11,7 +11,7 @@ from typing import Any
 
 from determinism import seeds
 from determinism.errors import StateError, UsageError
-from determinism.frameworks.registry import DATA_SEEDERS, EPOCH_CALLBACKS, SEEDERS
+from determinism.frameworks.registry import EPOCH_CALLBACKS, STATES
 from determinism.import_hook import after_import
 from determinism.knowledge.settings import is_loaded
 from determinism.seeds import (
@@ -125,7 +125,7 @@ def _reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
         return lambda streams: thing.seed(streams.words("registered", name, count=_WORDS))
     if numpy is not None and isinstance(thing, numpy.Generator):
         return lambda streams: _seed_numpy_generator(thing, streams.words("registered", name, count=_WORDS))
-    for framework, module in SEEDERS.items():
+    for framework, module in STATES.items():
         if is_loaded(framework):
             found: Callable[[Streams], None] | None = import_module(module).reseeder(thing, name)
             if found is not None:
@@ -336,7 +336,7 @@ def activate(seeds: Seeds | None) -> None:
     _watch()
     STATE.unseeded_numpy.restart()
     streams = seeds.streams
-    for framework in SEEDERS:
+    for framework in STATES:
         if is_loaded(framework):
             _seed_framework(framework)
     # Last: whatever a framework does when it is seeded, these are left as they should be.
@@ -350,7 +350,7 @@ def _watch() -> None:
     if STATE.is_watching:
         return
     STATE.is_watching = True
-    for name in SEEDERS:
+    for name in STATES:
         if name not in sys.modules:
             after_import(name, _seeder(name), _ignore)
     if numpy_random() is None:
@@ -373,7 +373,7 @@ def _seeder(framework: str) -> Callable[[ModuleType], None]:
 def _seed_framework(framework: str) -> None:
     STATE.failures.pop(framework, None)
     try:
-        import_module(SEEDERS[framework]).seed(STATE.streams)
+        import_module(STATES[framework]).seed(STATE.streams)
     except Exception as error:
         STATE.failures[framework] = f"{type(error).__name__}: {error}"
 
@@ -407,7 +407,7 @@ def _numpy_loaded() -> None:
 def _keras_loaded() -> None:
     # Without TensorFlow, Keras runs on another framework, and its own seeds wait for that adapter.
     if STATE.seeds is not None and is_loaded("tensorflow"):
-        import_module(SEEDERS["tensorflow"]).seed_keras(STATE.streams)
+        import_module(STATES["tensorflow"]).seed_keras(STATE.streams)
 
 
 def _ignore(message: str) -> None:
@@ -430,7 +430,7 @@ def capture_states() -> Callable[[], None]:
         What puts all of them back.
     """
     seeds = STATE.seeds
-    put_back = [_capture(module) for name, module in SEEDERS.items() if is_loaded(name)]
+    put_back = [_capture(module) for name, module in STATES.items() if is_loaded(name)]
     put_back += [capture_python(), capture_numpy()]
 
     def restore() -> None:
@@ -554,15 +554,15 @@ class Seeds:
 
     def torch(self, name: str = "default", device: str = "cpu") -> Any:
         """A `torch.Generator` with the stream of a name at this place."""
-        return import_module(SEEDERS["torch"]).generator(self.streams, name, device)
+        return import_module(STATES["torch"]).generator(self.streams, name, device)
 
     def tensorflow(self, name: str = "default") -> Any:
         """A `tf.random.Generator` with the stream of a name at this place."""
-        return import_module(SEEDERS["tensorflow"]).generator(self.streams, name)
+        return import_module(STATES["tensorflow"]).generator(self.streams, name)
 
     def jax(self, name: str = "default") -> Any:
         """A JAX key with the stream of a name at this place."""
-        return import_module(SEEDERS["jax"]).key(self.streams, name)
+        return import_module(STATES["jax"]).key(self.streams, name)
 
     def generator(self, name: str = "loader") -> Any:
         """The generator for a PyTorch `DataLoader`: `DataLoader(..., generator=seeds.generator())`.
@@ -585,7 +585,7 @@ class Seeds:
         Args:
             worker: Number of the worker.
         """
-        self.streams = import_module(DATA_SEEDERS["torch"]).seed_worker(self.streams, worker)
+        self.streams = import_module(STATES["torch"]).seed_worker(self.streams, worker)
 
     def sampler(self, data: Any, *, ranks: int = 1, name: str = "sampler") -> Any:
         """A sampler for a PyTorch `DataLoader` that shuffles by the epoch alone, whichever epochs were run before.
@@ -606,7 +606,7 @@ class Seeds:
                 "Pass the total number of ranks as ranks=.",
             )
         own = rank if ranks > 1 else 0
-        return import_module(DATA_SEEDERS["torch"]).EpochSampler(data, self, rank=own, ranks=ranks, name=name)
+        return import_module(STATES["torch"]).EpochSampler(data, self, rank=own, ranks=ranks, name=name)
 
     def keras_callback(self, task: str = "train") -> Any:
         """A Keras callback that begins each epoch with seeds of its own.

@@ -21,7 +21,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from determinism.errors import StateError
-from determinism.frameworks.registry import STATE_KEEPERS
+from determinism.frameworks.registry import STATES
 
 # What the adapters of the frameworks offer for saving state, for those that the program has loaded.
 
@@ -59,7 +59,7 @@ class StateKeeper(Protocol):
 
 def loaded_keepers() -> Iterator[tuple[str, StateKeeper]]:
     """Those of the frameworks that the program has loaded, by name; none is imported for it."""
-    for name, module in STATE_KEEPERS.items():
+    for name, module in STATES.items():
         if name in sys.modules:
             yield name, cast(StateKeeper, import_module(module))
 
@@ -74,7 +74,7 @@ def keeper(name: str) -> StateKeeper:
         StateError: It is not installed, or unknown.
     """
     try:
-        return cast(StateKeeper, import_module(STATE_KEEPERS[name]))
+        return cast(StateKeeper, import_module(STATES[name]))
     except (ImportError, KeyError):
         raise StateError(
             "state-unfit",

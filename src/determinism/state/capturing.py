@@ -14,7 +14,7 @@ import numpy as np
 
 from determinism import rng
 from determinism.errors import StateError, UsageError
-from determinism.frameworks.registry import ENABLERS, STATE_KEEPERS
+from determinism.frameworks.registry import ENABLERS, STATES
 from determinism.knowledge.settings import Control
 from determinism.session import seeding
 from determinism.session.seeding import active_seeds, rank_of_environment, registered_generators, unseeded_numpy
@@ -189,7 +189,7 @@ def surroundings() -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in ("numpy", *STATE_KEEPERS):
+    for name in ("numpy", *STATES):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
             found[name] = str(version)

@@ -1,19 +1,31 @@
-"""Files of a trace: readable by their owner only, either whole or absent, and read as what anybody may have put there."""
+"""Files of a trace, readable by their owner only, either whole or absent, and read as what anybody may have put there: documents, the manifest, tensors.
+
+Tensors have the format safetensors, which nothing has to be installed for to read or write (https://github.com/huggingface/safetensors#format).
+Eight bytes give the length of a JSON header, which names the tensors with their types, shapes and places; their elements follow, row by row,
+without gaps.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
 import json
+import math
 import os
+import resource
 import stat
+import struct
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from determinism.errors import TraceError
+from determinism.trace import schema
 
 MOST_DOCUMENT_BYTES = 64 << 20
 """The largest JSON document that is read."""
@@ -221,3 +233,153 @@ def read_document(path: Path) -> Any:
         return json.loads(content.decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+# The manifest.
+
+
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a machine, that has as many files open as it may."""
+
+
+def create_trace(folder: Path, **facts: Any) -> None:
+    """Make a new trace folder with its manifest.
+
+    Raises:
+        TraceError: Something is already there, or the folder cannot be made.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise TraceError(
+            "output-exists", f"{folder} already exists and is not empty, so nothing was recorded. Give another folder."
+        )
+    try:
+        make_private_folder(folder, exist_ok=True)
+        make_private_folder(folder / schema.PROCESSES_FOLDER)
+        write_manifest(folder, {"run": os.urandom(8).hex(), "created": time.time(), "complete": False, **facts})
+    except OSError as error:
+        raise not_begun(folder, error) from None
+
+
+def not_begun(folder: Path, error: OSError) -> TraceError:
+    """Empty the folder of a trace that could not be begun, so that it can be used later.
+
+    Returns:
+        What to raise.
+    """
+    with suppress(OSError):
+        (folder / schema.MANIFEST_FILE).unlink(missing_ok=True)
+        # `shutil.rmtree` keeps a descriptor per level open, and there may be none.
+        for place, _, names in os.walk(folder / schema.PROCESSES_FOLDER, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(place, name))
+            os.rmdir(place)
+        (folder / schema.PROCESSES_FOLDER).rmdir()
+    if error.errno in NO_MORE_FILES:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return TraceError(
+            "too-many-open-files",
+            f"This process cannot open more files ({error.strerror}; the limit is {limit}), so nothing was recorded "
+            f"in {folder}. Raise the limit with `ulimit -n`, or close files before the recording begins.",
+        )
+    return TraceError("output-unwritable", f"{folder} cannot be written ({error}). Give another folder with --output.")
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Replace the manifest. That of a complete run lists its processes, so that one that is lost later is missed.
+
+    It keeps the name of the run, which every file of records and names has too: one of another run is noticed.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if facts.get("complete"):
+        described = (folder / schema.PROCESSES_FOLDER).glob(f"*/{schema.PROCESS_FILE}")
+        facts = {**facts, "processes": sorted(path.parent.name for path in described)}
+    write_json(folder / schema.MANIFEST_FILE, {"format": schema.FORMAT, "run": run_of(folder), **facts})
+
+
+def run_of(folder: Path) -> str | None:
+    """What the manifest of a trace calls its run; None where there is none."""
+    try:
+        named = read_document(folder / schema.MANIFEST_FILE).get("run")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return named if isinstance(named, str) else None
+
+
+# Files of tensors.
+
+
+BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
+    "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+"""Bytes of one element, by the names that the format has for types."""
+_METADATA = "__metadata__"
+_MOST_HEADER_BYTES = 100 << 20
+"""What the format itself allows."""
+_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file."""
+
+    dtype: str
+    """One of `BYTES`."""
+    shape: tuple[int, ...]
+    elements: bytes | memoryview
+    """Row by row, little-endian."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, about: Mapping[str, str]) -> None:
+    """Write tensors to a file.
+
+    Args:
+        path: The file; it is made anew.
+        tensors: By name.
+        about: Texts that go with them.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    header: dict[str, Any] = {_METADATA: dict(about)}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + len(tensor.elements)
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb", opener=private) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.writelines(tensor.elements for tensor in tensors.values())
+
+
+def read_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Read the tensors of a file, in the order in which they lie there.
+
+    Raises:
+        TraceError: It is damaged, or cannot be read.
+    """
+    try:
+        content = memoryview(read_plain(path, most=_MOST_BYTES))
+        (length,) = struct.unpack("<Q", content[:8])
+        if length > min(_MOST_HEADER_BYTES, len(content) - 8):
+            raise ValueError(f"its header would take {length} bytes")
+        header = json.loads(bytes(content[8 : 8 + length]))
+        return dict(_entries(header, content[8 + length :]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise TraceError(
+            "trace-damaged", f"The tensors in {path} cannot be read ({error}), so their values are not shown."
+        ) from None
+
+
+def _entries(header: dict[str, Any], elements: memoryview) -> Iterable[tuple[str, StoredTensor]]:
+    for name, entry in header.items():
+        if name == _METADATA:
+            continue
+        start, end = entry["data_offsets"]
+        shape = tuple(int(size) for size in entry["shape"])
+        if not 0 <= start <= end <= len(elements) or end - start != math.prod(shape) * BYTES[entry["dtype"]]:
+            raise ValueError(f"{name!r} does not lie where the header says")
+        yield name, StoredTensor(entry["dtype"], shape, elements[start:end])

@@ -19,10 +19,9 @@ import pyarrow as pa
 from determinism.errors import TraceError
 from determinism.trace import schema
 from determinism.trace.batches import RECORD_SCHEMA
-from determinism.trace.chunks import Array, Chunk, RecordReader, chunk_from_batch, cut
+from determinism.trace.chunks import Array, Chunk, Names, RecordReader, chunk_from_batch, cut
 from determinism.trace.files import read_document, require_plain
 from determinism.trace.kept_values import read_numbers
-from determinism.trace.names import Names
 from determinism.trace.schema import NONE, Table
 from determinism.trace.spool import STOPS, batch_from_spool, read_spool
 from determinism.trace.stream import BatchStream, name_rows, owner_named_in

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from determinism.op_semantics import Op
-from determinism.trace.chunks import Array, Children, Chunk, cut
-from determinism.trace.names import Names
+from determinism.trace.chunks import Array, Children, Chunk, Names, cut
 from determinism.trace.reader import Decoder, ProcessTrace
 from determinism.trace.schema import NONE, Table
 from determinism.types import NO_DIGEST, Phase, Role

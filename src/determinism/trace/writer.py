@@ -23,10 +23,9 @@ from determinism.trace.batches import (
     readable_parts,
     written_bytes,
 )
-from determinism.trace.files import private, write_json
+from determinism.trace.files import NO_MORE_FILES, private, run_of, write_json
 from determinism.trace.kept_values import NumbersWriter, ValuesWriter
 from determinism.trace.ledger import ROW_BYTES
-from determinism.trace.manifest import NO_MORE_FILES, run_of
 from determinism.trace.schema import (
     EARLIER_RECORDS,
     FIRST_METADATA,

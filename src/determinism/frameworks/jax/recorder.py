@@ -28,8 +28,7 @@ from determinism.frameworks.jax.arrays import array_of, as_array, digest_array, 
 from determinism.frameworks.jax.training import STEPS_BY, Called, Returning, TrainingFunction, called
 from determinism.frameworks.made_values import EXTERNAL, Unread, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
-from determinism.frameworks.progress import Progress
-from determinism.frameworks.recording_guard import RecordingGuard
+from determinism.frameworks.progress import Progress, RecordingGuard
 from determinism.sites import NO_STACK
 from determinism.source_files import copy_of
 from determinism.trace.schema import INPUT_PATHS, RESULTS_OP, STEP_OP, Meaning

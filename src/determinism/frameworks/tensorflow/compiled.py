@@ -24,8 +24,8 @@ from determinism.frameworks.array_capture import NotWritable, fitting_groups
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import XLA, Library, plain_name, reference
 from determinism.frameworks.tensorflow.graphs import Place, called_functions, needed_ops, place_of
+from determinism.frameworks.tensorflow.ops import content_of, digest_array, has_value
 from determinism.frameworks.tensorflow.records import as_array
-from determinism.frameworks.tensorflow.values import content_of, digest_array, has_value
 from determinism.source_files import Owner, owner_of_file
 
 _REPEATS = 30

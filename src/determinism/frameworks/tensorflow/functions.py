@@ -26,9 +26,15 @@ from determinism.frameworks.array_capture import Call
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.graphs import FunctionPlan, Node, Place, Sort
-from determinism.frameworks.tensorflow.ops import drawn_from
+from determinism.frameworks.tensorflow.ops import (
+    Resource,
+    content_of,
+    digest_array,
+    digest_tensor,
+    drawn_from,
+    has_value,
+)
 from determinism.frameworks.tensorflow.records import PendingRecords, RecordMaker, as_array, graph_call
-from determinism.frameworks.tensorflow.values import Resource, content_of, digest_array, digest_tensor, has_value
 from determinism.trace.schema import INPUT_PATHS
 from determinism.types import Phase, Role
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from determinism.digest import digest_bytes
 from determinism.frameworks.tensorflow import ops
-from determinism.frameworks.tensorflow.values import has_value
+from determinism.frameworks.tensorflow.ops import has_value
 from determinism.redaction import redacted_code
 from determinism.trace.schema import INPUT_PATHS
 from determinism.types import Phase

@@ -17,14 +17,14 @@ from determinism.frameworks.named_stream import Stream
 from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
-from determinism.frameworks.tensorflow.ops import drawn_from
-from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
-from determinism.frameworks.tensorflow.values import (
+from determinism.frameworks.tensorflow.ops import (
     Resource,
     digest_tensor,
+    drawn_from,
     has_value,
     is_read_from,
 )
+from determinism.frameworks.tensorflow.records import RecordMaker, eager_call
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.import_hook import after_import
 from determinism.types import Role

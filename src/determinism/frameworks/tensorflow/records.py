@@ -18,11 +18,17 @@ from tensorflow.python.framework import config, op_def_registry
 from determinism.frameworks.array_capture import Call, Capture, NotWritable
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
-from determinism.frameworks.progress import Progress
-from determinism.frameworks.recording_guard import RecordingGuard
+from determinism.frameworks.progress import Progress, RecordingGuard
 from determinism.frameworks.tensorflow.graphs import Place
-from determinism.frameworks.tensorflow.ops import Pipelines
-from determinism.frameworks.tensorflow.values import Resource, Values, Variables, content_of, device_name, digest_tensor
+from determinism.frameworks.tensorflow.ops import (
+    Pipelines,
+    Resource,
+    Values,
+    Variables,
+    content_of,
+    device_name,
+    digest_tensor,
+)
 from determinism.sites import NO_STACK
 from determinism.types import Phase, Role
 

@@ -21,15 +21,14 @@ from determinism import rng
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
+from determinism.frameworks.progress import UnrecordedThreads
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe
+from determinism.frameworks.tensorflow.ops import digest_array, digest_tensor, has_value
 from determinism.frameworks.tensorflow.recorder import Recorder
 from determinism.frameworks.tensorflow.records import as_array
-from determinism.frameworks.tensorflow.values import digest_array, digest_tensor, has_value
-from determinism.frameworks.tracebacks import hide_own_frames
-from determinism.frameworks.unrecorded_threads import UnrecordedThreads
-from determinism.frameworks.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Undo, hide_own_frames, wrap
 from determinism.import_hook import after_import
 from determinism.run_spec import RunSpec
 from determinism.trace.schema import RESULTS_OP, STEP_OP, Meaning

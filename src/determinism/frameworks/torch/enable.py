@@ -1,18 +1,192 @@
-"""Enables determinism in PyTorch, and seeds its generators on the CPU and on every device."""
+"""Determinism in PyTorch outside of recording: settings and generators, on the CPU and on every device; data loaders; and copies of tensors and
+generators that `determinism.check(fn)` puts back.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import Sampler, get_worker_info
 
-from determinism.frameworks.torch.snapshot import GeneratorStates, capture_generators, restore_generators, undisturbed
+from determinism.frameworks.snapshots import Contents, Order
 from determinism.import_hook import after_import
 from determinism.run_spec import FactorRequest
-from determinism.seeds import Streams
+from determinism.seeds import Streams, seed_numpy, seed_python
+
+_STATELESS: tuple[type[Any], ...] = (
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo),
+    *(torch.Stream, torch.Event),
+)
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorStates:
+    """The states of the default generators, by device type; None for a device that was not in use yet."""
+
+    cpu: torch.Tensor
+    devices: dict[str, list[torch.Tensor] | None]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Copy and put back unseen by autograd and by whatever watches ops."""
+    with torch.no_grad(), _disable_current_modes():
+        yield
+
+
+def capture_generators() -> GeneratorStates:
+    """Copy the states of the default generators of every device in use."""
+    devices: dict[str, list[torch.Tensor] | None] = {}
+    for name, module in _device_modules():
+        in_use = module.is_initialized()
+        devices[name] = [_on_cpu(state) for state in module.get_rng_state_all()] if in_use else None
+    if torch.backends.mps.is_available():
+        devices["mps"] = [_on_cpu(torch.mps.get_rng_state())]
+    return GeneratorStates(torch.get_rng_state().clone(), devices)
+
+
+def restore_generators(states: GeneratorStates | None) -> None:
+    """Put the default generators back; those that came into use since then start at their seeds again."""
+    if states is None:
+        torch.default_generator.manual_seed(torch.default_generator.initial_seed())
+        states = GeneratorStates(torch.default_generator.get_state(), {})
+    torch.set_rng_state(states.cpu)
+    for name, module in _device_modules():
+        if not module.is_initialized():
+            continue
+        saved = states.devices.get(name)
+        if saved is not None:
+            module.set_rng_state_all(saved)
+            continue
+        for generator in module.default_generators:
+            generator.manual_seed(generator.initial_seed())
+    mps = states.devices.get("mps")
+    if mps is not None:
+        torch.mps.set_rng_state(mps[0])
+
+
+def contents_of(thing: Any) -> list[Contents] | None:
+    """What a tensor, storage or generator holds; None if `thing` is none of them."""
+    if isinstance(thing, torch.Tensor):
+        return _tensor_contents(thing)
+    if isinstance(thing, torch.Generator):
+        state = thing.get_state().clone()
+        return [Contents(lambda: thing.set_state(state))]
+    if isinstance(thing, torch.UntypedStorage):
+        return [_storage_contents(thing)]
+    if isinstance(thing, torch.TypedStorage):
+        return [Contents(children=[("_untyped_storage", thing._untyped_storage)])]
+    return [] if isinstance(thing, _STATELESS) else None
+
+
+def _tensor_contents(tensor: torch.Tensor) -> list[Contents]:
+    link = _link_contents(tensor)
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        return [link, Contents(children=[(name, getattr(tensor, name)) for name in names])]
+    if tensor.layout in _COMPRESSED:
+        return [link, _compressed_contents(tensor)]
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        # Sparse, nested or of another layout: there is no one storage.
+        copied = tensor.detach().clone()
+        return [link, Contents(lambda: setattr(tensor, "data", copied.clone()), order=Order.ATTRIBUTES)]
+    return [link, _view_contents(tensor), Contents(children=[("untyped_storage()", tensor.untyped_storage())])]
+
+
+def _storage_contents(storage: torch.UntypedStorage) -> Contents:
+    """The bytes of a storage, written past autograd: no version changes."""
+    size = storage.nbytes()
+    copied = None if storage.device.type == "meta" or not size else storage.clone()  # type: ignore[no-untyped-call]
+
+    def restore() -> None:
+        if storage.nbytes() != size:
+            storage.resize_(size)
+        if copied is not None:
+            storage.copy_(copied, False)
+
+    return Contents(restore)
+
+
+def _view_contents(tensor: torch.Tensor) -> Contents:
+    """How a tensor looks at its storage, and at which one."""
+    alias, function = tensor.detach(), tensor.grad_fn
+
+    def restore() -> None:
+        if tensor.grad_fn is not function:
+            if function is not None:
+                raise RuntimeError("the graph that made it was changed, and a graph cannot be copied")
+            tensor.detach_()
+        if _view(tensor) != _view(alias):
+            tensor.data = alias.detach()
+
+    return Contents(restore, order=Order.ATTRIBUTES)
+
+
+def _compressed_contents(tensor: torch.Tensor) -> Contents:
+    """The memory of a compressed sparse tensor; assigning to `data` does not replace it."""
+
+    def present() -> dict[str, torch.UntypedStorage]:
+        return {name: getattr(tensor.detach(), name)().untyped_storage() for name in _COMPRESSED[tensor.layout]}
+
+    storages = present()
+
+    def restore() -> None:
+        now = present()
+        if any(now[name]._cdata != storage._cdata for name, storage in storages.items()):
+            raise RuntimeError("other memory was put into a sparse tensor")
+
+    return Contents(restore, storages.items())
+
+
+def _link_contents(tensor: torch.Tensor) -> Contents:
+    """A tensor's gradient, hooks and `requires_grad`."""
+    requires_grad = tensor.requires_grad
+    all_hooks = {name: getattr(tensor, name, None) for name in _HOOKS if tensor.is_leaf}
+    has_gradient = tensor.is_leaf or tensor.retains_grad
+    gradient = tensor.grad if has_gradient else None
+
+    def restore() -> None:
+        if tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
+        if has_gradient and tensor.grad is not gradient:
+            tensor.grad = gradient
+        for name, hooks in all_hooks.items():
+            if getattr(tensor, name, None) is not hooks:
+                setattr(tensor, name, hooks)
+
+    return Contents(restore, [("grad", gradient), *all_hooks.items()], order=Order.HASHED)
+
+
+def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
+    place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return (*place, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
+
+
+def _device_modules() -> Iterator[tuple[str, ModuleType]]:
+    for name in ("cuda", "xpu"):
+        module = getattr(torch, name, None)
+        if module is not None and module.is_available():
+            yield name, module
+
+
+def _on_cpu(state: torch.Tensor) -> torch.Tensor:
+    return state.detach().cpu().clone()
+
 
 # Fixes or perturbs the factors of an experiment that PyTorch decides.
 
@@ -322,3 +496,71 @@ def reseeder(thing: Any, name: str) -> Callable[[Streams], None] | None:
     if not isinstance(thing, torch.Generator):
         return None
     return lambda streams: fill(thing, streams, name)
+
+
+# Loader workers and the order of samples.
+
+
+def seed_worker(streams: Streams, worker: int) -> Streams:
+    """Seed the generators of a worker process; called in it.
+
+    What the loader drew for this epoch goes into the streams. So two epochs differ even where nobody says that a new one began,
+    and they repeat if the loader's generator does.
+
+    Args:
+        streams: The place at which the loader was begun.
+        worker: Number of the worker.
+
+    Returns:
+        The worker's streams.
+    """
+    information = get_worker_info()
+    drawn = information.seed - worker if information is not None else 0
+    # Not among them is how many processes were begun before, which is another number in a resumed run.
+    own = streams.moved(worker=worker, process=f"loader {drawn}")
+    seed_python(own)
+    seed_numpy(own)
+    fill(torch.default_generator, own, "default")
+    return own
+
+
+class EpochSampler(Sampler[int]):
+    """Orders a data set anew in each epoch, by the master seed and the number of the epoch alone.
+
+    Which epochs went before does not matter, so a resumed run has the order of the full one. With more than one rank each
+    takes its part of the common order; the last ones repeat samples from its beginning so that all have the same number.
+    """
+
+    def __init__(self, data: Sized, place: Any, *, rank: int = 0, ranks: int = 1, name: str = "sampler") -> None:
+        """Take the data set.
+
+        Args:
+            data: The data set, for its length.
+            place: Has the `streams` of the place that the program is at.
+            rank: Which part is taken.
+            ranks: Into how many parts it is cut.
+            name: Tells it from others.
+        """
+        self._data = data
+        self._place = place
+        self._rank, self._ranks = rank, ranks
+        self._name = name
+        self._skipped = 0
+
+    def __len__(self) -> int:
+        return -(-len(self._data) // self._ranks) - self._skipped
+
+    def __iter__(self) -> Iterator[int]:
+        streams: Streams = self._place.streams.shared.moved(worker=None)
+        order = torch.randperm(len(self._data), generator=generator(streams, self._name)).tolist()
+        padded = order + order[: -len(order) % self._ranks]
+        skipped, self._skipped = self._skipped, 0
+        yield from padded[self._rank :: self._ranks][skipped:]
+
+    def skip(self, samples: int) -> None:
+        """Leave out the first samples of the next epoch that is begun: those that a run had consumed before it was saved.
+
+        Args:
+            samples: How many.
+        """
+        self._skipped = samples

@@ -15,17 +15,16 @@ from typing import Any
 
 import torch
 
-from determinism.frameworks.torch.compiled_graphs import CompiledKernel
+from determinism.frameworks.torch.compilers import CompiledKernel
 from determinism.frameworks.torch.edges import written_arguments, written_tensors
 from determinism.frameworks.torch.ops import OpTraits, generator_of, run_with_settings, runner_of
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.settings import computing_settings
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain
 from determinism.sites import frame_text, innermost_user_frame
-from determinism.trace.files import write_json
+from determinism.trace.files import StoredTensor, write_json, write_tensors
 from determinism.trace.schema import CAPTURE_FILE, CAPTURED_INPUTS_FILE, CAPTURED_OUTPUTS_FILE
 from determinism.trace.spool import settled
-from determinism.trace.tensor_file import StoredTensor, write_tensors
 
 # Copies of tensors that lie in memory as the originals do: with their strides, and at an address like theirs.
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from determinism.digest import digest_bytes, digest_text
-from determinism.frameworks.progress import Progress, ThreadProgress
-from determinism.frameworks.recording_guard import RecordingGuard
+from determinism.frameworks.progress import Progress, RecordingGuard, ThreadProgress, program_threads
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import (
     EXTERNAL,
@@ -33,6 +32,7 @@ from determinism.frameworks.torch.modules import (
     HeldTensors,
     Link,
     ModulePaths,
+    StepLedger,
     sequence_number,
 )
 from determinism.frameworks.torch.ops import (
@@ -41,9 +41,7 @@ from determinism.frameworks.torch.ops import (
     state_digest,
     value_text,
 )
-from determinism.frameworks.torch.step_ledger import StepLedger
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_strided, plain_parts
-from determinism.frameworks.unrecorded_threads import program_threads
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.sites import frame_text, innermost_user_frame
 from determinism.trace.kept_values import sampled_places

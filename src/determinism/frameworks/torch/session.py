@@ -15,9 +15,10 @@ import torch
 
 from determinism import environment
 from determinism.batch.torch import Rows
+from determinism.frameworks.progress import note_earlier_threads
 from determinism.frameworks.session import AdapterSession
-from determinism.frameworks.torch import hooks, jit_tracing
-from determinism.frameworks.torch.compiled_graphs import watch_compiled_graphs
+from determinism.frameworks.torch import hooks
+from determinism.frameworks.torch.compilers import KernelChoices, pass_for_tracing, watch_compiled_graphs
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import Stream
 from determinism.frameworks.torch.evidence import Capture
@@ -32,15 +33,13 @@ from determinism.frameworks.torch.hooks import (
     watch_captures,
 )
 from determinism.frameworks.torch.invariants import CallMarks, watch_checkpoints, watch_files
-from determinism.frameworks.torch.kernel_choices import KernelChoices
+from determinism.frameworks.torch.modules import StepLedger
 from determinism.frameworks.torch.native_recorder import recorder_for
 from determinism.frameworks.torch.ops import leave_alone, leave_recorder_alone
 from determinism.frameworks.torch.recorder import KeptValues, Recorder, Threads
 from determinism.frameworks.torch.settings import gpu_facts, libraries, recorded_settings
-from determinism.frameworks.torch.step_ledger import StepLedger
 from determinism.frameworks.torch.tensor_bytes import leaves
-from determinism.frameworks.tracebacks import hide_own_frames
-from determinism.frameworks.unrecorded_threads import note_earlier_threads
+from determinism.frameworks.wrapping import hide_own_frames
 from determinism.process_name import world_size
 from determinism.redaction import redacted
 from determinism.resume.torch import KeptGenerators, PutBackGenerators, WatchedGenerators
@@ -237,7 +236,7 @@ class Session(AdapterSession):
             return
         if self.level is Level.OP:
             self._install_ops()
-        self._undo += jit_tracing.install(threads, self._undo)
+        self._undo += pass_for_tracing(threads, self._undo)
         if self.level is Level.OP:
             self.recorder.enter_process()
 
@@ -262,7 +261,7 @@ class Session(AdapterSession):
         recorder.is_waiting = False
         self.note_earlier_threads()
         self._install_ops()
-        self._undo += jit_tracing.install(self.threads, self._undo)
+        self._undo += pass_for_tracing(self.threads, self._undo)
         recorder.enter_process()
 
     def _end_if_asked(self) -> None:

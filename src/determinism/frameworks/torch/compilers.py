@@ -1,32 +1,43 @@
-"""Graphs that Inductor compiled: each call of one of their C++ kernels is a record, and where there are other kernels each call of a graph.
+"""Compilers of PyTorch: each call of a kernel or graph of Inductor is a record; which kernels were chosen by timing; passing for `torch.jit.trace`.
 
 Inductor writes a Python module for a graph, which allocates memory, calls ops of PyTorch, and calls kernels that it compiled from its own
 C++. The ops are seen like all others. The kernels are wrapped in the globals of that module; they take tensors, and their signature
-says which of them they only read (torch 2.13: `torch/_inductor/codegen/cpp.py`, `cpp_wrapper_cpu.py`).
+says which of them they only read (torch 2.13: `torch/_inductor/codegen/cpp.py`, `cpp_wrapper_cpu.py`). Where there are other kernels, each call of
+a graph is a record.
+
+Inductor chooses among kernels for the ops of a graph by timing them, and Triton for functions under `autotune`. A choice is a fact of the run. It
+decides in which order a kernel adds, so runs that chose differently give different bits; where the results are the same bits the choice does not
+matter, so it is no record of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from determinism.digest import digest_text
+from determinism.environment import CHOICE_OF_KERNEL
 from determinism.frameworks.torch.edges import InputEdges, StorageState
 from determinism.frameworks.torch.ops import OPAQUE, OpTraits, generator_of, state_digest
 from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_plain
-from determinism.frameworks.wrapping import Undo, wrap
+from determinism.frameworks.wrapping import Replaced, Undo, wrap
 from determinism.import_hook import after_import
 from determinism.sites import place_text
 from determinism.source_files import Owner, owner_of_file
+
+# Graphs.
+
 
 MODULE = "torch._inductor.output_code"
 COMPILER = "torch._inductor.compile_fx"
@@ -414,3 +425,228 @@ def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
         place_text(innermost["file"], int(innermost["line"]), innermost["function"], None)
     )
     return file, line, function, code
+
+
+# Kernels chosen by timing.
+
+
+SELECTION = "torch._inductor.select_algorithm"
+"""Where Inductor chooses between ATen, and its templates in C++ and Triton (torch 2.13: `AlgorithmSelectorCache.__call__`)."""
+HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+"""Where Inductor times the configurations of a kernel that it wrote in Triton (`CachingAutotuner.autotune_to_one_config`)."""
+AUTOTUNER = "triton.runtime.autotuner"
+"""Where Triton times those of a function of the user (triton 3: `Autotuner`)."""
+_NUMBER_AT_END = re.compile(r"_\d+$")
+_MOST_CHOICES = 200
+
+
+class KernelChoices:
+    """The choices of this process."""
+
+    def __init__(self) -> None:
+        """Nothing was chosen yet."""
+        self._chosen: dict[str, str] = {}
+        self._tuned: list[weakref.ref[Any]] = []
+        """The functions that Triton tunes; what it chose for each is asked for at the end."""
+
+    def watch(self, failed: Callable[[str], None]) -> Undo:
+        """Note what is chosen from now on.
+
+        Args:
+            failed: Told why a compiler could not be watched.
+
+        Returns:
+            What ends that.
+        """
+        undo: list[Undo] = []
+
+        def selection_found(module: Any) -> None:
+            undo.append(wrap(module.AlgorithmSelectorCache, "__call__", self._selected))
+
+        def heuristics_found(module: Any) -> None:
+            undo.append(wrap(module.CachingAutotuner, "autotune_to_one_config", self._configured))
+
+        def autotuner_found(module: Any) -> None:
+            undo.append(wrap(module.Autotuner, "__init__", self._made))
+
+        waiting = [
+            after_import(SELECTION, selection_found, failed),
+            after_import(HEURISTICS, heuristics_found, failed),
+            after_import(AUTOTUNER, autotuner_found, failed),
+        ]
+
+        def end() -> None:
+            for one in (*waiting, *undo):
+                one()
+
+        return end
+
+    def facts(self) -> dict[str, str]:
+        """By the work, as a name of a fact, the kernel that was chosen for it."""
+        found = dict(self._chosen)
+        for reference in self._tuned:
+            if (tuner := reference()) is not None:
+                found.update(_tuned(tuner))
+        return {CHOICE_OF_KERNEL + work: kernel for work, kernel in sorted(found.items())[:_MOST_CHOICES]}
+
+    def _selected(
+        self, original: Callable[..., Any], cache: Any, name: Any, choices: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = original(cache, name, choices, inputs, *args, **kwargs)
+        # What fails is only what another version of Inductor calls things; the program has its kernel.
+        with suppress(Exception):
+            chosen = result[1] if isinstance(result, tuple) else None
+            if chosen is not None:
+                work = f"{name} of {', '.join(map(_shape, inputs))} by Inductor"
+                self._chosen.setdefault(work, _kernel(chosen))
+        return result
+
+    def _configured(self, original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(tuner, *args, **kwargs)
+        with suppress(Exception):
+            work = f"{tuner.fn.__name__} by Inductor"
+            self._chosen.setdefault(work, str(tuner.launchers[0].config))
+        return result
+
+    def _made(self, original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        original(tuner, *args, **kwargs)
+        self._tuned.append(weakref.ref(tuner))
+
+
+def _shape(node: Any) -> str:
+    """The sizes of an input as Inductor has them: numbers, or names of sizes that vary."""
+    sizes: Sequence[Any] = node.get_size()
+    return "x".join(map(str, sizes)) or "1"
+
+
+def _kernel(choice: Any) -> str:
+    """The name of a choice without the number that only counts the candidates, and what tells it from others of that name."""
+    name = _NUMBER_AT_END.sub("", str(choice.name))
+    backend = "ATen" if type(choice).__name__ == "ExternKernelCaller" else ""
+    detail = " ".join(str(getattr(choice, "description", "") or "").split())
+    more = ", ".join(part for part in (backend, detail) if part)
+    return f"{name} ({more})" if more else name
+
+
+def _tuned(tuner: Any) -> Iterator[tuple[str, str]]:
+    try:
+        name, cache = tuner.base_fn.__name__, dict(tuner.cache)
+    except AttributeError:
+        # An older version of Triton.
+        return
+    for key, config in cache.items():
+        values = ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+        yield f"{name}({values}) by Triton", str(config)
+
+
+# torch.jit.trace.
+#
+# PyTorch's tracer does not work under any dispatch mode, not even an empty one: what is handed to a mode has lost the places of numbers in the
+# graph. It also writes the whole stack of Python frames into the graph, and into files that are saved from it. So while it runs, the recorder is
+# off the stack of modes, our wrappers are off, and no frame of ours is below it. What the program computes meanwhile is not recorded; what it
+# changed in memory is digested where it is read next.
+
+
+_FUNCTIONS = ("_create_graph_by_tracing", "_create_function_from_trace", "_create_function_from_trace_with_dict")
+_METHODS = ("_create_method_from_trace", "_create_method_from_trace_with_dict")
+"""All ways into the tracer: `torch.jit.trace`, `trace_module`, the old ONNX exporter and TensorBoard's graphs take one."""
+_WHAT = "function that torch.jit traced"
+_TRACING_REASON = (
+    "the ops that ran during tracing are not recorded; memory that they changed is digested where it is read next"
+)
+_num_modes = torch._C._len_torch_dispatch_stack
+_mode_at = torch._C._get_dispatch_stack_at
+
+
+class _Call(functools.partial[Any]):
+    """One call of the tracer. Being called in C, it adds no frame; it is over when the caller lets go of it."""
+
+    meanwhile: ExitStack | None = None
+
+    def __del__(self) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile.close()
+
+
+class _Entry:
+    """Stands in the place of one way into the tracer."""
+
+    def __init__(self, original: Any, aside: _Aside) -> None:
+        self._original = original
+        self._aside = aside
+        functools.update_wrapper(self, original)  # type: ignore[arg-type]
+
+    def call(self, *bound: Any) -> _Call:
+        """Begin a call, with what a method is bound to."""
+        made = _Call(self._original, *bound)
+        made.meanwhile = self._aside.step_aside()
+        return made
+
+
+class _EntryFunction(_Entry):
+    """A function: Python gets its `__call__`, and calls what it gets."""
+
+    @property
+    def __call__(self) -> Any:  # type: ignore[override]
+        return self.call()
+
+
+class _EntryMethod(_Entry):
+    """A method: Python gets it from the instance, and calls what it gets."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._original if instance is None else self.call(instance)
+
+
+class _Aside:
+    """Takes the recorder of a thread out of the way."""
+
+    def __init__(self, threads: Threads, wrappers: list[Replaced]) -> None:
+        self._threads = threads
+        self._wrappers = wrappers
+
+    def step_aside(self) -> ExitStack | None:
+        """What puts everything back; None if this thread is not recorded now."""
+        recorder = self._threads.recorder()
+        if recorder is None:
+            return None
+        meanwhile = ExitStack()
+        if recorder.tracks_ops:
+            storages, digest = recorder.edges.storages, recorder.stream.digests.of
+            held = recorder.run_unrecorded(storages.contents, digest)
+            meanwhile.callback(recorder.run_unrecorded, storages.forget_changed, held, digest)
+            recorder.writer.blind_spot("traced", _WHAT, _TRACING_REASON)
+        meanwhile.enter_context(recorder.suspended())
+        if self._threads.is_alone():
+            # Other threads would miss them.
+            for wrapper in self._wrappers:
+                if wrapper.take_off():
+                    meanwhile.callback(wrapper.put_back)
+        if (count := _num_modes()) and _mode_at(count - 1) is recorder:
+            meanwhile.callback(_push_mode, _pop_mode())
+        return meanwhile
+
+
+def pass_for_tracing(threads: Threads, undos: Iterable[Undo]) -> list[Undo]:
+    """Step aside whenever the tracer runs, from now on.
+
+    Args:
+        threads: Whose recorders step aside.
+        undos: What was installed; wrappers among it are off meanwhile.
+
+    Returns:
+        What ends that.
+    """
+    aside = _Aside(threads, [undo for undo in undos if isinstance(undo, Replaced)])
+    module = torch._C.ScriptModule
+    return [
+        *(
+            Replaced(torch._C, name, _EntryFunction(getattr(torch._C, name), aside))
+            for name in _found(torch._C, _FUNCTIONS)
+        ),
+        *(Replaced(module, name, _EntryMethod(getattr(module, name), aside)) for name in _found(module, _METHODS)),
+    ]
+
+
+def _found(owner: Any, names: Iterable[str]) -> list[str]:
+    return [name for name in names if hasattr(owner, name)]

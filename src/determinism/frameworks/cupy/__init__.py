@@ -1,1 +1,0 @@
-"""What the project does with CuPy: seeds it, and keeps its arrays."""
