@@ -174,7 +174,7 @@ def watch_escapes(threads: Threads, note_racy: Callable[[str], None]) -> list[Un
     """
     return [
         *(wrap(torch.Tensor, name, _recording(threads, _value_escapes, name)) for name in _BY_VALUE),
-        *(wrap(torch.Tensor, name, _recording(threads, _memory_escapes, name)) for name in _BY_MEMORY),
+        *(wrap(torch.Tensor, name, _handing_over(threads, f"determinism::{name.strip('_')}")) for name in _BY_MEMORY),
         wrap(torch.Tensor, "__reduce_ex__", _recording(threads, _pickled)),
         wrap(_tensor_str, "_str", _recording(threads, _value_escapes, "print")),
         wrap(torch.Tensor, "share_memory_", _recording(threads, _shared, note_racy)),
@@ -185,7 +185,7 @@ def watch_escapes(threads: Threads, note_racy: Callable[[str], None]) -> list[Un
 
 def _shared(recorder: Recorder, note_racy: Callable[[str], None], tensor: Any) -> None:
     if isinstance(tensor, torch.Tensor) and is_plain(tensor):
-        _memory_escapes(recorder, "share_memory", tensor)
+        _memory_escapes(recorder, "determinism::share_memory", tensor)
         recorder.edges.storages.share(tensor)
         note_racy("shared memory")
 
@@ -198,7 +198,7 @@ def _value_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
 def _memory_escapes(recorder: Recorder, name: str, tensor: Any) -> None:
     # The kernels of a compiled graph get addresses; what they read and write is in the record of the graph.
     if isinstance(tensor, torch.Tensor) and is_plain(tensor) and not recorder.graph_depth:
-        recorder.event(Role.ESCAPE, f"determinism::{name.strip('_')}", [tensor])
+        recorder.event(Role.ESCAPE, name, [tensor])
         recorder.edges.storages.state(tensor).externally_writable = True
 
 
@@ -216,6 +216,16 @@ def _recording(threads: Threads, record: Callable[..., None], *given: Any) -> Ca
     def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if (recorder := threads.recorder()) is not None:
             recorder.run_unrecorded(record, recorder, *given, tensor)
+        return original(tensor, *args, **kwargs)
+
+    return around
+
+
+def _handing_over(threads: Threads, name: str) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        if recorder is not None and not recorder.hand_over(name, tensor):
+            recorder.run_unrecorded(_memory_escapes, recorder, name, tensor)
         return original(tensor, *args, **kwargs)
 
     return around

@@ -307,6 +307,16 @@ class NativeRecorder(Recorder):
         """See `RecordMaker.are_own`."""
         return self._library.are_own(tensors)
 
+    def hand_over(self, name: str, tensor: Any) -> bool:
+        """See `RecordMaker.hand_over`."""
+        if self.is_waiting or self.graph_depth or not self._is_active:
+            return False
+        try:
+            return bool(self.native.escape(tensor, self.stream.op_number(name)))
+        except Exception as error:
+            self.failed(name, error)
+            return True
+
     def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         if self.native.asks_python:
             super()._look_at_each(tensors, looked)

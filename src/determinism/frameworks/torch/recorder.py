@@ -323,6 +323,15 @@ class RecordMaker(RecordingGuard):
         self._look_at_each(tensors, looked)
         return looked
 
+    def hand_over(self, name: str, tensor: Any) -> bool:
+        """Record at once that the memory of an ordinary tensor is handed to the program; False if that takes `event`.
+
+        Args:
+            name: Of the record, such as `determinism::numpy`.
+            tensor: The tensor.
+        """
+        return False
+
     def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether it is known at a glance that tensors hold their data themselves, in memory of this process alone."""
         return False
