@@ -5,12 +5,13 @@ NumPy is never imported here: a program that has not imported it draws nothing f
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 from array import array
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from determinism.digest import digest_bytes
 
@@ -40,8 +41,41 @@ def state_digests() -> dict[str, bytes]:
     digests = {"python": known[1]}
     numpy_random = _numpy_random()
     if numpy_random is not None:
-        digests["numpy"] = digest_bytes(_numpy_bytes(numpy_random.get_state(legacy=False)))
+        digests["numpy"] = _numpy_digest(numpy_random)
     return digests
+
+
+class _KnownTwister(NamedTuple):
+    """The state of NumPy's generator when it was last digested."""
+
+    bit_generator: Any
+    words: bytes
+    """What its memory held: the words of the Mersenne Twister, and the position among them."""
+    digest: bytes
+
+
+_last_numpy: list[_KnownTwister | None] = [None]
+
+
+def _numpy_digest(numpy_random: ModuleType) -> bytes:
+    """The digest of NumPy's state, which NumPy takes long to give: it is asked only if its memory has changed.
+
+    NumPy documents where the state lies (`BitGenerator.ctypes`). What it does not show is the second of two normal numbers that were
+    drawn together and is still to be given; as long as there is none, a draw leaves one only with a change of the memory.
+    """
+    bit_generator = getattr(getattr(numpy_random.get_state, "__self__", None), "_bit_generator", None)
+    known = _last_numpy[0]
+    if known is not None and known.bit_generator is bit_generator:
+        memory = ctypes.string_at(bit_generator.ctypes.state_address, len(known.words))
+        if memory == known.words:
+            return known.digest
+    state = numpy_random.get_state(legacy=False)
+    digest = digest_bytes(_numpy_bytes(state))
+    inner = state["state"]
+    is_known = bit_generator is not None and state["bit_generator"] == "MT19937" and not state["has_gauss"]
+    words = inner["key"].tobytes() + int(inner["pos"]).to_bytes(4, sys.byteorder) if is_known else b""
+    _last_numpy[0] = _KnownTwister(bit_generator, words, digest) if is_known else None
+    return digest
 
 
 def capture() -> GeneratorStates:

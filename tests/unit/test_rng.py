@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import numpy.random  # NumPy loads it at first use
+import pytest
 
 from determinism import rng
 
@@ -42,6 +44,48 @@ def test_the_kept_half_of_a_normal_draw_is_part_of_the_state() -> None:
     np.random.randn()
     after = rng.state_digests()
     assert before["python"] != after["python"] and before["numpy"] != after["numpy"]
+
+
+def test_numpy_is_asked_for_its_state_only_after_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    np.random.seed(3)
+    first = rng.state_digests()["numpy"]
+    asked: list[bool] = []
+    read = rng._numpy_bytes
+    monkeypatch.setattr(rng, "_numpy_bytes", lambda state: asked.append(True) or read(state))
+    assert rng.state_digests()["numpy"] == first and not asked
+    np.random.rand()
+    second = rng.state_digests()["numpy"]
+    assert asked == [True] and second != first
+    np.random.seed(3)
+    assert rng.state_digests()["numpy"] == first
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, np.random.randn, lambda: np.random.shuffle([1, 2, 3])])
+def test_each_of_many_draws_changes_the_digest_and_a_copy_of_the_state_has_the_same(draw: Callable[[], object]) -> None:
+    np.random.seed(11)
+    seen = [rng.state_digests()["numpy"]]
+    for _ in range(700):
+        draw()
+        seen.append(rng.state_digests()["numpy"])
+    assert len(set(seen)) == len(seen)
+    rng._last_numpy[0] = None
+    assert rng.state_digests()["numpy"] == seen[-1]
+
+
+def test_another_bit_generator_in_the_place_of_numpys_has_a_digest_of_its_own() -> None:
+    before = np.random.get_bit_generator()
+    np.random.seed(5)
+    first = rng.state_digests()["numpy"]
+    try:
+        np.random.set_bit_generator(np.random.MT19937(6))
+        second = rng.state_digests()["numpy"]
+        np.random.set_bit_generator(np.random.PCG64(6))
+        third = rng.state_digests()["numpy"]
+        np.random.rand()
+        assert len({first, second, third, rng.state_digests()["numpy"]}) == 4
+    finally:
+        np.random.set_bit_generator(before)
+    assert rng.state_digests()["numpy"] == first
 
 
 def test_seeding_gives_the_same_digest_again() -> None:

@@ -21,6 +21,7 @@ from determinism.types import Phase
 
 _LEAST_SECONDS = 1.0
 """What steps must have taken together for their time to be told: what else runs on the machine decides how long a few short ones take."""
+_PHASES = {int(phase): phase for phase in Phase}
 
 
 class Progress:
@@ -29,8 +30,7 @@ class Progress:
     def __init__(self, step_ended: Callable[[str], None]) -> None:
         """Take what is to be called, with what counted the step, before the number of the step goes up."""
         self.place = array("q", (0, Phase.INIT, 0))
-        """Step, phase and how many optimizers step within each other, for who reads them without asking Python."""
-        self._phase = Phase.INIT
+        """Step, phase and how many optimizers step within each other, for who reads or sets them without asking Python."""
         self.num_ended = 0
         """How many steps ended; `step` counts also those before the checkpoint that a program was resumed from."""
         self.optimizer_calls = 0
@@ -55,11 +55,10 @@ class Progress:
     @property
     def phase(self) -> Phase:
         """What the program does outside modules, backwards and optimizers."""
-        return self._phase
+        return _PHASES[self.place[1]]
 
     @phase.setter
     def phase(self, value: Phase) -> None:
-        self._phase = value
         self.place[1] = value
 
     @property

@@ -557,7 +557,20 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
             finally:
                 paths.leave(self)
 
-        return call
+        leave_alone(call, with_callees=False)
+        if threads.main.module_calls is None or returned is not None or entered is not None:
+            return call
+        enter, leave = threads.main.module_calls
+
+        def noted(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if not enter(self):
+                return call(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                leave(self)
+
+        return noted
 
     plain: Any = torch.nn.Module.__call__
     take_off = replace(torch.nn.Module, "__call__", wrapper_of)

@@ -192,6 +192,7 @@ class _Walk:
         for name, module in root.named_modules() if self.is_plain else ():
             prefix = f"{name}." if name else ""
             self._modules.append((weakref.ref(module), _children(module), prefix, {}))
+        self.references = [reference for reference, *_ in self._modules]
 
     def key(self) -> list[Any] | None:
         """What differs whenever other tensors lie below the outermost module, or under other names; None if the walk is untrue."""
@@ -240,11 +241,22 @@ class _Known:
         return None if any(one.tensor is None for one in found) else found
 
 
+Identities = Callable[[list[weakref.ref[torch.nn.Module]], list[torch.optim.Optimizer], bool], bytes | None]
+
+
 class HeldTensors:
     """Finds what the program keeps, through the modules it called, its optimizers, and leaves it differentiates."""
 
-    def __init__(self, paths: ModulePaths) -> None:
+    def __init__(self, paths: ModulePaths, identities: Identities | None = None) -> None:
+        """Take what knows the modules.
+
+        Args:
+            paths: The modules that were called.
+            identities: Makes at once what differs whenever modules, given as weak references, or optimizers, with or without their
+                state, hold other tensors, or by other names; gives None if it cannot.
+        """
         self._paths = paths
+        self._identities = identities
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
@@ -323,6 +335,16 @@ class HeldTensors:
 
     def _key(self, *, with_state: bool) -> list[Any] | None:
         """What differs whenever `_all` would give something else; None if that cannot be said."""
+        if self._identities is not None:
+            walks = [self._walk(root) for root in self._paths.roots()]
+            if not all(walk.is_plain for walk in walks):
+                return None
+            references = [reference for walk in walks for reference in walk.references]
+            optimizers = [
+                optimizer for reference in [*self._optimizers.values()] if (optimizer := reference()) is not None
+            ]
+            held = self._identities(references, optimizers, with_state)
+            return None if held is None else [held, *self._leaves]
         key: list[Any] = []
         for root in self._paths.roots():
             walk = self._walk(root)

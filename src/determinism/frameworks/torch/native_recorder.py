@@ -178,6 +178,8 @@ class NativeRecorder(Recorder):
         """
         self._library = library
         self.native = library.Recorder(self)
+        self.identities = library.identities
+        self.module_calls = (library.enter_module, library.leave_module)
         self._is_active = False
         self._wake: Callable[[Any], None] | None = None
         self._capture: Any = None
@@ -204,6 +206,15 @@ class NativeRecorder(Recorder):
     @_is_busy.setter
     def _is_busy(self, value: bool) -> None:
         self.native.is_busy = value
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `RecordMaker.is_waiting`."""
+        return bool(self.native.is_waiting)
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None:
+        self.native.is_waiting = value
 
     @property
     def on_first_op(self) -> Callable[[Any], None] | None:

@@ -30,6 +30,7 @@ from determinism.frameworks.torch.modules import (
     NOWHERE,
     ForwardLinks,
     HeldTensors,
+    Identities,
     Link,
     ModulePaths,
     StepLedger,
@@ -182,6 +183,11 @@ class RecordMaker(RecordingGuard):
         """Whether many tensors of one kind may have one record together as a step ends, where ops are not recorded."""
         self.thread = get_ident()
 
+    identities: Identities | None = None
+    """See `HeldTensors`."""
+    module_calls: tuple[Callable[[torch.nn.Module], bool], Callable[[torch.nn.Module], bool]] | None = None
+    """What notes that a module is called, or says that Python must, and what notes that it returned; None if Python must in every case."""
+
     def _new_links(self) -> Any:
         """What leads from a node of the autograd graph to the record that made it."""
         return ForwardLinks()
@@ -215,7 +221,7 @@ class RecordMaker(RecordingGuard):
         self.arguments = stream.arguments
         self.layouts = stream.layouts
         self.modules = ModulePaths(stream.module_number)
-        self.held = HeldTensors(self.modules)
+        self.held = HeldTensors(self.modules, self.identities)
         self.edges = edges(self._leaf_read) if edges else Edges(stream, self._leaf_read, paranoid=self.paranoid)
         self.progress = progress(self._step_ended)
         self._known: dict[int, tuple[OpTraits, int, Any, Any]] = {}

@@ -108,6 +108,13 @@ struct Names {
   PyObject* module = PyUnicode_InternFromString("module");
   PyObject* frame = PyUnicode_InternFromString("frame");
   PyObject* token = PyUnicode_InternFromString("token");
+  PyObject* outside = PyUnicode_InternFromString("outside");
+  PyObject* children = PyUnicode_InternFromString("_modules");
+  PyObject* parameters = PyUnicode_InternFromString("_parameters");
+  PyObject* buffers = PyUnicode_InternFromString("_buffers");
+  PyObject* groups = PyUnicode_InternFromString("param_groups");
+  PyObject* params = PyUnicode_InternFromString("params");
+  PyObject* state = PyUnicode_InternFromString("state");
 };
 Names& names() {
   static Names made;
@@ -414,12 +421,30 @@ class Place {
 
   int32_t step() const { return static_cast<int32_t>(at(own_, 0) < 0 ? at(process_, 0) : at(own_, 0)); }
   int8_t phase() const { return static_cast<int8_t>(at(own_, 1)); }
+  void set_phase(int8_t phase) { static_cast<int64_t*>(own_.ptr)[1] = phase; }
   int64_t optimizer_depth() const { return at(own_, 2); }
 
  private:
   static int64_t at(const py::buffer_info& cells, size_t index) { return static_cast<const int64_t*>(cells.ptr)[index]; }
 
   py::buffer_info own_, process_;
+};
+
+// What a weak reference leads to, or null; borrowed.
+PyObject* referent(const py::object& reference) {
+  PyObject* object = PyWeakref_GetObject(reference.ptr());
+  return object == Py_None ? nullptr : object;
+}
+
+// A module that is called below an outermost one, with what the ops of its calls are known by. Addresses are used again.
+struct KnownModule {
+  py::object outermost, module;  // Weak references.
+  py::object link;
+};
+struct PairHash {
+  size_t operator()(const std::pair<PyObject*, PyObject*>& pair) const {
+    return reinterpret_cast<uintptr_t>(pair.first) * 31 ^ reinterpret_cast<uintptr_t>(pair.second);
+  }
 };
 
 // The state of a generator as it was last digested.
@@ -440,6 +465,8 @@ class Recorder {
   bool is_active = false;
   bool is_busy = false;
   bool is_asleep = false;
+  // Whether the window of steps of which ops are recorded has not begun.
+  bool is_waiting = false;
   // Whether each op is to go through Python: something looks at it, or its values are kept.
   bool asks_python = false;
   ForwardLinks links;
@@ -456,6 +483,8 @@ class Recorder {
     main_ = std::move(main);
     links = ForwardLinks();
     seen_calls_.clear();
+    known_modules_.clear();
+    call_type_ = py::module_::import("determinism.frameworks.torch.modules").attr("Call");
   }
 
   // Lets go of everything of Python's.
@@ -465,6 +494,7 @@ class Recorder {
     sites_ = edges_ = py::none();
     calls_ = py::list();
     seen_calls_.clear();
+    known_modules_.clear();
     main_.reset();
     stream.reset();
   }
@@ -481,6 +511,8 @@ class Recorder {
                  const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs, const Digest* generator);
   void link_view();
   void wrote(const std::vector<StorageState*>& states, int64_t record);
+  void enter(PyObject* module);
+  void leave(PyObject* module);
   bool must_tell_of_leaf(const at::Tensor& tensor, StorageState& state);
   Digest state_of(at::Generator& generator);
 
@@ -501,6 +533,8 @@ class Recorder {
   bool paranoid_ = false;
   std::shared_ptr<Stream> main_;  // Of the main thread, where this is another one's.
   std::vector<Call> seen_calls_;
+  Table<std::pair<PyObject*, PyObject*>, KnownModule, PairHash> known_modules_;
+  py::object call_type_;
   GeneratorState generator_state_;
 };
 
@@ -516,6 +550,54 @@ void Recorder::see_calls() {
     const py::object link = attribute(call, names().link);
     seen_calls_.push_back({attribute(call, names().token), attribute(call, names().frame).ptr(),
                            static_cast<int32_t>(integer(link.ptr(), names().module))});
+  }
+}
+
+// A module is called from the frame of Python that runs now, which waits until it returns; as `modules.ModulePaths.enter`, which is
+// asked about each module once.
+void Recorder::enter(PyObject* module) {
+  static constexpr size_t MOST_MODULES = 20000;
+  PyObject* calls = calls_.ptr();
+  PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
+  if (frame == nullptr) throw std::runtime_error("a module is called from no frame");
+  const bool is_outermost = PyList_GET_SIZE(calls) == 0;
+  if (is_outermost) place_->set_phase(FORWARD);
+  const py::object outermost = is_outermost ? py::reinterpret_borrow<py::object>(module) : attribute(PyList_GET_ITEM(calls, 0), names().module);
+  const std::pair<PyObject*, PyObject*> key{outermost.ptr(), module};
+  const auto found = known_modules_.find(key);
+  if (found == known_modules_.end() || referent(found->second.outermost) != key.first || referent(found->second.module) != key.second) {
+    py::handle(owner).attr("modules").attr("enter")(py::handle(module), py::handle(frame));
+    const Py_ssize_t count = PyList_GET_SIZE(calls);
+    if (count == 0) return;
+    const py::object link = attribute(PyList_GET_ITEM(calls, count - 1), names().link);
+    const auto weakly = [](PyObject* object) {
+      PyObject* reference = PyWeakref_NewRef(object, nullptr);
+      if (reference == nullptr) throw py::error_already_set();
+      return py::reinterpret_steal<py::object>(reference);
+    };
+    if (known_modules_.size() >= MOST_MODULES) known_modules_.clear();
+    known_modules_[key] = KnownModule{weakly(key.first), weakly(key.second), link};
+    return;
+  }
+  PyTypeObject* type = reinterpret_cast<PyTypeObject*>(call_type_.ptr());
+  const py::object link = found->second.link;
+  const py::object call = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
+  const py::object token = py::reinterpret_steal<py::object>(PyBaseObject_Type.tp_alloc(&PyBaseObject_Type, 0));
+  if (!call || !token || PyObject_SetAttr(call.ptr(), names().frame, frame) != 0 || PyObject_SetAttr(call.ptr(), names().outside, Py_None) != 0 ||
+      PyObject_SetAttr(call.ptr(), names().module, module) != 0 || PyObject_SetAttr(call.ptr(), names().link, link.ptr()) != 0 ||
+      PyObject_SetAttr(call.ptr(), names().token, token.ptr()) != 0 || PyList_Append(calls, call.ptr()) != 0)
+    throw py::error_already_set();
+}
+
+// A module returned or raised; as `modules.ModulePaths.leave`, which is asked where another one was called last.
+void Recorder::leave(PyObject* module) {
+  PyObject* calls = calls_.ptr();
+  const Py_ssize_t count = PyList_GET_SIZE(calls);
+  if (count == 0) return;
+  if (!attribute(PyList_GET_ITEM(calls, count - 1), names().module).is(py::handle(module))) {
+    py::handle(owner).attr("modules").attr("leave")(py::handle(module));
+  } else if (PyList_SetSlice(calls, count - 1, count, nullptr) != 0) {
+    throw py::error_already_set();
   }
 }
 
@@ -1388,6 +1470,103 @@ void attach_thread(Recorder& recorder) {
 
 void detach_thread() { thread_state.recorder = nullptr; }
 
+// The recorder of this thread of the program, if it records and was not put in the place of another; else null.
+Recorder* own_recorder() {
+  const ThreadState& thread = thread_state;
+  if (!is_installed || thread.generation != generation || thread.recorder == nullptr || !thread.is_own) return nullptr;
+  return thread.recorder;
+}
+
+// Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.
+template <class Function>
+PyObject* called(Function function) {
+  try {
+    return PyBool_FromLong(function());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+// Notes that a module is called; False, with nothing noted, where Python must do so.
+PyObject* enter_module(PyObject*, PyObject* module) {
+  return called([&] {
+    Recorder* recorder = own_recorder();
+    if (recorder == nullptr || !recorder->is_active || recorder->is_waiting) return false;
+    recorder->enter(module);
+    return true;
+  });
+}
+
+// Notes that it returned or raised; of no consequence where recording ended meanwhile.
+PyObject* leave_module(PyObject*, PyObject* module) {
+  return called([&] {
+    Recorder* recorder = own_recorder();
+    if (recorder == nullptr || recorder->stream == nullptr) return false;
+    recorder->leave(module);
+    return true;
+  });
+}
+
+PyMethodDef calls_of_modules[] = {{"enter_module", enter_module, METH_O, nullptr}, {"leave_module", leave_module, METH_O, nullptr}};
+
+bool add_items(Words& words, PyObject* items) {
+  if (!PyDict_CheckExact(items)) return false;
+  words.add(static_cast<uint64_t>(PyDict_GET_SIZE(items)));
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(items, &at, &key, &value) != 0;) {
+    const Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    words.add(static_cast<uint64_t>(hash));
+    words.add(reinterpret_cast<uintptr_t>(value));
+  }
+  return true;
+}
+
+bool add_optimizer(Words& words, const py::handle& optimizer, bool with_state) {
+  const py::object groups = attribute(optimizer.ptr(), names().groups);
+  if (!PyList_Check(groups.ptr())) return false;
+  for (const py::handle group : py::reinterpret_borrow<py::list>(groups)) {
+    PyObject* params = PyDict_Check(group.ptr()) ? PyDict_GetItemWithError(group.ptr(), names().params) : nullptr;
+    if (params == nullptr || !PyList_Check(params)) return false;
+    words.add(static_cast<uint64_t>(PyList_GET_SIZE(params)));
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(params); ++at) words.add(reinterpret_cast<uintptr_t>(PyList_GET_ITEM(params, at)));
+  }
+  if (!with_state) return true;
+  const py::object state = attribute(optimizer.ptr(), names().state);
+  if (!PyDict_Check(state.ptr())) return false;
+  PyObject *parameter, *held, *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(state.ptr(), &at, &parameter, &held) != 0;) {
+    words.add(reinterpret_cast<uintptr_t>(parameter));
+    if (!PyDict_Check(held)) continue;
+    for (Py_ssize_t inner = 0; PyDict_Next(held, &inner, &name, &value) != 0;) {
+      if (!THPVariable_Check(value)) continue;
+      const Py_hash_t hash = PyObject_Hash(name);
+      if (hash == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      words.add(static_cast<uint64_t>(hash));
+      words.add(reinterpret_cast<uintptr_t>(value));
+    }
+  }
+  return true;
+}
+
+// What differs whenever modules, given as weak references, or optimizers hold other tensors or children, or by other names; None if one is
+// gone, or holds them in an unusual way.
+py::object identities(const py::list& modules, const py::list& optimizers, bool with_state) {
+  Words words;
+  for (const py::handle reference : modules) {
+    PyObject* module = referent(py::reinterpret_borrow<py::object>(reference));
+    if (module == nullptr) return py::none();
+    for (PyObject* name : {names().children, names().parameters, names().buffers})
+      if (!add_items(words, attribute(module, name).ptr())) return py::none();
+  }
+  for (const py::handle optimizer : optimizers)
+    if (!add_optimizer(words, optimizer, with_state)) return py::none();
+  return as_bytes(words.key());
+}
+
 // The bytes of a storage as a tensor; None if it is gone.
 py::object bytes_of(const StorageState& state) {
   auto storage = state.reference.lock();
@@ -1424,6 +1603,9 @@ PYBIND11_MODULE(_determinism_observer, module) {
   module.def("hide", [] { ++thread_state.inside; });
   module.def("show", [] { --thread_state.inside; });
   module.def("are_own", &are_own);
+  module.def("identities", &identities);
+  for (PyMethodDef& method : calls_of_modules)
+    module.attr(method.ml_name) = py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
   module.def("digest", [](const py::bytes& data) {
     const std::string_view view = data;
     return as_bytes(digest_of(view.data(), view.size()));
@@ -1486,6 +1668,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def_readwrite("is_active", &Recorder::is_active)
       .def_readwrite("is_busy", &Recorder::is_busy)
       .def_readwrite("is_asleep", &Recorder::is_asleep)
+      .def_readwrite("is_waiting", &Recorder::is_waiting)
       .def_readwrite("asks_python", &Recorder::asks_python)
       .def_property_readonly("links", [](Recorder& recorder) -> ForwardLinks& { return recorder.links; }, py::return_value_policy::reference_internal)
       .def("begin", &Recorder::begin)
