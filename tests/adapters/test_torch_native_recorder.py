@@ -22,7 +22,7 @@ from determinism.digest import digest_bytes
 from determinism.frameworks.torch import native_library as library
 from determinism.frameworks.torch.tensor_bytes import digest_tensor
 from determinism.report.document import document
-from determinism.types import Verdict
+from determinism.types import Kind, Verdict
 from tests.torch_recorders import blind_spots, differences, record_lines, record_with
 from tests.torch_runs import compare_program
 from tests.torch_training import batches, mlp, train
@@ -193,9 +193,78 @@ def failing_ops() -> Any:
     return x + 1
 
 
+def memory_handed_out_in_every_way() -> Any:
+    x, made = torch.randn(4, 3), []
+    weight = nn.Parameter(torch.randn(3))
+    for tensor in (
+        x,
+        x[1:],
+        x.t(),
+        x[:0],
+        weight.data,
+        weight.detach(),
+        torch.ones(()),
+        torch.ones(3, dtype=torch.bfloat16),
+    ):
+        made.append(tensor.data_ptr())
+        if tensor.dtype is not torch.bfloat16:
+            np.asarray(tensor)[...] += 1
+        np.from_dlpack(
+            tensor
+        ) if tensor.is_contiguous() and tensor.numel() > 1 and tensor.dtype is torch.float32 else None
+    others = (weight, x.to_sparse(), torch.ones(2, device="meta"), torch.complex(x, x).conj().imag)
+    for tensor in others:
+        with pytest.raises((RuntimeError, TypeError)):
+            tensor.numpy()
+    return [x + 1, weight * 2, (x * weight).sum().item(), len(made)]
+
+
+class Odd(nn.Module):
+    """Calls itself, fails, and is called on the way by what it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.rest = nn.Linear(3, 3), nn.ModuleList([nn.Linear(3, 3), nn.ReLU()])
+
+    def forward(self, x: Tensor, depth: int = 0) -> Tensor:
+        x = self.inner(x) + depth
+        if depth == 2:
+            raise ValueError("deep enough")
+        try:
+            self(x, depth + 1)
+        except ValueError:
+            x = x * 2
+        for layer in self.rest:
+            x = layer(x)
+        return x
+
+
+def modules_called_in_odd_ways() -> Any:
+    torch.manual_seed(0)
+    net, x = Odd(), torch.randn(2, 3)
+    made = [net(x), net.inner(x), net.rest[1](net.rest[0](x)), nn.Linear(3, 1)(x)]
+    # One after the other lies where the one before lay.
+    made += [nn.Sequential(nn.Linear(3, 3), nn.Tanh())(x) for _ in range(6)]
+    net.rest[0] = nn.Bilinear(3, 3, 3)
+    with pytest.raises(TypeError):
+        net(x)
+    net.rest[0] = nn.Identity()
+    net.inner.register_forward_hook(lambda module, inputs, output: output + net.rest[1](inputs[0]))
+
+    def parts() -> Any:
+        yield net(x)
+        yield net.inner(x)
+
+    made += list(parts())
+    thread = threading.Thread(target=lambda: made.append(net(x)))
+    thread.start()
+    thread.join()
+    return [*made, net.inner.weight.grad]
+
+
 SAME = (
     perceptron, convolutions, autocast, recurrent, optimizers, draws, draws_of_several_generators, memory_of_others, sparse_quantized_nested, partial_writes,
-    own_function_and_checkpoint, transforms, torchscript, views, failing_ops,
+    own_function_and_checkpoint, transforms, torchscript, views, failing_ops, memory_handed_out_in_every_way, modules_called_in_odd_ways,
 )  # fmt: skip
 
 
@@ -238,6 +307,31 @@ def test_what_fails_here_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.Mon
     (spot,) = blind_spots(tmp_path / "trace")
     assert (spot["id"], spot["what"]) == ("handler-failed", "aten::_local_scalar_dense")
     assert "ZeroDivisionError" in spot["reason"]
+
+
+def test_memory_whose_handing_over_fails_is_a_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("determinism.sites.SiteTable.stack", lambda *_: 1 / 0)
+    monkeypatch.setattr("determinism.frameworks.torch.native_recorder.NativeSites.stack", lambda *_: 1 / 0)
+    handed_over = []
+    record_with("native", lambda: handed_over.append(torch.from_numpy(np.ones(2)).numpy()), tmp_path / "trace")
+
+    spots = {(spot["id"], spot["what"]) for spot in blind_spots(tmp_path / "trace")}
+    assert ("handler-failed", "determinism::numpy") in spots
+    assert [array.tolist() for array in handed_over] == [[1, 1]]
+
+
+def test_what_numpy_wrote_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
+    values = iter([1.0, 2.0])
+
+    def program() -> Any:
+        x = torch.zeros(3) + 1
+        x.numpy()[:] = next(values)
+        return x * 2
+
+    comparison = compare_program(program, tmp_path)
+    assert comparison.verdict is Verdict.DIFFERENT
+    assert comparison.first_divergence is not None and comparison.first_divergence.kind is Kind.MUTATION
 
 
 def test_no_tensor_is_kept_alive(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from determinism.comparison.runs import compare_runs
 from determinism.errors import UsageError
+from determinism.frameworks.torch import native_library
 from determinism.frameworks.torch.modules import Held, HeldTensors, ModulePaths, _Known
 from determinism.golden.ledger import ledger_of
 from determinism.launch.record import record_program
@@ -315,10 +316,11 @@ def test_what_optimizers_and_backwards_add_is_known_when_it_changes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_held_is_what_would_be_found_anew(seed: int) -> None:
+@pytest.mark.parametrize("by", ["python", pytest.param("native", marks=pytest.mark.native_recorder)])
+def test_what_is_held_is_what_would_be_found_anew(seed: int, by: str) -> None:
     choose = random.Random(seed)
     paths = ModulePaths(lambda name: 0)
-    held, optimizers = HeldTensors(paths), []
+    held, optimizers = HeldTensors(paths, native_library.load().identities if by == "native" else None), []
     roots = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
 
     def call() -> None:
