@@ -1,6 +1,8 @@
-"""Models beside the GPT that the overhead is measured on: larger images, a sequence, and many tiny tensors."""
+"""Models beside the GPT that the overhead is measured on: larger images, a sequence, many tiny tensors, and agents that learn."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import nn
@@ -86,4 +88,35 @@ class PolicyGradient:
         return loss.item()
 
 
-OTHERS = {"cnn": Convolutions, "lstm": Recurrent, "rl": PolicyGradient}
+class Agent:
+    """Reinforcement learning as Stable-Baselines3 does it, with the environments of Gymnasium: `pip install stable-baselines3`."""
+
+    def __init__(self, algorithm: str) -> None:
+        """Make the agent.
+
+        Args:
+            algorithm: `PPO`, on CartPole, or `SAC`, on Pendulum.
+        """
+        import stable_baselines3
+
+        self.title = f"{algorithm} of Stable-Baselines3"
+        options, self._actions = {
+            "PPO": ({"env": "CartPole-v1", "n_steps": 256}, 256),
+            "SAC": ({"env": "Pendulum-v1", "learning_starts": 50}, 64),
+        }[algorithm]
+        self._agent = getattr(stable_baselines3, algorithm)("MlpPolicy", **options, seed=1, device="cpu")
+        self.model = self._agent.policy
+        self._agent.learn(self._actions)
+
+    def step(self) -> None:
+        """PPO: 256 actions and 40 steps of the optimizer; SAC: 64 actions and as many steps of its three optimizers."""
+        self._agent.learn(self._actions, reset_num_timesteps=False)
+
+
+OTHERS = {
+    "cnn": Convolutions,
+    "lstm": Recurrent,
+    "rl": PolicyGradient,
+    "ppo": partial(Agent, "PPO"),
+    "sac": partial(Agent, "SAC"),
+}

@@ -9,6 +9,8 @@ and run the benchmark there:
     python -m venv .venv/peers
     .venv/peers/bin/pip install --editable . torch==2.13.0 mindstudio-probe
     .venv/peers/bin/python benchmarks/overhead.py --peers empty,debugmode,msprobe
+
+The models `ppo` and `sac` need stable-baselines3, in the same way.
 """
 
 from __future__ import annotations
