@@ -557,20 +557,7 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
             finally:
                 paths.leave(self)
 
-        leave_alone(call, with_callees=False)
-        if threads.main.module_calls is None or returned is not None or entered is not None:
-            return call
-        enter, leave = threads.main.module_calls
-
-        def noted(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if not enter(self):
-                return call(self, *args, **kwargs)
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                leave(self)
-
-        return noted
+        return call if returned is not None or entered is not None else _noted_below(threads.main, original, call)
 
     plain: Any = torch.nn.Module.__call__
     take_off = replace(torch.nn.Module, "__call__", wrapper_of)
@@ -581,6 +568,30 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
         if own is not None:
             leave_alone(getattr(own, "__func__", own))
     return [take_off, lambda: _tell_dynamo(wrapper, plain)]
+
+
+def _noted_below(main: Recorder, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Note calls of modules below Python, where the recorder can.
+
+    Args:
+        main: The recorder of the main thread.
+        original: Calls a module.
+        call: Does so and notes it in Python, where that takes more than to note it.
+    """
+    if main.module_calls is None:
+        return call
+    enter, leave = main.module_calls
+
+    def noted(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not enter(self):
+            return call(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            leave(self)
+
+    leave_alone(call, with_callees=False)
+    return noted
 
 
 def _tell_dynamo(known: Any, now: Any) -> None:
