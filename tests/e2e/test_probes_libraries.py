@@ -65,6 +65,25 @@ def drawn(count, rng=None):
     rng = random.Random() if rng is None else rng
     return [rng.random() for _ in range(count)]
 
+class Environment:
+    def __init__(self, size=1):
+        self._rng = None
+
+    def reset(self, *, seed=None):
+        if seed is not None or self._rng is None:
+            self._rng = random.Random(seed)
+        return self._rng.random()
+
+class Wrapped:
+    def __init__(self, inside):
+        self.inside = inside
+
+    def reset(self, *, seed=None):
+        return self.inside.reset(seed=seed)
+
+def made(name, **kw):
+    return Wrapped(Environment(**kw))
+
 def caller():
     import sys
     return sys._getframe(1).f_code.co_name
@@ -105,6 +124,7 @@ CASES = {
     ),
     "a generator": Case("print(drawn(3))\n", "print(drawn(3))", "import random\nprint(drawn(3, rng=random.Random(0)))"),
     "an object within": Case("p = Pool()\nprint(p.sampler.draw())\n", "p = Pool()", "p = Pool(seed=0)"),
+    "seeded by a method": Case("e = made('x')\nprint(e.reset())\n", "print(e.reset())", "print(e.reset(seed=0))"),
     "no parameter": Case("def f(s=Sampler):\n    return s()\ns = f()\nprint(s.draw())\n", "return s()", "    return s(random_state=0)"),
 }  # fmt: skip
 

@@ -47,3 +47,25 @@ def test_a_child_that_only_writes_other_values_is_the_origin(tmp_path: Path) -> 
 
 def test_a_child_that_only_prints_other_values_explains_nothing_that_others_read(tmp_path: Path) -> None:
     assert origins(tmp_path, prints=True, writes=False)["main"][1] is None
+
+
+def kind_of_read(folder: Path, *, is_shared: bool, writes: bool) -> Kind | None:
+    """Another process writes the same numbers in both runs; an op that reads equal numbers gives others."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        child = b.beside("main.finder-0", stream="process")
+        held = PART if writes else layout(2)
+        child.add("aten::fill_", [Ref(-1, layout=held)], ["written"], layouts=[held])
+        read = WHOLE if is_shared else layout(4)
+        b.step({"sum": b.add("aten::sum", [Ref(-1, layout=read, digest="all")], [f"sum {run}"])})
+
+    first = compared(folder, write).first_divergence
+    assert first is not None and first.process == "main"
+    return first.kind
+
+
+def test_an_op_that_gave_another_result_from_memory_that_others_write_raced_with_them(tmp_path: Path) -> None:
+    # What it read was digested before it ran, and equal then.
+    assert kind_of_read(tmp_path / "raced", is_shared=True, writes=True) is Kind.MUTATION
+    assert kind_of_read(tmp_path / "unshared", is_shared=False, writes=True) is Kind.OP
+    assert kind_of_read(tmp_path / "unwritten", is_shared=True, writes=False) is Kind.OP

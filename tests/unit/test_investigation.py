@@ -155,6 +155,21 @@ def test_of_libraries_the_one_that_a_line_of_the_program_led_to_is_tried_first()
     assert all(unled not in made.sources for made in program.made)
 
 
+def test_what_changed_nothing_together_with_others_is_not_possible_and_was_tried() -> None:
+    by = LedBy(SourceSite("/p/train.py", 4, 0, 4, 9, "main", "sampler = Sampler()"))
+    lines = [FixedSource("/site-packages/lib/sampler.py", line, "seed-value") for line in (1, 5, 9)]
+    sources = [replace(used(one), is_in_library=True, led_by=(by,)) for one in lines]
+    comparison = investigated(Pretended([(divergence(), ["nothing that can be fixed"])], sources))
+    assert not comparison.causes
+    assert "seed-value" not in str(comparison.diagnosis.limit)
+
+
+def test_an_intervention_covers_what_it_does_and_nothing_else() -> None:
+    assert Intervention.fix("hash-seed", "listings").covers(Intervention.fix("listings"))
+    assert not Intervention.fix("listings").covers(Intervention.fix("hash-seed", "listings"))
+    assert not Intervention.fix("listings").covers(Intervention.perturb("listings"))
+
+
 @pytest.mark.parametrize("beside", [1, 20])
 def test_what_lint_names_is_tried_first_and_by_itself(beside: int) -> None:
     others = [FixedSource("/p/train.py", line, "hash") for line in range(10, 10 + beside)]

@@ -242,6 +242,10 @@ def received_by(root: Root) -> Received:
         if is_shared or mine.producer < 0 or other.producer < 0:
             pairs.add((mine.digest, other.digest))
             by_shared_memory |= is_shared
+    is_of_op_alone = root.aspects.outputs and not any(root.aspects._replace(outputs=False))
+    if is_of_op_alone and any(read.layout is not None and read.layout.is_shared for read in first.reads):
+        # What it read was equal when it was digested; the op read it later.
+        by_shared_memory = True
     if first.role is Role.BATCH:
         pairs |= {(mine.digest, other.digest) for mine, other in zip(first.outputs, second.outputs, strict=False)}
     return Received(frozenset(pair for pair in pairs if pair[0] != pair[1]), by_shared_memory, root.came_in)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 PUT_BACK_TOO_EARLY = (
@@ -25,6 +28,18 @@ NOT_TAKEN_UP = {
         "optimizer.load_state_dict(...), on the optimizer that steps, after it was created."
     ),
 }
+
+
+NOT_LOADED = "It is saved: the code that saves calls {save}. But the resumed run did not continue with it. Load it with {load}, or use {whole}."
+
+_WAYS_TO_SAVE = {
+    "rng-torch": r"\bget_rng_state\(",
+    "rng-python": r"\bgetstate\(",
+    "rng-numpy": r"\brandom\.get_state\(",
+    "scheduler": r"sched\w*\.state_dict\(",
+    "scaler": r"scaler\w*\.state_dict\(",
+}
+"""Per part how the code that saves it reads."""
 
 
 class Part(NamedTuple):
@@ -142,6 +157,39 @@ CARRIED_ARRAYS = (
 
 def fix(identifier: str) -> str:
     """What to write so that it is saved."""
-    part = PARTS[identifier]
+    return _filled(PARTS[identifier].advice, PARTS[identifier])
+
+
+def fix_of_loading(identifier: str) -> str:
+    """What to write so that what is saved is loaded."""
+    return _filled(NOT_LOADED, PARTS[identifier])
+
+
+def _filled(advice: str, part: Part) -> str:
     whole = f"determinism.state.capture({part.state}) and determinism.state.restore(state{', ' if part.state else ''}{part.state})"
-    return part.advice.format(save=part.save, load=part.load, whole=whole)
+    return advice.format(save=part.save, load=part.load, whole=whole)
+
+
+def is_saved_by(identifier: str, file: str, line: int) -> bool:
+    """Whether the function that saves, or the file where it is in none, also takes the state of a part; False if that cannot be read.
+
+    Args:
+        identifier: The part.
+        file: Of the line that saves.
+        line: Its number.
+    """
+    written = _WAYS_TO_SAVE.get(identifier)
+    if written is None:
+        return False
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return False
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    code = ast.unparse(max(around, key=lambda node: node.lineno) if around else tree)
+    return re.search(written, code) is not None

@@ -106,6 +106,10 @@ class Intervention:
             self.changes - other.changes,
         )
 
+    def covers(self, other: Intervention) -> bool:
+        """Whether this does all that the other one does."""
+        return other.without(self) == Intervention()
+
     @property
     def in_order(self) -> tuple[FixedSource, ...]:
         """The sources, by file and line."""

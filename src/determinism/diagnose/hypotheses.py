@@ -326,19 +326,19 @@ def _only_seems_to_help(one: Hypothesis, divergence: Divergence) -> bool:
     return one.cause in VARYING_OPS and is_elsewhere and not varies_alone(divergence)
 
 
-def is_open(one: Hypothesis, divergence: Divergence, tried: Collection[str]) -> bool:
+def is_open(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Intervention], bool]) -> bool:
     """Whether something that the program took from outside may still be the cause after experiments.
 
     Args:
         one: A hypothesis.
         divergence: The first one.
-        tried: Names of the interventions that changed nothing.
+        is_tried: Whether an intervention was made, and changed nothing.
     """
     if one.source is None:
         return False
     if one.source.source in _HELD_IN_PART:
         return bool(one.source.differs) or divergence.kind is Kind.ORDER
-    return bool(one.source.differs) and one.intervention.name not in tried
+    return bool(one.source.differs) and not is_tried(one.intervention)
 
 
 def told_by_kind(divergence: Divergence) -> list[Hypothesis]:

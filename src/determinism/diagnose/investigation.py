@@ -56,6 +56,7 @@ _LEAST_RUNS = 2
 _SCHEDULES = frozenset(
     {
         "thread-race",
+        "process-race",
         "queue-order",
         "torn-checkpoint",
         "arrival-order",
@@ -298,9 +299,7 @@ class Investigation:
             return ""
         untried = self._untried or hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
         interventions = [
-            hypothesis.intervention
-            for hypothesis in untried
-            if self._held.also(hypothesis.intervention) not in self._trials
+            hypothesis.intervention for hypothesis in untried if not self._is_tried(hypothesis.intervention)
         ]
         names = list(dict.fromkeys(hypothesis.title for hypothesis in interventions))
         if not names:
@@ -610,10 +609,18 @@ class Investigation:
     def _suppose(self, divergence: Divergence, sources: Sequence[Source]) -> None:
         """Name what points somewhere and no experiment showed, and what the program took from outside and was not tried."""
         self._causes += [_cause(one, Status.LIKELY, []) for one in told_by_kind(divergence)]
-        tried = {experiment.factor for experiment in self._experiments}
         for one in hypotheses(divergence, sources, leftovers=()):
-            if is_open(one, divergence, tried):
+            if is_open(one, divergence, self._is_tried):
                 self._causes.append(_cause(one, Status.POSSIBLE, []))
+
+    def _is_tried(self, intervention: Intervention) -> bool:
+        """Whether runs were made with it, alone or with others, and the latter still differed."""
+        refuted = (made for made, trial in self._trials.items() if trial.failure is None and not trial.is_equal)
+        return (
+            intervention in self._trials
+            or self._held.also(intervention) in self._trials
+            or any(made.covers(intervention) for made in refuted)
+        )
 
     def _started(self) -> Path | None:
         """The file that the program is started from."""
@@ -632,7 +639,7 @@ class Investigation:
         if not any(cause.status is Status.CONFIRMED for cause in self._causes):
             # What the program's text shows comes before what runs that were equal by chance may have shown.
             shown = {_named(cause) for cause in self._causes if cause.status is not Status.POSSIBLE}
-            likely = [cause for cause in likely_causes_left(self.likely, self._trials) if _named(cause) not in shown]
+            likely = [cause for cause in likely_causes_left(self.likely, self._is_tried) if _named(cause) not in shown]
             said = {_named(cause) for cause in likely}
             self._causes = [*likely, *(cause for cause in self._causes if _named(cause) not in said)]
         last = self._trials.get(self._held)
@@ -644,14 +651,16 @@ class Investigation:
         ]
 
 
-def likely_causes_left(likely: Sequence[Hypothesis], tried: Collection[Intervention] = ()) -> list[Cause]:
+def likely_causes_left(
+    likely: Sequence[Hypothesis], is_tried: Callable[[Intervention], bool] = lambda intervention: False
+) -> list[Cause]:
     """What is likely by what was recorded, as causes, without what an experiment has refuted.
 
     Args:
         likely: The hypotheses.
-        tried: What was fixed, and the runs still differed.
+        is_tried: Whether something was fixed, and the runs still differed.
     """
-    return [_cause(one, Status.LIKELY, []) for one in likely if one.intervention not in tried]
+    return [_cause(one, Status.LIKELY, []) for one in likely if not is_tried(one.intervention)]
 
 
 def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -134,7 +134,7 @@ _ALL = (
     ),
     Factor(
         "process-schedule", "processes that the program starts run one after the other",
-        cause="thread-race",
+        cause="process-race",
         starters=(Starter(f"{_TURNS}:start_processes"),),
     ),
     Factor(
@@ -301,6 +301,12 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest, folde
     if request.is_fixed("kernel-choices"):
         result.update(_UNTIMED)
     return result
+
+
+def perturbed_variables(factors: Iterable[str]) -> frozenset[str]:
+    """Environment variables that differ between runs because factors are perturbed by them."""
+    request = FactorRequest(dict.fromkeys(factors, "perturbed"), number=2)
+    return frozenset(factor_environment({}, request, Path("perturbed")))
 
 
 def _tunables(earlier: str, request: FactorRequest) -> str:

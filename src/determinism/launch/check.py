@@ -36,7 +36,7 @@ from determinism.diagnose.program_flow import fixes_hashes
 from determinism.diagnose.sources import differing_sources, seeding_calls, unprobed_modules
 from determinism.errors import DeterminismError, LaunchError, TraceError, UsageError
 from determinism.exit_status import exit_phrase
-from determinism.factors.catalog import Action, obstacle
+from determinism.factors.catalog import Action, obstacle, perturbed_variables
 from determinism.launch.enabling_child import ENTROPY_PREFIX
 from determinism.launch.further_runs import (
     EvidenceRuns,
@@ -735,7 +735,9 @@ class Check:
 
 
 def _with_varied(comparison: Comparison, factors: Sequence[str]) -> Comparison:
-    return replace(comparison, diagnosis=replace(comparison.diagnosis, varied=tuple(factors)))
+    ours = {f"variable {name}" for name in perturbed_variables(factors)}
+    environment = [difference for difference in comparison.environment if difference[0] not in ours]
+    return replace(comparison, environment=environment, diagnosis=replace(comparison.diagnosis, varied=tuple(factors)))
 
 
 def _racy(trace: Trace) -> list[str]:

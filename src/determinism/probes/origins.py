@@ -163,8 +163,30 @@ class Origins:
             site = self._sites.get(_end_of(frame))
             if site is None:
                 return {"led": _line_of(frame)}
+        own = self._unseeded_call(frame, asked)
+        if own is not None:
+            return own
         argument, is_declared = self._argument(site, asked)
         return {"led": parsed(site).description, "argument": argument, "is_declared": is_declared}
+
+    def _unseeded_call(self, frame: types.FrameType | None, asked: list[types.FrameType]) -> dict[str, Any] | None:
+        """The line of the program from which the library seeded itself, if what it called there takes a seed and got none.
+
+        A method that takes one, such as `reset` of an environment, seeds the object whoever made it.
+        """
+        if frame is None or not asked or owner_of(frame) is not Owner.USER:
+            return None
+        called = asked[-1]
+        unset = [
+            name
+            for name in SEED_PARAMETERS
+            if name in _parameters(called.f_code) and called.f_locals.get(name, 0) is None
+        ]
+        if not unset:
+            return None
+        site = self._sites.get(_end_of(frame))
+        led = _line_of(frame) if site is None else parsed(site).description
+        return {"led": led, "argument": unset[0], "is_declared": True}
 
     def _site_of(self, frame: types.FrameType) -> str | None:
         """The call that made the object whose method runs, or handed the function on that runs."""

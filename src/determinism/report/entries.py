@@ -257,8 +257,10 @@ def _difference(content: Document) -> str:
     if content["missing"] is not None and first is not None:
         return f"the resumed run diverges from the full one {_point(first, content)}"
     if causes:
-        shown = [f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes[:MOST_CAUSES]]
-        more = len(causes) - MOST_CAUSES
+        # One cause may be at several lines.
+        named = [*dict.fromkeys(f"{_in_sentence(_title(cause, content))} ({cause['status']})" for cause in causes)]
+        shown = named[:MOST_CAUSES]
+        more = len(named) - MOST_CAUSES
         return listed([*shown, counted(more, "more cause")] if more > 0 else shown)
     if first is not None:
         return f"{_what(first)} {_point(first, content)}"

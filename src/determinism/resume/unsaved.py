@@ -12,7 +12,15 @@ import numpy as np
 
 from determinism.comparison.records import Entry, Input, entry_of
 from determinism.comparison.result import Divergence, Missing
-from determinism.diagnose.checkpoints import CARRIED_ARRAYS, DRAWN_OTHERWISE, NOT_TAKEN_UP, PUT_BACK_TOO_EARLY, fix
+from determinism.diagnose.checkpoints import (
+    CARRIED_ARRAYS,
+    DRAWN_OTHERWISE,
+    NOT_TAKEN_UP,
+    PUT_BACK_TOO_EARLY,
+    fix,
+    fix_of_loading,
+    is_saved_by,
+)
 from determinism.op_semantics import Op, OpSemantics
 from determinism.resume.observed import (
     HeldAt,
@@ -422,16 +430,15 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
     site = saving_site(process.first)
     search = _Search(process)
     found = search.identifiers()
-    return [
-        Missing(
-            one,
-            site,
-            _fix_of(one, search),
-            is_saved=bool(search.absent.get(one)) and search.was_loaded(one),
-            is_put_back=one in search.generators.put_back,
-        )
-        for one in found
-    ]
+    return [_missing(one, site, search) for one in found]
+
+
+def _missing(identifier: str, site: Frame | None, search: _Search) -> Missing:
+    is_put_back = identifier in search.generators.put_back
+    if not is_put_back and site is not None and is_saved_by(identifier, site.file, site.line):
+        return Missing(identifier, site, fix_of_loading(identifier), is_saved=True)
+    is_saved = bool(search.absent.get(identifier)) and search.was_loaded(identifier)
+    return Missing(identifier, site, _fix_of(identifier, search), is_saved=is_saved, is_put_back=is_put_back)
 
 
 def _fix_of(identifier: str, search: _Search) -> str:
