@@ -175,3 +175,5 @@ def test_the_cost_in_the_readme_is_that_of_the_benchmarks() -> None:
         f"{small[0]} to {small[1]} times the CPU time for a GPT of 1 M parameters and {large[0]} times for 12 M" in said
     )
     assert f"{old_small[0]} to {old_small[1]} and {old_large[0]}." in said
+    agents = ratios("determinism, level op, native recorder", "overhead-agents.json")
+    assert f"{agents[0]} to {agents[-1]} times for reinforcement learning with tiny networks" in said

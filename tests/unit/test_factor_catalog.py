@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from determinism.diagnose.experiments import causes
-from determinism.factors.catalog import FACTORS, Factor, factor_environment, obstacle
+from determinism.factors.catalog import FACTORS, Factor, factor_environment, obstacle, perturbed_variables
 from determinism.frameworks.registry import FACTORS as OF_FRAMEWORKS
 from determinism.run_spec import FactorRequest
 
@@ -35,3 +35,8 @@ def test_something_acts_on_every_factor(factor: Factor, tmp_path: Path) -> None:
     before_start = any(factor_environment({}, FactorRequest({factor.name: action}, 2), tmp_path) for action in actions)
     assert factor.starters or before_start or set(factor.frameworks) & OF_FRAMEWORKS.keys()
     assert all(obstacle(factor.name, action) is None or factor.name in ("memory", "addresses") for action in actions)
+
+
+def test_variables_that_differ_because_they_are_perturbed_are_known() -> None:
+    assert perturbed_variables(["listings", "addresses"]) == frozenset()
+    assert perturbed_variables(["memory", "hash-seed"]) == {"GLIBC_TUNABLES", "PYTHONHASHSEED"}
