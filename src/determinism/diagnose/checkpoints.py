@@ -30,7 +30,10 @@ NOT_TAKEN_UP = {
 }
 
 
-NOT_LOADED = "It is saved: the code that saves calls {save}. But the resumed run did not continue with it. Load it with {load}, or use {whole}."
+NOT_LOADED = (
+    "The code that saves calls {save}, but the resumed run did not continue with what that gave. Check that it is in the file, and load it "
+    "with {load}, or use {whole}."
+)
 
 _WAYS_TO_SAVE = {
     "rng-torch": r"\bget_rng_state\(",
