@@ -71,6 +71,7 @@ def _numpy_digest(numpy_random: ModuleType) -> bytes:
             return known.digest
     state = numpy_random.get_state(legacy=False)
     digest = digest_bytes(_numpy_bytes(state))
+    # DANGER: `set_state` may bring such a number back with the same words; then only what is drawn shows it, not this digest.
     inner = state["state"]
     is_known = bit_generator is not None and state["bit_generator"] == "MT19937" and not state["has_gauss"]
     words = inner["key"].tobytes() + int(inner["pos"]).to_bytes(4, sys.byteorder) if is_known else b""
@@ -93,6 +94,7 @@ def restore(states: GeneratorStates) -> None:
     NumPy's generator stays as it is if it was imported only after `capture`.
     """
     random.setstate(states.python)
+    _last_numpy[0] = None
     numpy_random = _numpy_random()
     if numpy_random is not None and states.numpy is not None:
         numpy_random.set_state(states.numpy)

@@ -173,7 +173,7 @@ def test_a_run_that_compiles_and_one_that_finds_the_code_in_a_cache_are_the_same
 
 
 def fused(op: str, line: int) -> compilers.FusedOp:
-    return compilers.FusedOp(f"aten::{op}", "/work/train.py", line, "forward", "code")
+    return compilers.FusedOp(f"aten::{op}", "/home/ada/train.py", line, "forward", "code")
 
 
 @pytest.mark.parametrize(

@@ -500,7 +500,8 @@ class Translation:
         return number + held if isinstance(held, int) else int(held[number - self._starts[block]])
 
 
-_VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
+VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
+"""Roles of records that only take values: their outputs are what they took."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from determinism.comparison.columns import (
-    _VALUE_SINKS,
+    VALUE_SINKS,
     Group,
     Named,
     held_by_position,
@@ -92,7 +92,7 @@ class Entry(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether a difference that it reads counts: the value is looked at, saved, or made the loss."""
-        return self.role in _VALUE_SINKS
+        return self.role in VALUE_SINKS
 
     @property
     def only_receives(self) -> bool:

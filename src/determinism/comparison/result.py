@@ -496,7 +496,7 @@ class Missing:
     """The line that saved; None if none is known to have."""
     fix: str
     is_saved: bool = False
-    """Whether it was saved, and loaded from the file, but the run did not continue with it."""
+    """Whether it was read from the file, or the code that saves takes it, but the run did not continue with it."""
     is_put_back: bool = False
     """Whether it is a generator that was put into the state in which the checkpoint was made, and was in another one all the same."""
     is_tried_in_vain: bool = False

@@ -436,7 +436,11 @@ def unsaved(process: ResumedProcess) -> list[Missing]:
 def _missing(identifier: str, site: Frame | None, search: _Search) -> Missing:
     is_put_back = identifier in search.generators.put_back
     if not is_put_back and site is not None and is_saved_by(identifier, site.file, site.line):
-        return Missing(identifier, site, fix_of_loading(identifier), is_saved=True)
+        # What else may be wrong with a part that has a state_dict, its own advice says.
+        is_generator = identifier in _GENERATORS
+        return Missing(
+            identifier, site, fix_of_loading(identifier) if is_generator else _fix_of(identifier, search), is_saved=True
+        )
     is_saved = bool(search.absent.get(identifier)) and search.was_loaded(identifier)
     return Missing(identifier, site, _fix_of(identifier, search), is_saved=is_saved, is_put_back=is_put_back)
 

@@ -906,28 +906,6 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
   return py::make_tuple(from, edges, py::tuple(digests));
 }
 
-// Records that the memory of a tensor is handed to the program, which may write it from now on. False, with nothing recorded, where
-// Python must do so: of tensors that are not ordinary, and in threads that work for another.
-bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
-  constexpr int8_t READ = 0, ESCAPE = 1;
-  if (thread_state.recorder != &recorder || !thread_state.is_own) return false;
-  if (!recorder.is_active || recorder.is_busy || recorder.asks_python || recorder.stream == nullptr) return false;
-  if (!THPVariable_CheckExact(object.ptr())) return false;
-  const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
-  if (!is_simple(tensor)) return false;
-  struct {
-    c10::SmallVector<InputEdge, 1> edges;
-    c10::SmallVector<InputDigest, 1> digests;
-    c10::SmallVector<std::pair<size_t, at::Tensor>, 1> read;
-  } looked;
-  const Plain plain;
-  recorder.look_at(looked, tensor, READ);
-  for (const auto& [at, value] : looked.read) looked.digests[at].digest = digest_tensor(value);
-  recorder.append(ESCAPE, op, -1, looked.edges, looked.digests, c10::SmallVector<Output, 1>(), nullptr);
-  recorder.stream->state(tensor).externally_writable = true;
-  return true;
-}
-
 std::atomic<bool> is_installed{false};
 std::atomic<uint64_t> generation{1};
 at::CallbackHandle callback = 0;  // 0: not registered.
@@ -1475,6 +1453,28 @@ Recorder* own_recorder() {
   const ThreadState& thread = thread_state;
   if (!is_installed || thread.generation != generation || thread.recorder == nullptr || !thread.is_own) return nullptr;
   return thread.recorder;
+}
+
+// Records that the memory of a tensor is handed to the program, which may write it from now on. False, with nothing recorded, where
+// Python must do so: of tensors that are not ordinary, and in threads that work for another.
+bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
+  constexpr int8_t READ = 0, ESCAPE = 1;
+  if (own_recorder() != &recorder) return false;
+  if (!recorder.is_active || recorder.is_busy || recorder.asks_python || recorder.stream == nullptr) return false;
+  if (!THPVariable_CheckExact(object.ptr())) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
+  if (!is_simple(tensor)) return false;
+  struct {
+    c10::SmallVector<InputEdge, 1> edges;
+    c10::SmallVector<InputDigest, 1> digests;
+    c10::SmallVector<std::pair<size_t, at::Tensor>, 1> read;
+  } looked;
+  const Plain plain;
+  recorder.look_at(looked, tensor, READ);
+  for (const auto& [at, value] : looked.read) looked.digests[at].digest = digest_tensor(value);
+  recorder.append(ESCAPE, op, -1, looked.edges, looked.digests, c10::SmallVector<Output, 1>(), nullptr);
+  recorder.stream->state(tensor).externally_writable = true;
+  return true;
 }
 
 // Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.

@@ -105,7 +105,7 @@ ALERTS = {
 """Per identity of a patch the name in the alert. The others have none: their stock kernels sort in deterministic mode, or vary silently."""
 
 # The alerts that `torch.compile` raises by itself while it traces: a few of PyTorch's Python formulas repeat those of the kernels.
-# Tracing calls no kernel, so replacing kernels leaves them. They are told apart by the words that they are raised with.
+# Tracing calls no kernel, so replacing kernels leaves them. They are recognized by their messages.
 
 SILENT = frozenset(ALERTS.values())
 """What replaced ops are called in alerts. Traced, their kernels run; but `max_unpool` becomes an `index_put`, which is deterministic in
