@@ -501,7 +501,7 @@ class Translation:
 
 
 VALUE_SINKS = frozenset({Role.ESCAPE, Role.CHECKPOINT, Role.LOSS, Role.MODULE, Role.HELD})
-"""Roles of records that only take values: their outputs are what they took."""
+"""Roles of records that take a value out of the computation: a difference that one of them reads counts."""
 
 
 @dataclass(frozen=True)
