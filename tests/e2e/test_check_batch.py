@@ -27,10 +27,15 @@ def check_batch(folder: Path, *arguments: str, sizes: str = "1,8,24", command: t
     return finished._replace(report=report)
 
 
-def results(size: int, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the program prints by itself."""
-    command = [sys.executable, str(PROGRAM), "--batch", str(size), *arguments]
-    return subprocess.check_output(command, text=True, env={**os.environ, **(environment or {})})
+def varies_with(environment: Mapping[str, str] | None, *arguments: str) -> bool:
+    """Whether the program by itself prints another digest in batches of another size."""
+    command = [sys.executable, str(PROGRAM), *arguments, "--batch"]
+    variables = {**os.environ, **(environment or {})}
+    return len({subprocess.check_output([*command, size], text=True, env=variables) for size in ("1", "8", "24")}) > 1
+
+
+def variables_of(fix: Mapping[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in fix["env"] or []}
 
 
 def batch_of(finished: Finished) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def test_rows_are_matched_by_content_not_by_order(tmp_path: Path) -> None:
 @pytest.mark.thorough("resume-and-batch")
 def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: Path) -> None:
     arguments = ("--model", "products")
-    varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
+    varies = varies_with(None, *arguments)
     finished = check_batch(tmp_path, *arguments)
     report = finished.report
 
@@ -73,9 +78,9 @@ def test_products_that_vary_are_named_and_what_cures_them_was_seen_to(tmp_path: 
     assert (Path(first["site"]["file"]), first["site"]["line"]) == (PROGRAM, line("batches", "PRODUCT"))
     assert batch_of(finished)["tried"] != []
     for fix in report["fixes"]:
-        variables = {one["name"]: one["value"] for one in fix["env"] or []}
+        variables = variables_of(fix)
         assert fix["verified"] and variables
-        assert len({results(size, *arguments, environment=variables) for size in (1, 8, 24)}) == 1
+        assert not varies_with(variables, *arguments)
         assert report["causes"][0]["status"] == "confirmed"
 
 
@@ -97,16 +102,20 @@ def test_a_model_left_in_training_mode_is_named_and_cured(tmp_path: Path, model:
 
 @pytest.mark.thorough("resume-and-batch")
 def test_kernels_that_are_left_in_evaluation_mode_are_cured_with_it(tmp_path: Path) -> None:
-    arguments = ("--model", "dropping products")
-    varies = len({results(size, *arguments) for size in (1, 8, 24)}) > 1
-    report = check_batch(tmp_path, *arguments, "--train").report
+    varies = varies_with(None, "--model", "dropping products")
+    report = check_batch(tmp_path, "--model", "dropping products", "--train").report
     assert report is not None
 
     assert report["verdict"] == "different"
+    if varies and not report["fixes"]:
+        # On some processors no setting of oneMKL makes a row of one the same as a row of many.
+        tried = [variables_of(one) for one in report["batch"]["tried"]]
+        assert any(tried) and all(varies_with(variables, "--model", "dropping products") for variables in tried)
+        return
     [fix] = report["fixes"]
-    variables = {one["name"]: one["value"] for one in fix["env"] or []}
+    variables = variables_of(fix)
     assert fix["verified"] and fix["code"].startswith("model.eval()") and bool(variables) is varies
-    assert len({results(size, *arguments, environment=variables) for size in (1, 8, 24)}) == 1
+    assert not varies_with(variables, "--model", "dropping products")
     assert [cause["id"] for cause in report["causes"]] == ["training-mode", *["kernel"] * varies]
     assert {cause["status"] for cause in report["causes"]} == {"confirmed"}
 
