@@ -25,24 +25,51 @@ class GeneratorStates:
     """None if NumPy's generator did not exist yet."""
 
 
-_last: list[tuple[Any, bytes] | None] = [None]
-"""The last state of Python's generator, and its digest: in most steps nobody draws from it."""
+class _KnownPython(NamedTuple):
+    """The state of Python's generator when it was last digested: in most steps nobody draws from it."""
+
+    generator: Any
+    memory: bytes
+    """What CPython keeps in the object, the state among it."""
+    gauss: Any
+    """The second of two normal numbers that were drawn together and is still to be given: an attribute of its own."""
+    digest: bytes
+
+
+_last: list[_KnownPython | None] = [None]
 
 
 def state_digests() -> dict[str, bytes]:
     """Digests of the global generators' whole states: 16 bytes each, by the generator's name."""
-    state = random.getstate()
-    known = _last[0]
-    if known is None or known[0] != state:
-        version, words, gauss = state
-        known = (state, digest_bytes(array("I", words).tobytes() + repr((version, gauss)).encode()))
-        # As one object: another thread may ask meanwhile.
-        _last[0] = known
-    digests = {"python": known[1]}
+    digests = {"python": _python_digest()}
     numpy_random = _numpy_random()
     if numpy_random is not None:
         digests["numpy"] = _numpy_digest(numpy_random)
     return digests
+
+
+def _python_digest() -> bytes:
+    """The digest of the state of Python's generator, which makes 625 numbers for `getstate`: it is asked only if its memory has changed."""
+    generator = getattr(random.getstate, "__self__", None)
+    is_known_kind = type(generator) is random.Random
+    # Behind what every object begins with, such as the count of its references.
+    size = random.Random.__basicsize__ - object.__basicsize__
+    memory = ctypes.string_at(id(generator) + object.__basicsize__, size) if is_known_kind else b""
+    gauss = getattr(generator, "gauss_next", None)
+    known = _last[0]
+    if (
+        is_known_kind
+        and known is not None
+        and known.generator is generator
+        and known.memory == memory
+        and known.gauss is gauss
+    ):
+        return known.digest
+    version, words, kept = random.getstate()
+    digest = digest_bytes(array("I", words).tobytes() + repr((version, kept)).encode())
+    # As one object: another thread may ask meanwhile.
+    _last[0] = _KnownPython(generator, memory, gauss, digest) if is_known_kind else None
+    return digest
 
 
 class _KnownTwister(NamedTuple):

@@ -357,17 +357,16 @@ def test_an_op_waits_for_a_thread_that_is_at_the_writer(tmp_path: Path, monkeypa
         torch.ones(1)
 
         def hold() -> None:
-            session.writer.lock()
-            has_begun.set()
-            for _ in range(20):
-                counts.append(session.writer.num_records)
-                time.sleep(0.01)
-            session.writer.unlock()
+            with session.writer.lock:
+                has_begun.set()
+                for _ in range(20):
+                    counts.append(session.writer.num_records)
+                    time.sleep(0.01)
 
         holder = threading.Thread(target=hold)
         before = session.writer.num_records
         holder.start()
-        has_begun.wait()
+        assert has_begun.wait(60)
         torch.ones(2)
         holder.join()
         assert session.writer.num_records == before + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 
 import numpy as np
@@ -70,6 +71,40 @@ def test_each_of_many_draws_changes_the_digest_and_a_copy_of_the_state_has_the_s
     assert len(set(seen)) == len(seen)
     rng._last_numpy[0] = None
     assert rng.state_digests()["numpy"] == seen[-1]
+
+
+def test_what_is_known_of_pythons_generator_is_what_it_would_say_anew() -> None:
+    choose = random.Random(1)
+    state = random.getstate()
+    changes: tuple[Callable[[], object], ...] = (
+        random.random,
+        lambda: random.gauss(0, 1),
+        lambda: random.seed(choose.randrange(3)),
+        lambda: random.shuffle([1, 2, 3]),
+        lambda: random.setstate((*state[:2], choose.choice([None, 0.5, 0.25]))),
+        lambda: None,
+    )
+    seen = set()
+    try:
+        for _ in range(400):
+            choose.choice(changes)()
+            known = rng.state_digests()["python"]
+            rng._last[0] = None
+            assert rng.state_digests()["python"] == known
+            seen.add(known)
+    finally:
+        random.setstate(state)
+    assert len(seen) > 50
+
+
+def test_pythons_generator_is_asked_for_its_state_only_after_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(3)
+    first = rng.state_digests()["python"]
+    asked: list[bool] = []
+    monkeypatch.setattr(rng, "array", lambda kind, words: asked.append(True) or array(kind, words))
+    assert rng.state_digests()["python"] == first and not asked
+    random.random()
+    assert rng.state_digests()["python"] != first and asked == [True]
 
 
 def test_another_bit_generator_in_the_place_of_numpys_has_a_digest_of_its_own() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -414,6 +415,34 @@ _RECORD_CAPACITIES = (8192, 1024, 128, 16)
 _ENTRIES_PER_RECORD = 8
 
 
+class VisibleLock:
+    """A lock that a thread may take again, of which who has the GIL sees whether anybody holds it.
+
+    Who sees that nobody does, and keeps the GIL, need not take it: nobody else can meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.num_held = array("q", [0])
+        """One number: how often it is held."""
+
+    def acquire(self) -> None:
+        """Wait until no other thread holds it."""
+        self._lock.acquire()
+        self.num_held[0] += 1
+
+    def release(self) -> None:
+        """Let others have it."""
+        self.num_held[0] -= 1
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+
 class DirectRows(Protocol):
     """Puts rows into a spool as `Spool.append` does, without going through the writer for each."""
 
@@ -450,9 +479,10 @@ class ProcessWriter:
         self.stopped_by: str | None = None
         self._num_unstored = 0
         """How many records came after the writer stopped."""
-        self._lock = threading.RLock()
+        self.lock = VisibleLock()
+        """Keeps all other threads from appending."""
         # Bound methods take half the time of a `with` statement.
-        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._acquire, self._release = self.lock.acquire, self.lock.release
         self._process_file = ProcessFile(
             folder,
             {
@@ -512,9 +542,9 @@ class ProcessWriter:
         """Let other code put rows into the spool, beside `append`, as long as none waits for a digest.
 
         Args:
-            direct: Holds this writer's lock, between `lock` and `unlock`, while it does.
+            direct: Holds this writer's `lock` while it does, or sees that nobody holds it and keeps the GIL.
         """
-        with self._lock:
+        with self.lock:
             self._direct = direct
             spool = self._records.spool
             if spool is not None and self._waiting is None and self.stopped_by is None:
@@ -522,18 +552,10 @@ class ProcessWriter:
 
     def unshare(self) -> None:
         """Let every record go through `append` from now on: something waits for one of them."""
-        with self._lock:
+        with self.lock:
             if self._direct is not None:
                 self._direct.detach()
                 self._direct = None
-
-    def lock(self) -> None:
-        """Keep all other threads from appending."""
-        self._acquire()
-
-    def unlock(self) -> None:
-        """Let them append again."""
-        self._release()
 
     def await_digests(self, **facts: Any) -> None:
         """From now on digests of records may be pending ones.
@@ -541,7 +563,7 @@ class ProcessWriter:
         Args:
             facts: Added to `process.json`.
         """
-        with self._lock:
+        with self.lock:
             spool = self._records.spool
             if self._waiting is None and spool is not None:
                 self._waiting = WaitingRows(spool, self._digest_lost)
@@ -553,7 +575,7 @@ class ProcessWriter:
 
     def settle_digests(self) -> None:
         """Wait for the digests that records wait for."""
-        with self._lock:
+        with self.lock:
             if self._waiting is not None:
                 self._waiting.settle()
 
@@ -562,7 +584,7 @@ class ProcessWriter:
 
     def name(self, table: Table, text: str) -> int:
         """Add a row to a table of names and return its number."""
-        with self._lock:
+        with self.lock:
             number = self._names.next_number(table)
             if not self._files.has_room_for_name(text):
                 self._stop_at_limit()
@@ -575,7 +597,7 @@ class ProcessWriter:
 
     def op(self, name: str, semantics: OpSemantics) -> int:
         """Add an op, and what it does, and return its number."""
-        with self._lock:
+        with self.lock:
             # What it does comes first: where its name is, that is there too.
             self.name(Table.SEMANTICS, text_of(semantics))
             return self.name(Table.OP, name)
@@ -644,14 +666,14 @@ class ProcessWriter:
             output: Which of its outputs, from 0.
             elements: Those at `sampled_places`, one after the other.
         """
-        with self._lock:
+        with self.lock:
             self._values.add(record, output, elements)
             if self._values.is_due:
                 self._flush_numbers()
 
     def boundary(self) -> None:
         """A step ended: write its numbers and values, and a batch if it is worth one."""
-        with self._lock:
+        with self.lock:
             self._flush_numbers()
             self._numbers.boundary()
             if self._waiting is not None:
@@ -661,7 +683,7 @@ class ProcessWriter:
 
     def flush(self) -> None:
         """Write what the spool holds to the stream, and empty it."""
-        with self._lock:
+        with self.lock:
             if self._waiting is not None:
                 self._waiting.settle()
             if self.stopped_by is None:
@@ -697,13 +719,13 @@ class ProcessWriter:
 
     def blind_spot(self, identifier: str, what: str, reason: str) -> None:
         """Count something that could not be recorded."""
-        with self._lock:
+        with self.lock:
             if self._process_file.count_blind_spot(identifier, what, reason):
                 self._write_description(ended=False)
 
     def describe(self, **facts: Any) -> None:
         """Add facts to `process.json`."""
-        with self._lock:
+        with self.lock:
             self._process_file.facts.update(facts)
             self._write_description(ended=False)
 

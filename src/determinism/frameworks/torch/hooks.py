@@ -26,8 +26,8 @@ from determinism import rng
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.torch import enable, native_library
 from determinism.frameworks.torch.device_digests import DeviceDigests
-from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, ModulePaths
-from determinism.frameworks.torch.ops import leave_alone, state_digest
+from determinism.frameworks.torch.modules import NO_MODULE, NOWHERE, Held, HeldNow, ModulePaths
+from determinism.frameworks.torch.ops import leave_alone
 from determinism.frameworks.torch.recorder import Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_plain, is_without_values, leaves, plain_parts
 from determinism.frameworks.wrapping import Undo, replace, wrap
@@ -346,9 +346,9 @@ _HELD_OPS = {
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def generator_states() -> list[bytes]:
+def generator_states(recorder: Recorder) -> list[bytes]:
     """Digests of the states of the generators that everything in this process shares."""
-    return [state_digest(torch.default_generator), *rng.state_digests().values()]
+    return [recorder.state_digest(torch.default_generator), *rng.state_digests().values()]
 
 
 def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> None:
@@ -361,18 +361,16 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
     """
     is_whole = recorder.ledger is None or name != STEP_OP or _has_state(recorder)
     # Where there are no gradients, nothing but the state shows that a step differs.
-    kept = [] if is_whole else recorder.held.gradients()
-    held = _own_parts(recorder, kept or recorder.held.tensors())
+    kept = None if is_whole else recorder.held.gradients()
+    held = _own_parts(recorder, kept if kept else recorder.held.tensors())
     if recorder.ledger is not None and recorder.tracks_ops:
-        recorder.ledger.hold(held, recorder.stream.digests.of_each([one.tensor for one in held]))
+        recorder.ledger.hold(held, recorder.stream.digests.of_each(held.tensors))
     if recorder.is_waiting:
         return
     if recorder.tracks_ops and kept:
         held = _own_parts(recorder, recorder.held.tensors())
     if recorder.tracks_ops:
-        text = recorder.held.text(held)
-        tensors = [h.tensor for h in held]
-        recorder.event(Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER, are_plain=True)
+        recorder.hold(name, held.tensors, recorder.held.text(held), generators)
         return
     may_be_grouped = recorder.groups_held and name == STEP_OP and recorder.progress.num_ended > 0
     _record_each(recorder, held, may_be_grouped=may_be_grouped)
@@ -389,7 +387,7 @@ _MOST_EACH = 8
 """Of one kind. Where there are more, they have a record each in the first step and at the end, and one together in the steps between."""
 
 
-def _record_each(recorder: Recorder, held: Sequence[Held], *, may_be_grouped: bool) -> None:
+def _record_each(recorder: Recorder, held: HeldNow, *, may_be_grouped: bool) -> None:
     """Make a record of each tensor that is held, all at one place.
 
     Args:
@@ -398,12 +396,12 @@ def _record_each(recorder: Recorder, held: Sequence[Held], *, may_be_grouped: bo
         may_be_grouped: Whether many tensors of one kind may have one record together.
     """
     stack = recorder.sites.stack(sys._getframe(1), recorder.modules.calls)
-    digests = recorder.stream.digests.of_each([one.tensor for one in held])
+    digests = recorder.stream.digests.of_each(held.tensors)
     grouped: dict[str, int] = {}
     if recorder.ledger is not None:
         by_kind = recorder.ledger.hold(held, digests)
         if may_be_grouped and recorder.kept_values is None:
-            counts = Counter(one.kind for one in held)
+            counts = Counter(kind for kind, _ in held.names)
             grouped = {kind: count for kind, count in counts.items() if count > _MOST_EACH}
         for kind, count in grouped.items():
             _record_one(recorder, kind, f"(one of {count:,})", (recorder.layouts.value_number, by_kind[kind]), stack)
@@ -423,10 +421,10 @@ def _record_one(recorder: Recorder, kind: str, name: str, output: tuple[int, Any
     return recorder.writer.append((*cells, NOWHERE.record, NOWHERE.stack, arguments), (), (), output)
 
 
-def _own_parts(recorder: Recorder, held: list[Held]) -> list[Held]:
-    if recorder.are_own([one.tensor for one in held]):
+def _own_parts(recorder: Recorder, held: HeldNow) -> HeldNow:
+    if recorder.are_own(held.tensors):
         return held
-    return [part for whole in held for part in _parts(whole)]
+    return HeldNow.of([part for whole in held for part in _parts(whole)])
 
 
 def _parts(held: Held) -> Sequence[Held]:

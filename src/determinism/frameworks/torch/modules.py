@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -228,17 +228,83 @@ def _children(module: torch.nn.Module) -> tuple[int, ...]:
     return tuple(map(id, module._modules.values()))
 
 
+class HeldNow:
+    """Everything that the program keeps at one moment, or a part of it."""
+
+    def __init__(self, names: Sequence[tuple[str, str]], tensors: Sequence[torch.Tensor]) -> None:
+        """Take kinds with names, and the tensors that go by them.
+
+        Args:
+            names: The kind and the name of each tensor. The same object as at another moment where they are the same, as far as that is
+                known at a glance.
+            tensors: The tensors.
+        """
+        self.names = names
+        self.tensors = tensors
+
+    @classmethod
+    def of(cls, held: Sequence[Held]) -> HeldNow:
+        """That of some tensors."""
+        return cls([(one.kind, one.name) for one in held], [one.tensor for one in held])
+
+    def __iter__(self) -> Iterator[Held]:
+        return (Held(*name, tensor) for name, tensor in zip(self.names, self.tensors, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
 class _Known:
-    """What was held when it was last gone through. As long as the key is the same and all of it lives, it still is."""
+    """What was held, but for gradients, when it was last gone through. As long as the key is the same and all of it lives, it still is."""
 
-    def __init__(self, key: list[Any], held: Sequence[Held]) -> None:
+    def __init__(self, key: list[Any] | None, held: Sequence[Held]) -> None:
         self.key = key
-        self._held = [(one.kind, one.name, weakref.ref(one.tensor)) for one in held]
+        self._names = [(one.kind, one.name) for one in held]
+        self._references = [weakref.ref(one.tensor) for one in held]
+        self._parameters = [place for place, one in enumerate(held) if one.kind == "parameter"]
+        self._last_names: tuple[list[int], bool, list[tuple[str, str]]] | None = None
+        """Which parameters had gradients, whether only these were asked for, and the names."""
 
-    def tensors(self) -> list[Held] | None:
+    def tensors(self) -> list[torch.Tensor] | None:
         """All of it; None if something is gone."""
-        found = [Held(kind, name, reference()) for kind, name, reference in self._held]  # type: ignore[arg-type]
-        return None if any(one.tensor is None for one in found) else found
+        tensors: list[Any] = [reference() for reference in self._references]
+        return None if _NONE in map(type, tensors) else tensors
+
+    def with_gradients(self, tensors: Sequence[torch.Tensor], *, alone: bool) -> HeldNow:
+        """What is held, with each gradient after its parameter; or the gradients alone.
+
+        Args:
+            tensors: What `tensors` gave.
+            alone: Whether the gradients alone are wanted.
+        """
+        places: list[int] = []
+        gradients: list[torch.Tensor] = []
+        for place in self._parameters:
+            if (gradient := _gradient(tensors[place])) is not None:
+                places.append(place)
+                gradients.append(gradient)
+        last = self._last_names
+        if last is None or last[:2] != (places, alone):
+            of_gradients = [("gradient", self._names[place][1]) for place in places]
+            names = of_gradients if alone else _each_after(self._names, places, of_gradients)
+            last = self._last_names = (places, alone, names)
+        return HeldNow(last[2], gradients if alone else _each_after(tensors, places, gradients))
+
+
+_NONE = type(None)
+_Item = TypeVar("_Item")
+
+
+def _each_after(items: Sequence[_Item], places: Sequence[int], more: Sequence[_Item]) -> list[_Item]:
+    """Some items with each of some others after the one at its place; the places ascend."""
+    found: list[_Item] = []
+    start = 0
+    for place, item in zip(places, more, strict=True):
+        found += items[start : place + 1]
+        found.append(item)
+        start = place + 1
+    found += items[start:]
+    return found
 
 
 Identities = Callable[[list[weakref.ref[torch.nn.Module]], list[torch.optim.Optimizer], bool], bytes | None]
@@ -262,7 +328,7 @@ class HeldTensors:
         self._walks: dict[int, tuple[weakref.ref[torch.nn.Module], _Walk]] = {}
         self._known: dict[bool, _Known] = {}
         """By whether it is with buffers and the state of optimizers."""
-        self._last_text: tuple[list[tuple[str, str]], str] = ([], "[]")
+        self._last_text: tuple[Sequence[tuple[str, str]], str] = ([], "[]")
 
     def _walk(self, root: torch.nn.Module) -> _Walk:
         known = self._walks.get(id(root))
@@ -295,43 +361,39 @@ class HeldTensors:
         if known is None or known[0]() is not tensor:
             self._leaves[id(tensor)] = (weakref.ref(tensor), describe())
 
-    def tensors(self) -> list[Held]:
+    def tensors(self) -> HeldNow:
         """Everything that is kept now, each tensor once, in an order that does not vary."""
-        found = []
-        for held in self._once(with_state=True):
-            found.append(held)
-            if held.kind == "parameter" and (gradient := _gradient(held.tensor)) is not None:
-                found.append(Held("gradient", held.name, gradient))
-        return found
+        known, tensors = self._once(with_state=True)
+        return known.with_gradients(tensors, alone=False)
 
-    def gradients(self) -> list[Held]:
+    def gradients(self) -> HeldNow:
         """The gradients of everything that is kept now: of `tensors` the part that is quickly gone through."""
-        return [
-            Held("gradient", held.name, gradient)
-            for held in self._once(with_state=False)
-            if (gradient := _gradient(held.tensor)) is not None
-        ]
+        known, tensors = self._once(with_state=False)
+        return known.with_gradients(tensors, alone=True)
 
-    def text(self, held: Sequence[Held]) -> str:
+    def text(self, held: HeldNow) -> str:
         """Kinds and names of what is held, as JSON."""
-        names = [one[:2] for one in held]
-        if names != self._last_text[0]:
-            self._last_text = (names, json.dumps(names))
-        return self._last_text[1]
+        names, text = self._last_text
+        if held.names is not names:
+            if held.names != names:
+                text = json.dumps(held.names)
+            self._last_text = (held.names, text)
+        return text
 
-    def _once(self, *, with_state: bool) -> list[Held]:
+    def _once(self, *, with_state: bool) -> tuple[_Known, list[torch.Tensor]]:
         """Each tensor but gradients once. It is not gone through anew where nothing was added, taken away or put in its place."""
         key = self._key(with_state=with_state)
         known = self._known.get(with_state)
-        if key is not None and known is not None and known.key == key and (found := known.tensors()) is not None:
-            return found
+        if key is not None and known is not None and known.key == key and (tensors := known.tensors()) is not None:
+            return known, tensors
         by_id: dict[int, Held] = {}
         for held in self._all(with_state=with_state):
             by_id.setdefault(id(held.tensor), held)
         found = list(by_id.values())
+        known = _Known(key, found)
         if key is not None:
-            self._known[with_state] = _Known(key, found)
-        return found
+            self._known[with_state] = known
+        return known, [one.tensor for one in found]
 
     def _key(self, *, with_state: bool) -> list[Any] | None:
         """What differs whenever `_all` would give something else; None if that cannot be said."""
@@ -469,7 +531,7 @@ class StepLedger:
         """What the last loss of the step is, as a number."""
         self._loss = value
 
-    def hold(self, held: Sequence[Held], digests: Sequence[bytes | PendingDigest]) -> dict[str, bytes]:
+    def hold(self, held: HeldNow, digests: Sequence[bytes | PendingDigest]) -> dict[str, bytes]:
         """What the program holds as the step ends.
 
         Args:

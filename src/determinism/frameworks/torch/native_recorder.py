@@ -328,6 +328,18 @@ class NativeRecorder(Recorder):
             self.failed(name, error)
             return True
 
+    def hold(self, name: str, tensors: Sequence[torch.Tensor], text: str, generators: Sequence[bytes]) -> int:
+        """See `RecordMaker.hold`."""
+        number = self.arguments.text_number(text) if text else -1
+        record = int(self.native.hold(tensors, self.stream.op_number(name), number, generators))
+        return super().hold(name, tensors, text, generators) if record < 0 else record
+
+    def state_digest(self, generator: torch.Generator) -> bytes:
+        """See `RecordMaker.state_digest`."""
+        if generator.device.type != "cpu":
+            return super().state_digest(generator)
+        return bytes(self.native.state_digest(generator))
+
     def _look_at_each(self, tensors: Sequence[torch.Tensor], looked: InputEdges) -> None:
         if self.native.asks_python:
             super()._look_at_each(tensors, looked)

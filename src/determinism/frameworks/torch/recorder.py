@@ -338,6 +338,23 @@ class RecordMaker(RecordingGuard):
         """
         return False
 
+    def hold(self, name: str, tensors: Sequence[torch.Tensor], text: str, generators: Sequence[bytes]) -> int:
+        """Record what the program holds; returns the number of the record.
+
+        Args:
+            name: Of the record, such as `determinism::step`.
+            tensors: Hold their data themselves.
+            text: Kinds and names of the tensors.
+            generators: Digests of the states of generators.
+        """
+        return self.event(
+            Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER, are_plain=True
+        )
+
+    def state_digest(self, generator: torch.Generator) -> bytes:
+        """Digest of a generator's whole state."""
+        return state_digest(generator)
+
     def are_own(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether it is known at a glance that tensors hold their data themselves, in memory of this process alone."""
         return False

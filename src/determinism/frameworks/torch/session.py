@@ -332,7 +332,7 @@ class Session(AdapterSession):
             # What the program has set by now is what it computes with.
             recorder.writer.describe(steps_by=counted_by, settings=recorded_settings())
         # Where a thread stands when another one draws from a shared generator may vary.
-        states = generator_states() if recorder is self.recorder else ()
+        states = generator_states(recorder) if recorder is self.recorder else ()
         record_held(recorder, STEP_OP, states)
         if recorder is self.recorder:
             if recorder.ledger is not None:
@@ -381,7 +381,7 @@ class Session(AdapterSession):
     def _finish_trace(self) -> None:
         recorder = self.recorder
         if self._part.stream == "process":
-            recorder.run_unrecorded(record_held, recorder, END_OP, generator_states())
+            recorder.run_unrecorded(record_held, recorder, END_OP, generator_states(recorder))
         if self.level is Level.OP:
             recorder.run_unrecorded(self._note_extensions)
         self.writer.describe(

@@ -5,6 +5,7 @@
 #include "tables.h"
 
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Generator.h>
 #if __has_include(<torch/csrc/autograd/node.h>)
 #include <torch/csrc/autograd/node.h>
 #else
@@ -18,6 +19,9 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ScopeExit.h>
+
+#include <structmember.h>
 
 #include <chrono>
 #include <exception>
@@ -104,11 +108,7 @@ class Gil {
 
 // Names of attributes and methods that are looked up for each record.
 struct Names {
-  PyObject* link = PyUnicode_InternFromString("link");
   PyObject* module = PyUnicode_InternFromString("module");
-  PyObject* frame = PyUnicode_InternFromString("frame");
-  PyObject* token = PyUnicode_InternFromString("token");
-  PyObject* outside = PyUnicode_InternFromString("outside");
   PyObject* children = PyUnicode_InternFromString("_modules");
   PyObject* parameters = PyUnicode_InternFromString("_parameters");
   PyObject* buffers = PyUnicode_InternFromString("_buffers");
@@ -132,6 +132,29 @@ int64_t integer(PyObject* object, PyObject* name) {
   if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
   return value;
 }
+
+// Where objects of a class with `__slots__` keep an attribute; quicker than to look it up.
+class Slot {
+ public:
+  Slot() = default;
+  Slot(const py::object& type, const char* name) {
+    const py::object descriptor = type.attr(name);
+    if (Py_TYPE(descriptor.ptr()) != &PyMemberDescr_Type) throw std::runtime_error(std::string("no slot holds ") + name);
+    offset_ = reinterpret_cast<PyMemberDescrObject*>(descriptor.ptr())->d_member->offset;
+  }
+
+  // What an object has; borrowed. Objects of these classes have all that they have from the start.
+  PyObject* of(PyObject* object) const { return at(object); }
+  void set(PyObject* object, PyObject* value) const {
+    Py_INCREF(value);
+    Py_XDECREF(std::exchange(at(object), value));
+  }
+
+ private:
+  PyObject*& at(PyObject* object) const { return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_); }
+
+  Py_ssize_t offset_ = 0;
+};
 
 Digest from_bytes(const py::handle& value) {
   char* data = nullptr;
@@ -162,6 +185,16 @@ class Words {
   }
   Digest key() const { return digest_of(words_.data(), words_.size() * sizeof(uint64_t)); }
 
+  // A number that differs for most keys.
+  size_t slot() const {
+    uint64_t mixed = words_.size();
+    for (uint64_t word : words_) mixed = (mixed ^ word) * 0x9E3779B97F4A7C15u;
+    return static_cast<size_t>(mixed >> 32);
+  }
+  bool are(c10::ArrayRef<uint64_t> words) const { return c10::ArrayRef<uint64_t>(words_) == words; }
+  const uint64_t* begin() const { return words_.begin(); }
+  const uint64_t* end() const { return words_.end(); }
+
  private:
   c10::SmallVector<uint64_t, 64> words_;
 };
@@ -175,18 +208,37 @@ class RemovedOps final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle&) override { ++num_removed; }
 };
 
+// The ops that a thread met.
+struct Known {
+  Table<const void*, Op*> ops;
+  uint64_t removed = 0;
+};
+Known& known_here() {
+  // Plain numbers and pointers need no function of the compiler's that makes them at first use, as what has a destructor does.
+  thread_local Known* known = nullptr;
+  thread_local bool has_ended = false;
+  if (known == nullptr) {
+    static thread_local struct Owner {
+      Known* own = new Known();
+      ~Owner() {
+        delete own;
+        known = nullptr;
+        has_ended = true;
+      }
+    } owner;
+    // What ends with the thread may run ops when the owner is gone already.
+    known = has_ended ? new Known() : owner.own;
+  }
+  return *known;
+}
+
 // All ops that were met. An op is known by where PyTorch keeps its name, which is one place for each overload as long as no op
 // is removed. After that each is looked for anew.
 class Ops {
  public:
   Op* of(const at::RecordFunction& function) {
     const char* name = function.name();
-    struct Known {
-      Table<const void*, Op*> ops;
-      uint64_t removed = 0;
-    };
-    thread_local Known known_here;
-    Known& known = known_here;
+    Known& known = known_here();
     const uint64_t removed = num_removed;
     if (removed != known.removed) {
       known.ops.clear();
@@ -325,7 +377,7 @@ class Stream {
     });
   }
 
-  const Layout& layout(const at::Tensor& tensor, const StorageState& state) {
+  Layout layout(const at::Tensor& tensor, const StorageState& state) {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     Words words;
     words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u));
@@ -334,14 +386,11 @@ class Stream {
     words.add(static_cast<uint64_t>(impl->storage_offset()));
     for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
     for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
-    const Digest key = words.key();
-    auto found = layouts_.find(key);
-    if (found != layouts_.end()) return found->second;
-    const Apart apart;
-    const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
-    const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
-    if (layouts_.size() >= MOST_KEYS) layouts_.clear();
-    return layouts_.emplace(key, made).first->second;
+    RecentLayout& recent = recent_layouts_[words.slot() % recent_layouts_.size()];
+    if (words.are(recent.words)) return recent.layout;
+    const Layout known = known_layout(tensor, words.key(), storage_bytes);
+    recent.words.assign(words.begin(), words.end());
+    return recent.layout = known;
   }
 
   int32_t op_number(const Op& op) {
@@ -368,16 +417,19 @@ class Stream {
 
   py::handle python() const { return python_; }
 
-  // Keeps other threads from appending to the writer; nothing in between may throw.
+  // Keeps other threads from appending to the writer; nothing in between may throw, or let go of the GIL. While that is held, and the
+  // writer's lock is not, nobody else can begin to append.
   void lock() {
-    if (!lock_) {
-      const py::object writer = python().attr("writer");
-      unlock_ = writer.attr("_release");
-      lock_ = writer.attr("_acquire");
+    if (!num_held_) {
+      lock_ = python().attr("writer").attr("lock");
+      num_held_.emplace(py::buffer(lock_.attr("num_held")).request());
     }
-    call(lock_);
+    is_locked_ = *static_cast<const int64_t*>(num_held_->ptr) != 0;
+    if (is_locked_) lock_.attr("acquire")();
   }
-  void unlock() { call(unlock_); }
+  void unlock() {
+    if (is_locked_) lock_.attr("release")();
+  }
 
   static py::object tensor_object(const at::Tensor& tensor) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
@@ -389,18 +441,31 @@ class Stream {
   ByDigest<int64_t> outsides;
 
  private:
-  static void call(const py::object& method) {
-    PyObject* result = PyObject_CallNoArgs(method.ptr());
-    if (result == nullptr) throw py::error_already_set();
-    Py_DECREF(result);
+  Layout known_layout(const at::Tensor& tensor, const Digest& key, size_t storage_bytes) {
+    auto found = layouts_.find(key);
+    if (found != layouts_.end()) return found->second;
+    const Apart apart;
+    const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
+    const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
+    if (layouts_.size() >= MOST_KEYS) layouts_.clear();
+    layouts_.emplace(key, made);
+    return made;
   }
+
+  struct RecentLayout {
+    c10::SmallVector<uint64_t, 12> words;
+    Layout layout{};
+  };
 
   static constexpr size_t MOST_KEYS = 20000;
   py::handle python_;
-  py::object lock_, unlock_;  // Methods of the lock that the writer holds while it appends.
+  py::object lock_;  // That the writer holds while it appends.
+  std::optional<py::buffer_info> num_held_;  // How often it is held.
+  bool is_locked_ = false;
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
+  std::array<RecentLayout, 64> recent_layouts_;  // At the slots of their keys, which need no digest to be compared.
   ByDigest<int32_t> arguments_;
 };
 
@@ -485,6 +550,11 @@ class Recorder {
     seen_calls_.clear();
     known_modules_.clear();
     call_type_ = py::module_::import("determinism.frameworks.torch.modules").attr("Call");
+    frame_of_ = Slot(call_type_, "frame");
+    outside_of_ = Slot(call_type_, "outside");
+    module_of_ = Slot(call_type_, "module");
+    link_of_ = Slot(call_type_, "link");
+    token_of_ = Slot(call_type_, "token");
   }
 
   // Lets go of everything of Python's.
@@ -508,7 +578,15 @@ class Recorder {
   int32_t stack();
   void place(int8_t& phase, Link& link);
   int64_t append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
-                 const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs, const Digest* generator);
+                 const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs, c10::ArrayRef<Digest> generators);
+  // What belongs to no phase of a step, and wrote nothing.
+  int64_t append_outside(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
+                         const c10::SmallVectorImpl<InputDigest>& digests, c10::ArrayRef<Digest> generators) {
+    const int8_t phase = place_->phase();
+    place_->set_phase(OTHER);
+    const auto put_back = c10::make_scope_exit([&] { place_->set_phase(phase); });
+    return append(role, op, arguments, edges, digests, c10::SmallVector<Output, 1>(), generators);
+  }
   void link_view();
   void wrote(const std::vector<StorageState*>& states, int64_t record);
   void enter(PyObject* module);
@@ -520,7 +598,7 @@ class Recorder {
   // User frames that a stack holds at most, as `sites._MAX_FRAMES`.
   static constexpr int MOST_FRAMES = 48;
   static constexpr int USER = 2;
-  static constexpr int8_t INIT = 0, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4;
+  static constexpr int8_t INIT = 0, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4, OTHER = 7;
 
   void see_calls();
   Digest instructions(py::object frame, size_t waiting);
@@ -534,7 +612,8 @@ class Recorder {
   std::shared_ptr<Stream> main_;  // Of the main thread, where this is another one's.
   std::vector<Call> seen_calls_;
   Table<std::pair<PyObject*, PyObject*>, KnownModule, PairHash> known_modules_;
-  py::object call_type_;
+  py::object call_type_;  // `modules.Call`, and its slots.
+  Slot frame_of_, outside_of_, module_of_, link_of_, token_of_;
   GeneratorState generator_state_;
 };
 
@@ -543,13 +622,12 @@ void Recorder::see_calls() {
   const size_t count = PyList_GET_SIZE(calls_.ptr());
   if (seen_calls_.size() > count) seen_calls_.resize(count);
   size_t same = seen_calls_.size();
-  while (same > 0 && !seen_calls_[same - 1].token.is(attribute(PyList_GET_ITEM(calls_.ptr(), same - 1), names().token))) --same;
+  while (same > 0 && seen_calls_[same - 1].token.ptr() != token_of_.of(PyList_GET_ITEM(calls_.ptr(), same - 1))) --same;
   seen_calls_.resize(same);
   for (size_t at = same; at < count; ++at) {
     PyObject* call = PyList_GET_ITEM(calls_.ptr(), at);
-    const py::object link = attribute(call, names().link);
-    seen_calls_.push_back({attribute(call, names().token), attribute(call, names().frame).ptr(),
-                           static_cast<int32_t>(integer(link.ptr(), names().module))});
+    seen_calls_.push_back({py::reinterpret_borrow<py::object>(token_of_.of(call)), frame_of_.of(call),
+                           static_cast<int32_t>(integer(link_of_.of(call), names().module))});
   }
 }
 
@@ -562,14 +640,14 @@ void Recorder::enter(PyObject* module) {
   if (frame == nullptr) throw std::runtime_error("a module is called from no frame");
   const bool is_outermost = PyList_GET_SIZE(calls) == 0;
   if (is_outermost) place_->set_phase(FORWARD);
-  const py::object outermost = is_outermost ? py::reinterpret_borrow<py::object>(module) : attribute(PyList_GET_ITEM(calls, 0), names().module);
+  const py::object outermost = py::reinterpret_borrow<py::object>(is_outermost ? module : module_of_.of(PyList_GET_ITEM(calls, 0)));
   const std::pair<PyObject*, PyObject*> key{outermost.ptr(), module};
   const auto found = known_modules_.find(key);
   if (found == known_modules_.end() || referent(found->second.outermost) != key.first || referent(found->second.module) != key.second) {
     py::handle(owner).attr("modules").attr("enter")(py::handle(module), py::handle(frame));
     const Py_ssize_t count = PyList_GET_SIZE(calls);
     if (count == 0) return;
-    const py::object link = attribute(PyList_GET_ITEM(calls, count - 1), names().link);
+    const py::object link = py::reinterpret_borrow<py::object>(link_of_.of(PyList_GET_ITEM(calls, count - 1)));
     const auto weakly = [](PyObject* object) {
       PyObject* reference = PyWeakref_NewRef(object, nullptr);
       if (reference == nullptr) throw py::error_already_set();
@@ -583,10 +661,13 @@ void Recorder::enter(PyObject* module) {
   const py::object link = found->second.link;
   const py::object call = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   const py::object token = py::reinterpret_steal<py::object>(PyBaseObject_Type.tp_alloc(&PyBaseObject_Type, 0));
-  if (!call || !token || PyObject_SetAttr(call.ptr(), names().frame, frame) != 0 || PyObject_SetAttr(call.ptr(), names().outside, Py_None) != 0 ||
-      PyObject_SetAttr(call.ptr(), names().module, module) != 0 || PyObject_SetAttr(call.ptr(), names().link, link.ptr()) != 0 ||
-      PyObject_SetAttr(call.ptr(), names().token, token.ptr()) != 0 || PyList_Append(calls, call.ptr()) != 0)
-    throw py::error_already_set();
+  if (!call || !token) throw py::error_already_set();
+  frame_of_.set(call.ptr(), frame);
+  outside_of_.set(call.ptr(), Py_None);
+  module_of_.set(call.ptr(), module);
+  link_of_.set(call.ptr(), link.ptr());
+  token_of_.set(call.ptr(), token.ptr());
+  if (PyList_Append(calls, call.ptr()) != 0) throw py::error_already_set();
 }
 
 // A module returned or raised; as `modules.ModulePaths.leave`, which is asked where another one was called last.
@@ -594,7 +675,7 @@ void Recorder::leave(PyObject* module) {
   PyObject* calls = calls_.ptr();
   const Py_ssize_t count = PyList_GET_SIZE(calls);
   if (count == 0) return;
-  if (!attribute(PyList_GET_ITEM(calls, count - 1), names().module).is(py::handle(module))) {
+  if (module_of_.of(PyList_GET_ITEM(calls, count - 1)) != module) {
     py::handle(owner).attr("modules").attr("leave")(py::handle(module));
   } else if (PyList_SetSlice(calls, count - 1, count, nullptr) != 0) {
     throw py::error_already_set();
@@ -670,7 +751,7 @@ void Recorder::place(int8_t& phase, Link& link) {
 
 int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
                          const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs,
-                         const Digest* generator) {
+                         c10::ArrayRef<Digest> generators) {
   see_calls();
   int8_t phase;
   Link link;
@@ -680,7 +761,7 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
   int64_t record = -1;
   if (stream->rows.is_attached()) {
     stream->lock();
-    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generator);
+    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generators);
     stream->unlock();
   }
   if (record < 0) {
@@ -700,7 +781,7 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
       made.append(output.layout);
       made.append(as_bytes(output.digest));
     }
-    if (generator != nullptr) states.append(as_bytes(*generator));
+    for (const Digest& generator : generators) states.append(as_bytes(generator));
     const py::tuple row = py::make_tuple(cells.thread, cells.step, cells.phase, cells.role, cells.op, cells.module, cells.stack,
                                          cells.forward, cells.forward_stack, cells.arguments);
     record = stream->python().attr("writer").attr("append")(row, inputs, read, made, states).cast<int64_t>();
@@ -869,6 +950,19 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   return layout.fills_storage;
 }
 
+// What tensors hold, before something that is no op reads them.
+template <unsigned Count>
+struct Looked {
+  c10::SmallVector<InputEdge, Count> edges;
+  c10::SmallVector<InputDigest, Count> digests;
+  c10::SmallVector<std::pair<size_t, at::Tensor>, Count> read;
+
+  void digest() {
+    for (const auto& [at, tensor] : read) digests[at].digest = digest_tensor(tensor);
+    read.clear();
+  }
+};
+
 // Whether all are tensors and parameters themselves, not of classes of their own, in memory that is of this process alone.
 bool are_own(const py::list& tensors) {
   for (const py::handle tensor : tensors) {
@@ -881,11 +975,7 @@ bool are_own(const py::list& tensors) {
 
 // The tensors of a list from a place on, up to one that is not ordinary: that place, and the inputs that the others are.
 py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from, size_t known_inputs) {
-  struct {
-    c10::SmallVector<InputEdge, 64> edges;
-    c10::SmallVector<InputDigest, 8> digests;
-    c10::SmallVector<std::pair<size_t, at::Tensor>, 8> read;
-  } looked;
+  Looked<64> looked;
   if (recorder.stream == nullptr) throw std::runtime_error("the recorder has no stream: it has not begun, or has ended");
   const Plain plain;
   for (; from < tensors.size(); ++from) {
@@ -893,7 +983,7 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
     if (!is_simple(tensor)) break;
     recorder.look_at(looked, tensor, 0);
   }
-  for (const auto& [at, tensor] : looked.read) looked.digests[at].digest = digest_tensor(tensor);
+  looked.digest();
   py::list edges(4 * looked.edges.size());
   size_t cell = 0;
   for (const InputEdge& edge : looked.edges)
@@ -1268,7 +1358,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
     made.push_back(value_output(stream, owner, value));
   }
   const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context.edges, context.digests, made,
-                                         has_drawn ? &context.state : nullptr);
+                                         has_drawn ? c10::ArrayRef<Digest>(context.state) : c10::ArrayRef<Digest>());
   if (has_overlapped) stream.python().attr("note_overlap")(record);
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
   recorder.wrote(states, record);
@@ -1464,17 +1554,29 @@ bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
   if (!THPVariable_CheckExact(object.ptr())) return false;
   const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
   if (!is_simple(tensor)) return false;
-  struct {
-    c10::SmallVector<InputEdge, 1> edges;
-    c10::SmallVector<InputDigest, 1> digests;
-    c10::SmallVector<std::pair<size_t, at::Tensor>, 1> read;
-  } looked;
+  Looked<1> looked;
   const Plain plain;
   recorder.look_at(looked, tensor, READ);
-  for (const auto& [at, value] : looked.read) looked.digests[at].digest = digest_tensor(value);
-  recorder.append(ESCAPE, op, -1, looked.edges, looked.digests, c10::SmallVector<Output, 1>(), nullptr);
+  looked.digest();
+  recorder.append(ESCAPE, op, -1, looked.edges, looked.digests, c10::SmallVector<Output, 1>(), {});
   recorder.stream->state(tensor).externally_writable = true;
   return true;
+}
+
+// Records what the program holds, as `RecordMaker.hold` does; `generators` are digests of the states of generators. -1, with nothing recorded,
+// where Python must do so: of tensors that are not ordinary, and in threads that work for another.
+int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t arguments, const py::sequence& generators) {
+  constexpr int8_t READ = 0, STATE = 4;
+  if (own_recorder() != &recorder || !recorder.is_active || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return -1;
+  for (const py::handle tensor : tensors)
+    if (!is_simple(unpacked(tensor))) return -1;
+  c10::SmallVector<Digest, 4> states;
+  for (const py::handle state : generators) states.push_back(from_bytes(state));
+  Looked<64> looked;
+  const Plain plain;
+  for (const py::handle tensor : tensors) recorder.look_at(looked, unpacked(tensor), READ);
+  looked.digest();
+  return recorder.append_outside(STATE, op, arguments, looked.edges, looked.digests, states);
 }
 
 // Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.
@@ -1674,5 +1776,10 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("begin", &Recorder::begin)
       .def("look_at_each", &look_at_each)
       .def("escape", &escape)
+      .def("hold", &hold)
+      .def("state_digest", [](Recorder& recorder, const py::handle& generator) {
+        at::Generator unwrapped = THPGenerator_Unwrap(generator.ptr());
+        return as_bytes(recorder.state_of(unwrapped));
+      })
       .def("close", &Recorder::close);
 }

@@ -300,11 +300,12 @@ class Rows {
 
   // The number of the record; -1 if there is no room.
   template <class Edges, class Digests, class Outputs>
-  int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, const Outputs& outputs, const Digest* generator) {
+  int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, const Outputs& outputs,
+                 c10::ArrayRef<Digest> generators) {
     const int64_t row = counts_[0];
     const int64_t ends[4] = {
         counts_[1] + static_cast<int64_t>(edges.size()), counts_[2] + static_cast<int64_t>(digests.size()),
-        counts_[3] + static_cast<int64_t>(outputs.size()), counts_[4] + (generator != nullptr ? 1 : 0)};
+        counts_[3] + static_cast<int64_t>(outputs.size()), counts_[4] + static_cast<int64_t>(generators.size())};
     if (row >= record_capacity_) return -1;
     for (int64_t end : ends)
       if (end > child_capacity_) return -1;
@@ -323,8 +324,8 @@ class Rows {
       const DigestRow cell{output.layout, output.digest};
       at = put(at, &cell, sizeof cell);
     }
-    if (generator != nullptr)
-      put(memory_ + offsets_[4] + counts_[4] * static_cast<int64_t>(sizeof(Digest)), generator->data(), sizeof(Digest));
+    at = memory_ + offsets_[4] + counts_[4] * static_cast<int64_t>(sizeof(Digest));
+    for (const Digest& generator : generators) at = put(at, generator.data(), sizeof(Digest));
     put_record(memory_ + offsets_[0] + row * PACKED_RECORD, cells, ends);
     for (int list = 0; list < 4; ++list) counts_[1 + list] = ends[list];
     counts_[0] = row + 1;
