@@ -257,6 +257,41 @@ def test_the_salt_of_strings_is_told_from_addresses() -> None:
     assert found(objects) == [("address-order", "confirmed")]
 
 
+@dataclass
+class OfAddresses(Pretended):
+    """A program that depends on addresses, which are equal by chance while the salt of strings is fixed and nothing moves them."""
+
+    line: int = 20
+
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        self.made.append(intervention)
+        fixed = {name for name, action in intervention.factors if action is Action.FIXED}
+        if "hash-seed" not in fixed:
+            return Trial(intervention, 2, Verdict.DIFFERENT, divergence())
+        if ("addresses", Action.PERTURBED) in intervention.factors:
+            return Trial(intervention, 2, Verdict.DIFFERENT, divergence(line=self.line))
+        return Trial(intervention, runs, Verdict.SAME, None)
+
+
+def test_equal_runs_with_a_fixed_salt_confirm_no_order_of_strings_if_they_differ_when_memory_is_moved() -> None:
+    comparison = investigated(OfAddresses([(divergence(), [])]))
+    assert found(comparison) == [("address-order", "confirmed")]
+    assert comparison.causes[0].experiments[-1].factor == "addresses and hash-seed"
+    moved = [one.outcome for one in comparison.experiments if one.factor == "hash-seed with perturbed addresses"]
+    assert moved == ["The runs still differed."]
+
+
+def test_what_moved_memory_changes_at_another_line_is_not_the_order_of_addresses() -> None:
+    comparison = investigated(OfAddresses([(divergence(), [])], line=9))
+    assert found(comparison) == [("hash-order", "confirmed")]
+
+
+def test_an_order_of_strings_does_not_depend_on_where_memory_lies() -> None:
+    program = Pretended([(divergence(), ["hash-seed"])])
+    assert found(investigated(program)) == [("hash-order", "confirmed")]
+    assert Intervention.fix("hash-seed").also(Intervention.perturb("addresses")) in program.made
+
+
 def test_what_removed_the_difference_is_kept_if_the_time_ends_before_it_is_told_apart() -> None:
     @dataclass
     class Ending(Pretended):
@@ -622,7 +657,7 @@ def test_what_is_seldom_different_needs_more_equal_runs() -> None:
 def test_an_intervention_says_what_was_done() -> None:
     both = Intervention.perturb("hash-seed", "memory").also(Intervention.fix("hash-seed"))
     assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.PERTURBED)}
-    assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and memory and set-order at train.py:7"
+    assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and set-order at train.py:7 with perturbed memory"
     assert both.without(Intervention.perturb("memory")) == Intervention.fix("hash-seed")
 
 

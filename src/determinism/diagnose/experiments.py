@@ -123,18 +123,24 @@ class Intervention:
     @property
     def name(self) -> str:
         """What it is done to."""
-        return " and ".join(self._names) or "nothing"
+        return (" and ".join(self._names) or "nothing") + self._beside
 
     @property
     def title(self) -> str:
         """What it is done to, in a few words."""
         more = len(self._names) - _MOST_NAMES
         shown = self._names if more < 2 else [*self._names[:_MOST_NAMES], f"{more} more"]
-        return " and ".join(shown) or "nothing"
+        return (" and ".join(shown) or "nothing") + self._beside
+
+    @property
+    def _beside(self) -> str:
+        """What is perturbed while something else is fixed."""
+        perturbed = [name for name, action in sorted(self.factors) if action is Action.PERTURBED]
+        return f" with perturbed {' and '.join(perturbed)}" if perturbed and self.action == "fixed" else ""
 
     @property
     def _names(self) -> list[str]:
-        names = [name for name, _ in sorted(self.factors)]
+        names = [name for name, action in sorted(self.factors) if action is Action.FIXED or self.action == "perturbed"]
         names += [f"{source.source} at {_source_place(source)}" for source in self.in_order]
         names += ["fresh copy of the working directory"] * self.fresh_copy
         return names + [f"line {place}" for place in self._changed_places]
@@ -151,7 +157,7 @@ class Intervention:
     @property
     def action(self) -> str:
         """`perturbed` if it only perturbs, `changed` if it does nothing, else `fixed`."""
-        if not self._names:
+        if self == Intervention():
             return "changed"
         actions = {action for _, action in self.factors}
         return (

@@ -41,6 +41,7 @@ from determinism.diagnose.program_text import started_program
 from determinism.diagnose.sources import TIMED, Source
 from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError
+from determinism.factors.catalog import Action, obstacle
 from determinism.trace.schema import Frame
 from determinism.types import Kind
 
@@ -208,7 +209,7 @@ class Investigation:
             self._limit = f"No experiment made the difference go away.{unseen_text(probed)}"
             self._suppose(divergence, probed.sources)
             return None
-        self._take(needed, self._all_told_apart(needed, divergence), divergence)
+        self._take(needed, divergence)
         trial = self._trials[self._held]
         return None if trial.is_equal else trial.divergence
 
@@ -247,8 +248,9 @@ class Investigation:
         self._limit = _CAME_ONCE.format(trial.runs + 2)
         return []
 
-    def _take(self, removed: Sequence[Hypothesis], named: Sequence[Hypothesis], divergence: Divergence) -> None:
+    def _take(self, removed: Sequence[Hypothesis], divergence: Divergence) -> None:
         """Keep causes whose removal together made a divergence go."""
+        removed, named = self._all_told_apart(removed, divergence)
         trial = self._trial(removed)
         self._held = trial.intervention
         self._untried = []
@@ -273,7 +275,7 @@ class Investigation:
             # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
-                self._take([hypothesis], self._all_told_apart([hypothesis], divergence), divergence)
+                self._take([hypothesis], divergence)
                 return self._trials[self._held]
         return None
 
@@ -512,14 +514,42 @@ class Investigation:
         runs = self._runs_needed(trial.intervention, may_be_short=False) if needs_all else _LEAST_RUNS
         return self._made(trial.intervention, added, may_be_short=False, runs=runs)
 
-    def _all_told_apart(self, removed: Sequence[Hypothesis], divergence: Divergence) -> list[Hypothesis]:
-        """The causes by their right names; if the search is broken off meanwhile, they stay, as likely under the names that they had."""
+    def _all_told_apart(
+        self, removed: Sequence[Hypothesis], divergence: Divergence
+    ) -> tuple[Sequence[Hypothesis], Sequence[Hypothesis]]:
+        """What is to be removed, and the causes by their right names; if the search is broken off meanwhile, they stay, as likely
+        under the names that they had.
+        """
         try:
-            return [self._told_apart(hypothesis, removed, divergence) for hypothesis in removed]
+            removed = [self._with_addresses(hypothesis, removed, divergence) for hypothesis in removed]
+            return removed, [self._told_apart(hypothesis, removed, divergence) for hypothesis in removed]
         except (BudgetSpent, LaunchError):
             self._held, self._untried = self._trial(removed).intervention, []
             self._found += [_Found(one, self._experiments_with(one, removed), Status.LIKELY) for one in removed]
             raise
+
+    def _with_addresses(
+        self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence
+    ) -> Hypothesis:
+        """The order of addresses instead of that of hashes, where it is what the runs differ by.
+
+        The salt of strings also changes what is allocated. With a fixed one, addresses often differ in few of their bits, and a few runs
+        may be equal by chance: so memory is made to lie elsewhere.
+        """
+        if hypothesis.cause != "hash-order" or hypothesis.intervention != Intervention.fix("hash-seed"):
+            return hypothesis
+
+        def instead(intervention: Intervention) -> list[Hypothesis]:
+            other = replace(hypothesis, cause="address-order", intervention=intervention)
+            return [other if one is hypothesis else one for one in removed]
+
+        moved = self._trial(instead(hypothesis.intervention.also(Intervention.perturb("addresses"))), tried=0)
+        if moved.failure is not None or moved.divergence is None or not is_same_line(moved.divergence, divergence):
+            return hypothesis
+        fixed = instead(hypothesis.intervention.also(Intervention.fix("addresses")))
+        if obstacle("addresses", Action.FIXED) is not None or not self._removes(fixed, divergence):
+            return hypothesis
+        return fixed[[one is hypothesis for one in removed].index(True)]
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.

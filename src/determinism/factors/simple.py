@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PAGE = mmap.PAGESIZE
 _SMALL = range(16, 4096, 16)
+_OBJECTS = range(0, 480, 16)
 _kept: list[object] = []
 
 
@@ -40,6 +41,8 @@ def start_addresses(request: FactorRequest) -> None:
         if (position * (number + 2) + number) % 3:
             libc.free(block)
     _kept.append(mmap.mmap(-1, _PAGE * (1 + number % 61)))
+    # Python has places of its own for small objects, which lie in the same order in each run.
+    _kept.append([bytes(size) for size in _OBJECTS for _ in range(number * 7 % 31)])
 
 
 # Shows the program another time and day in each run.
