@@ -55,3 +55,58 @@ def test_a_program_that_sorts_is_the_same_with_everything_perturbed(folder: Path
     report = check_command(folder, [sys.executable, str(path)], options=("--vary", "all", "--budget", "600")).report
     assert report["verdict"] == "same"
     assert "listings" in report["varied"] and report["causes"] == []
+
+
+UNWRITTEN = """
+import torch
+# So large a block is new memory of the system, which is zero.
+values = torch.empty(1_000_000)
+FILLED
+print(RESULT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("filled", "result", "verdict", "varied"),
+    [
+        pytest.param("", "(values * 2).sum().item()", "different", ["memory"], id="nothing"),
+        pytest.param("values[:-1] = 1; values[-1:] = 2", "(values * 2).sum().item()", "same", [], id="in parts"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough("kinds"), id=name)
+            for name, case in {
+                "a part": ("values[:-1] = 1", "(values * 2).sum().item()", "different", ["memory"]),
+                "grown": (
+                    "values.resize_(2_000_000)",
+                    "torch.cat([values, values]).sum().item()",
+                    "different",
+                    ["memory"],
+                ),
+                "as an output": ("torch.add(torch.ones(1_000_000), 1, out=values)", "values.mean().item()", "same", []),
+                "never looked at": ("", "values.numpy().shape", "same", []),
+                "of no consequence": (
+                    "",
+                    "torch.where(torch.tensor(False), values, 1.0).sum().item()",
+                    "same",
+                    ["memory"],
+                ),
+            }.items()
+        ),
+    ],
+)
+def test_memory_that_nobody_has_written_is_perturbed_unasked_where_it_is_read(
+    tmp_path: Path, filled: str, result: str, verdict: str, varied: list[str]
+) -> None:
+    path = tmp_path / "read.py"
+    path.write_text(UNWRITTEN.replace("FILLED", filled).replace("RESULT", result))
+    report = check_command(tmp_path, [sys.executable, str(path)], options=("--budget", "0")).report
+    assert (report["verdict"], report["varied"]) == (verdict, varied)
+    if verdict == "different":
+        first = report["first_divergence"]
+        assert (first["kind"], first["site"]["file"], first["site"]["line"]) == ("uninitialized", str(path), 6)
+
+
+def test_two_runs_that_were_asked_for_are_all_that_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "read.py"
+    path.write_text(UNWRITTEN.replace("FILLED", "").replace("RESULT", "(values * 2).sum().item()"))
+    report = check_command(tmp_path, [sys.executable, str(path)], options=("-n", "2")).report
+    assert (report["verdict"], len(report["runs"]), report["varied"]) == ("same", 2, [])

@@ -657,7 +657,10 @@ def test_what_is_seldom_different_needs_more_equal_runs() -> None:
 def test_an_intervention_says_what_was_done() -> None:
     both = Intervention.perturb("hash-seed", "memory").also(Intervention.fix("hash-seed"))
     assert both.factors == {("hash-seed", Action.FIXED), ("memory", Action.PERTURBED)}
-    assert both.also(Intervention(sources=frozenset({SET}))).name == "hash-seed and set-order at train.py:7 with perturbed memory"
+    assert (
+        both.also(Intervention(sources=frozenset({SET}))).name
+        == "hash-seed and set-order at train.py:7 with perturbed memory"
+    )
     assert both.without(Intervention.perturb("memory")) == Intervention.fix("hash-seed")
 
 

@@ -480,6 +480,50 @@ def gives_unwritten(process: ProcessTrace, last: int) -> bool:
     return False
 
 
+_MOST_LOOKED_AT = 2000
+
+
+def read_unwritten(process: ProcessTrace) -> str | None:
+    """Which op first computed with memory that nobody had written, or with a copy of it, and its line.
+
+    Args:
+        process: One run of it.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    origins = Origins(process, lambda number, output: False)
+    copying = process.names.ops_that(OpSemantics.COPIES)
+    unwritten = np.zeros(0, np.int64)
+    """Records that leave memory partly or wholly unwritten, as far as can be seen at a glance."""
+    num_looked_at = 0
+    for chunk in process.chunks():
+        inputs, outputs, op = chunk.children["inputs"], chunk.children["outputs"], chunk.columns["op"]
+        numbers, distance, access = chunk.numbers, inputs.columns["producer"], inputs.columns["access"]
+        producers = np.where(distance > 0, inputs.spread(numbers) - distance, -1)
+        # What has values has a digest.
+        unwritten = np.union1d(unwritten, numbers[outputs.owners[~outputs.columns["digest"].any(axis=1)]])
+        read, is_copy = access == Access.READ, np.isin(op, copying)
+        passes_on = (access == Access.CARRY) | (read & inputs.spread(is_copy))
+        while len(more := np.setdiff1d(_owners(chunk, passes_on & np.isin(producers, unwritten)), unwritten)):
+            unwritten = np.union1d(unwritten, more)
+        may_read = np.isin(numbers, _owners(chunk, read & np.isin(producers, unwritten))) & ~is_copy
+        for row in np.flatnonzero(may_read & (chunk.columns["role"] == Role.OP)).tolist():
+            entry = entry_of(process, chunk, row)
+            if origins.allocation_behind(entry) is not None:
+                frames = process.names.stack(int(chunk.columns["stack"][row]))
+                return f"{entry.op} at {frames[0].file}:{frames[0].line}" if frames else str(entry.op)
+            num_looked_at += 1
+            if num_looked_at == _MOST_LOOKED_AT:
+                return None
+    return None
+
+
+def _owners(chunk: Chunk, entries: Array) -> Array:
+    """The numbers of the records that these of their inputs belong to."""
+    return np.unique(chunk.numbers[chunk.children["inputs"].owners[entries]])
+
+
 _PLACES = ("outputs", "input_digests")
 
 

@@ -130,7 +130,12 @@ class Intervention:
         """What it is done to, in a few words."""
         more = len(self._names) - _MOST_NAMES
         shown = self._names if more < 2 else [*self._names[:_MOST_NAMES], f"{more} more"]
-        return (" and ".join(shown) or "nothing") + self._beside
+        return " and ".join(shown) or "nothing"
+
+    @property
+    def summary(self) -> str:
+        """What is done, in a few words."""
+        return f"{self.title} {self.action}{self._beside}"
 
     @property
     def _beside(self) -> str:

@@ -18,6 +18,7 @@ from typing import Self
 
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import alone
+from determinism.comparison.records import read_unwritten
 from determinism.comparison.result import Comparison, RunSummary
 from determinism.comparison.runs import compare_runs
 from determinism.diagnose.confirm import executions
@@ -71,7 +72,7 @@ from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace, snapshot_live_trace
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import FAIL_FAST, PROCESSES_FOLDER, TIME_LIMIT, Frame
-from determinism.types import Verdict
+from determinism.types import Kind, Verdict
 
 # Follows a run while it goes on, and tells when it has shown a difference from the first one.
 
@@ -237,7 +238,7 @@ class LaunchedExperiments(ExperimentRunner):
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
         self._number += 1
         self._experiments += not probes
-        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.title} {intervention.action}"
+        title = _PROBING if probes else f"experiment {self._experiments}: {intervention.summary}"
         names: list[str] = []
         traces: list[Trace] = []
         comparison: Comparison | None = None
@@ -571,8 +572,8 @@ class Check:
                 if self.runs[-1].stopped_by == FAIL_FAST:
                     break
             comparison = self._run_again(self._compare(traces), traces)
-            if request.vary and comparison.verdict is Verdict.SAME:
-                comparison = self._vary(comparison)
+            if comparison.verdict is Verdict.SAME:
+                comparison = self._vary(comparison, traces)
             if comparison.first_divergence is not None:
                 self._likely = likely_hypotheses(comparison, traces)
                 causes = tuple(likely_causes_left(self._likely))
@@ -672,25 +673,48 @@ class Check:
             comparison = self._compare(traces)
         return replace(comparison, extra_runs=extra)
 
-    def _vary(self, plain: Comparison) -> Comparison:
-        """Make runs in which factors are perturbed on purpose; gives their comparison if they differ."""
-        factors = possible_factors(self.request.vary, self.warn)
+    def _vary(self, plain: Comparison, traces: Sequence[Trace]) -> Comparison:
+        """Make runs in which factors are perturbed on purpose; gives their comparison if they differ.
+
+        What a program finds in memory that nobody has written may be the same in the runs that are recorded, and vary in others. So
+        memory is perturbed unasked where such memory is read; and only a difference by it counts then.
+        """
+        if self.request.vary:
+            factors = possible_factors(self.request.vary, self.warn)
+        else:
+            factors = self._doubted(plain, traces)
         if not factors:
             return plain
         plain_runs, self.runs = self.runs, list(self.runs)
-        traces: list[Trace] = []
+        varied: list[Trace] = []
         for number in range(1, VARIED_RUNS + 1):
             title = f"run {number} with {', '.join(factors)} perturbed"
             spec = with_intervention(self.request.spec, Intervention.perturb(*factors), number)
-            self._make(traces, f"varied-run-{number}", title, spec)
-            if len(traces) > 1:
-                comparison = self._compare([traces[0], traces[-1]])
-                if comparison.verdict is not Verdict.SAME:
+            self._make(varied, f"varied-run-{number}", title, spec)
+            if len(varied) > 1:
+                comparison = self._compare([varied[0], varied[-1]])
+                first = comparison.first_divergence
+                is_meant = bool(self.request.vary) or (first is not None and first.kind is Kind.UNINITIALIZED)
+                if comparison.verdict is not Verdict.SAME and is_meant:
                     return _with_varied(comparison, factors)
         self.runs = plain_runs
-        for trace in traces:
+        for trace in varied:
             self._output.discard(trace.folder.name)
         return _with_varied(plain, factors)
+
+    def _doubted(self, comparison: Comparison, traces: Sequence[Trace]) -> list[str]:
+        """What is perturbed although nobody asked for it."""
+        if self.request.num_runs is not None or not may_run_further(self.request.explain, self.runs):
+            return []
+        if obstacle("memory", Action.PERTURBED) is not None:
+            return []
+        op = next((found for process in traces[0].processes if (found := read_unwritten(process)) is not None), None)
+        if op is None:
+            return []
+        self.warn(
+            f"{op} reads memory that nobody has written. It held the same in these runs; further runs fill it with other bytes."
+        )
+        return ["memory"]
 
     def _explained(self, comparison: Comparison, standard_input: StandardInput, traces: Sequence[Trace]) -> Comparison:
         is_wanted = (
