@@ -80,7 +80,7 @@ def limits() -> list[tuple[str, str]]:
         ),
         ("causes.md", f"advances by {step} milliseconds"),
         ("sources.md", f"advances by {step} milliseconds"),
-        ("sources.md", f"the first {constant('probes/notes.py', '_FIRST')} uses are noted"),
+        ("sources.md", f"the first {constant('probes/notes.py', 'FIRST_NOTED')} uses are noted"),
         ("recording-on-gpus.md", f"When {constant(digests + '__init__.py', 'ENTRIES')} slots are used"),
         (
             "recording-on-gpus.md",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from determinism.probes.notes import FIRST_NOTED
 from determinism.run_spec import NOTES_SUFFIX
 from determinism.trace.schema import Frame
 
@@ -195,13 +197,17 @@ def differing_sources(first: Path, second: Path) -> list[Source]:
     found: dict[Site, Source] = {}
     same: dict[Site, Source] = {}
     used: dict[Site, list[str | None]] = {}
+    families = _Families(first, second)
     for key in sorted(process_keys(first) & process_keys(second), key=lambda key: (key.count("."), len(key), key)):
         one, other = read_notes(first, key), read_notes(second, key)
         ordered = []
         for place in [place for place in one.series if place in other.series]:
             series = one.series[place]
             used.setdefault(place[:4], []).append(series.notes[0]["digest"])
-            if difference := _difference(place, series, other.series[place]):
+            difference = _difference(place, series, other.series[place])
+            if difference is not None and difference[1] and place[0] not in TIMED:
+                difference = families.difference(key, place, series, difference[0])
+            if difference is not None:
                 ordered.append((series.notes[difference[0]]["number"], place, *difference))
             elif place[0] in TIMED:
                 same.setdefault(place[:4], _source(key, place, series, other.series[place], 0, False))
@@ -252,12 +258,108 @@ def _difference(place: Place, first: Series, second: Series) -> tuple[int, bool 
 
 def _difference_of_many(first: Series, second: Series) -> tuple[int, bool | None] | None:
     """Likewise where threads share the work, so that it is not told which does what."""
-    ours, theirs = (Counter(note["digest"] for note in series.notes) for series in (first, second))
-    extra = ours - theirs
-    if not extra or not theirs - ours:
+    ours, theirs = _values(first.notes), _values(second.notes)
+    extra = _extra(ours, theirs)
+    if not extra:
         is_untold = ours[None] or theirs[None] or any(note.get("partial") for note in first.notes)
         return (0, None) if is_untold else None
     return next(index for index, note in enumerate(first.notes) if note["digest"] in extra), True
+
+
+_Values = Counter[str | None]
+
+
+def _values(notes: Sequence[dict[str, Any]]) -> _Values:
+    return Counter(note["digest"] for note in notes)
+
+
+def _extra(ours: _Values, theirs: _Values) -> _Values:
+    """The values that the first of two runs had more often, if the second had others instead."""
+    extra = ours - theirs
+    return extra if theirs - ours else _Values()
+
+
+_INTERCHANGEABLE = re.compile(r"([A-Za-z]*(?:Process|PoolWorker)-)?\d+(?:-\d+)*")
+"""What a process is called that is told from those beside it by no more than a number that `multiprocessing`, or its turn to
+take notes, gave it. The number of a rank says which part of the work is its own, so that ranks are not among them."""
+
+
+def _family(key: str) -> str:
+    """What a process has in common with those that may do its work in another run, as the workers of a pool may."""
+    return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in key.split("."))
+
+
+@dataclass
+class _Shared:
+    """What the processes of one family noted of a place in one run."""
+
+    values: dict[str, _Values] = field(default_factory=dict)
+    """By process."""
+    is_sampled: bool = False
+    """Whether a process used the source so often that it did not note each use."""
+    is_partial: bool = False
+
+    @property
+    def total(self) -> _Values:
+        """The values of all processes."""
+        return sum(self.values.values(), _Values())
+
+
+class _Families:
+    """The processes of two runs by what they have in common, where it is not told which of them does what."""
+
+    def __init__(self, first: Path, second: Path) -> None:
+        """Take the folders with the notes of the runs. Nothing is read but the names of the files."""
+        self._folders = (first, second)
+        self._members: dict[str, tuple[list[str], list[str]]] = {}
+        for run, folder in enumerate(self._folders):
+            for key in sorted(process_keys(folder)):
+                self._members.setdefault(_family(key), ([], []))[run].append(key)
+        self._last: tuple[str, tuple[dict[Place, _Shared], dict[Place, _Shared]]] = ("", ({}, {}))
+        """The family that was asked for last, and what each run noted in it."""
+
+    def difference(self, key: str, place: Place, series: Series, index: int) -> tuple[int, bool | None] | None:
+        """Whether what one process noted of a place differs, whichever process of the family did its work in the other run.
+
+        Args:
+            key: Of the process.
+            place: With a source that differs if only this process of both runs is looked at.
+            series: What the process noted in the first run.
+            index: Of the first use that then differs.
+
+        Returns:
+            Which use differs first, and whether it is known to differ; None if it is not this process that differs.
+        """
+        family = _family(key)
+        members = self._members[family]
+        if len({*members[0], *members[1]}) < 2:
+            return index, True
+        if self._last[0] != family:
+            self._last = (family, (self._noted(0, members[0]), self._noted(1, members[1])))
+        first, second = self._last[1][0][place], self._last[1][1][place]
+        ours, theirs = first.total, second.total
+        extra = _extra(ours, theirs)
+        if (first.is_sampled or second.is_sampled) and 2 * (ours & theirs).total() >= min(ours.total(), theirs.total()):
+            # Which of many uses are noted depends on which process comes to them.
+            extra = _Values()
+        if not extra:
+            return (index, None) if ours[None] or theirs[None] or first.is_partial else None
+        own = next((at for at, note in enumerate(series.notes) if note["digest"] in extra), None)
+        if own is not None:
+            return own, True
+        # Another process has what differs; only one that is in both runs is asked.
+        is_told = any(values & extra for one, values in first.values.items() if one in second.values)
+        return None if is_told else (index, True)
+
+    def _noted(self, run: int, keys: Sequence[str]) -> dict[Place, _Shared]:
+        found: dict[Place, _Shared] = {}
+        for key in keys:
+            for place, series in read_notes(self._folders[run], key).series.items():
+                shared = found.setdefault(place, _Shared())
+                shared.values[key] = _values(series.notes)
+                shared.is_sampled |= series.count > FIRST_NOTED
+                shared.is_partial |= any(note.get("partial") for note in series.notes)
+        return found
 
 
 def _source(process: str, place: Place, first: Series, second: Series, index: int, differs: bool | None) -> Source:

@@ -23,7 +23,7 @@ from determinism.run_spec import NOTES_SUFFIX
 PARENT_VARIABLE = "DETERMINISM_PROBES_PROCESS"
 """Environment variable through which a process tells its children its key."""
 
-_FIRST = 64
+FIRST_NOTED = 64
 """Uses of a source at one place that are all noted; of later ones those whose number is a power of two."""
 _MOST_NOTES = 100_000
 _MOST_SHOWN = 160
@@ -81,7 +81,7 @@ class Notes:
         occurrence = self._counts.get(key, 0)
         self._counts[key] = occurrence + 1
         is_sample = occurrence & (occurrence - 1) == 0
-        if (occurrence >= _FIRST and not is_sample) or self._written >= _MOST_NOTES:
+        if (occurrence >= FIRST_NOTED and not is_sample) or self._written >= _MOST_NOTES:
             return
         try:
             value = text()
@@ -110,7 +110,7 @@ class Notes:
         try:
             with self._lock:
                 for key, count in self._counts.items():
-                    if count > _FIRST:
+                    if count > FIRST_NOTED:
                         self._write({**_described(key), "count": count})
         except Exception:
             return
