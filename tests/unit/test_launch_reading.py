@@ -144,6 +144,7 @@ class Watched:
         self.folder = folder
         self.times = RunTimes(1)
         self.found: dict[str, FileChange] = {}
+        self.folders: set[str] = set()
 
     def run(self, action: Callable[[Callable[..., None]], None]) -> None:
         """Make a run; the action gets the hook."""
@@ -156,6 +157,7 @@ class Watched:
             action(lambda event, *arguments: readings.look(event, arguments))
         leftovers = self.times.leftovers(trace, fresh_copy=False)
         self.found = {Path(left.file).name: left.change for left in leftovers}
+        self.folders = {Path(left.file).name for left in leftovers if left.is_folder}
 
     def read(self, look: Callable[..., None]) -> None:
         """Read every file there is."""
@@ -207,6 +209,30 @@ def test_only_what_a_run_created_is_its_own(tmp_path: Path) -> None:
     assert {name for name, change in watched.found.items() if change is FileChange.CREATED} == own
     assert {name for name, change in watched.found.items() if change is FileChange.OVERWRITTEN} == overwritten
     assert watched.found["input"] is watched.found["unseen"] is FileChange.UNSEEN
+
+
+def test_a_folder_is_a_run_s_own_if_all_that_is_in_it_is(tmp_path: Path) -> None:
+    for name in ("the-users", "left-alone"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "data").write_text("the user's")
+    watched = Watched(tmp_path)
+
+    def first(look: Callable[..., None]) -> None:
+        (tmp_path / "temporary" / "deep").mkdir(parents=True)
+        written(look, tmp_path / "temporary" / "deep" / "step")
+        (tmp_path / "temporary" / "link").symlink_to(tmp_path / "left-alone")
+        for old, new in (("temporary", "checkpoint"), ("the-users", "renamed")):
+            look("os.rename", str(tmp_path / old), str(tmp_path / new), -1, -1)
+            (tmp_path / old).rename(tmp_path / new)
+
+    def second(look: Callable[..., None]) -> None:
+        for name in ("checkpoint", "renamed"):
+            look("open", str(tmp_path / name), None, os.O_RDONLY | os.O_DIRECTORY)
+
+    watched.run(first)
+    watched.run(second)
+    assert watched.found == {"checkpoint": FileChange.CREATED, "renamed": FileChange.OVERWRITTEN}
+    assert watched.folders == {"checkpoint", "renamed"}
 
 
 def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_differing_runs_are_told_what_to_do_first() -> None:
 )
 def test_files_are_named(names: list[str], said: str) -> None:
     assert said in text_of(make_different(leftovers=left(*names)))
+
+
+def test_a_folder_is_removed_with_what_is_in_it() -> None:
+    inside, folder = left("ck/step", "ck")
+    text = text_of(make_different(leftovers=[inside, replace(folder, is_folder=True)]))
+    assert "To start them from the same files: --before 'rm -rf ck', or --fresh-copy." in text
+
+
+def test_a_file_is_removed_like_one_beside_folders_that_are_not_named() -> None:
+    *files, folder = left("a", "b", "c", "d")
+    text = text_of(make_different(leftovers=[*files, replace(folder, is_folder=True)]))
+    assert "--before 'rm -f a b c ...'" in text
 
 
 def test_copy_is_no_remedy_for_files_elsewhere() -> None:

@@ -484,6 +484,8 @@ class Leftover:
     change: FileChange = FileChange.UNSEEN
     cache: str | None = None
     """Whose compile cache it lies in; None if in none."""
+    is_folder: bool = False
+    """Whether it was a folder at the end of the run that read it."""
 
 
 @dataclass(frozen=True)

@@ -341,6 +341,7 @@ class RunTimes:
                 site,
                 self._writes.change(file, run),
                 None if (cache := compile_cache_of(file, os.environ)) is None else cache.owner,
+                os.path.isdir(file),
             )
             for (run, file), site in sorted(_notes(trace).items())
         ]
@@ -350,6 +351,7 @@ class _Writes:
     """Files that runs were seen to write, and whether these existed before any of them did so."""
 
     def __init__(self) -> None:
+        self._begin = time.time_ns()
         self._by: dict[str, set[int]] = {}
         self._existed: dict[str, bool] = {}
 
@@ -370,7 +372,30 @@ class _Writes:
             return FileChange.UNSEEN
         # To remove a link leaves the file that it leads to, and packages are for those who installed them to remove.
         is_own = not os.path.islink(file) and not _PACKAGE_FOLDERS.intersection(Path(path).parts)
+        if is_own and os.path.isdir(path):
+            # Whoever renames a folder of the user's own takes what is in it along.
+            is_own = _all_changed_since(path, self._begin)
         return FileChange.CREATED if is_own and not self._existed[path] else FileChange.OVERWRITTEN
+
+
+_MOST_IN_FOLDER = 10_000
+
+
+def _all_changed_since(folder: str, begin: int) -> bool:
+    """Whether everything in a folder is known to have changed since a time, in nanoseconds since 1970."""
+    waiting, seen = [folder], 0
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > _MOST_IN_FOLDER or entry.stat(follow_symlinks=False).st_ctime_ns < begin:
+                        return False
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    except OSError:
+        return False
+    return True
 
 
 def file_notes(trace: Path) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from determinism.comparison.result import Comparison, DeadDifference, FileChange, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
@@ -88,8 +89,11 @@ def _named(files: list[str]) -> str:
 
 
 def _removal(leftovers: Sequence[Leftover]) -> str:
-    files = _files(leftovers)
-    removal = shlex.join(["rm", "-f", *map(path_text, files[:MOST_FILES])])
+    folders = {leftover.file for leftover in leftovers if leftover.is_folder}
+    # What lies in a folder goes with it.
+    files = [file for file in _files(leftovers) if folders.isdisjoint(map(str, PurePath(file).parents))]
+    option = "-f" if folders.isdisjoint(files[:MOST_FILES]) else "-rf"
+    removal = shlex.join(["rm", option, *map(path_text, files[:MOST_FILES])])
     more = " ..." if len(files) > MOST_FILES else ""
     remedy = f"--before {shlex.quote(removal + more)}"
     return f"To start them from the same files: {remedy}{', or --fresh-copy' if _all_copied(leftovers) else ''}"
