@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from determinism.comparison.result import FileChange, Leftover
-from tests.builders import make_comparison, make_different
+from determinism.comparison.result import Comparison, FileChange, Leftover
+from determinism.report.document import document
+from determinism.report.terminal import render
+from tests.builders import make_comparison, make_different, make_inconclusive
 from tests.rendered import lines_of, text_of
 
 
@@ -76,6 +80,29 @@ def test_equal_runs_get_a_note() -> None:
     text = text_of(make_comparison(leftovers=left("cache.json")))
     assert "leftovers run 2 read cache.json, which run 1 had left" in text
     assert "--before" not in text
+
+
+def printed(comparison: Comparison, above: Comparison, *, verbose: bool = False) -> list[str]:
+    """What is printed after the report of another comparison."""
+    file = io.StringIO()
+    render(document(comparison), Console(file=file, width=200), verbose=verbose, hint=False, above=document(above))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_an_earlier_report_just_said_is_not_said_again(verbose: bool) -> None:
+    leftovers = [*left("last.pt"), *left("table", change=FileChange.UNSEEN)]
+    without = make_different(leftovers=[])
+    for above in (make_different(leftovers=leftovers), make_different(leftovers=leftovers, causes=[])):
+        found = make_different(leftovers=leftovers)
+        assert printed(found, above, verbose=verbose) == printed(without, without, verbose=verbose)
+
+
+def test_what_an_earlier_report_did_not_say_is_said() -> None:
+    found = make_different(leftovers=left("last.pt", "table"))
+    for above in (make_different(leftovers=left("last.pt")), make_different()):
+        assert printed(found, above) == printed(found, make_inconclusive())
+        assert "run 2 read last.pt and table, which" in " ".join(printed(found, above))
 
 
 def test_without_leftovers_nothing_is_said() -> None:

@@ -92,7 +92,7 @@ def conclude(
         interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
         kept: Where the page of the report was written without being asked for, if it was.
         shown: The document that was printed before the search for causes began, if one was. If the search was interrupted before it
-            found anything, the same report is not printed again.
+            found anything, the same report is not printed again; nor is, in any case, what it said of leftovers.
     """
     from determinism.report.document import document
     from determinism.report.terminal import ReportConsole, render, render_rest
@@ -106,7 +106,7 @@ def conclude(
         if interrupt_status and shown is not None and not reports.is_verbose and not _has_news(content, shown):
             render_rest(content, ReportConsole(), file=file)
         else:
-            render(content, ReportConsole(), verbose=reports.is_verbose, file=file)
+            render(content, ReportConsole(), verbose=reports.is_verbose, file=file, above=shown)
     reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 

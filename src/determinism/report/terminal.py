@@ -153,7 +153,13 @@ _TONES = {
 
 
 def render(
-    content: dict[str, Any], console: Console, *, verbose: bool = False, file: str | None = None, hint: bool = True
+    content: dict[str, Any],
+    console: Console,
+    *,
+    verbose: bool = False,
+    file: str | None = None,
+    hint: bool = True,
+    above: dict[str, Any] | None = None,
 ) -> None:
     """Print a report.
 
@@ -163,12 +169,14 @@ def render(
         verbose: Whether details are shown.
         file: Where the report was written in full, if it was.
         hint: Whether the report ends with where the rest is.
+        above: The JSON document of the report that was printed just before, if one was. What it said of leftovers is not
+            said again in the same words.
     """
     width = min(console.width, WIDEST)
     lines = [
         Text(line, style=_TONES[Verdict(content["verdict"])]) for line in _wrapped(content["headline"], width, console)
     ]
-    story = content["story"]
+    story = content["story"] if above is None else _without_leftovers_of(above["story"], content["story"])
     if not verbose:
         story = _short_diffs([entry for entry in story if not entry["is_detail"]])
     if hint and (rest := _rest(content, verbose=verbose, file=file)):
@@ -177,6 +185,22 @@ def render(
     if story:
         lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
+
+
+def _without_leftovers_of(above: Sequence[dict[str, Any]], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    at, said = _leftovers(story), _leftovers(above)
+    return [*story[: at.start], *story[at.stop :]] if story[at] == above[said] else story
+
+
+def _leftovers(story: Sequence[dict[str, Any]]) -> slice:
+    """Where a story tells of leftovers; nowhere, if it does not."""
+    start = next((number for number, entry in enumerate(story) if entry["label"] == "leftovers"), len(story))
+    following = range(start + 1, len(story))
+    return slice(start, next((number for number in following if _begins_anew(story, number)), len(story)))
+
+
+def _begins_anew(story: Sequence[dict[str, Any]], number: int) -> bool:
+    return bool(story[number]["label"]) or story[number]["section"] != story[number - 1]["section"]
 
 
 def render_rest(content: dict[str, Any], console: Console, *, file: str | None = None) -> None:
