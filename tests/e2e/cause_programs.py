@@ -87,10 +87,10 @@ ORDERING = (
     CauseProgram("ordering/tied_parameters", (Cause("address-order", "for parameter in parameters:"),)),
     CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),), "order"),
     CauseProgram("ordering/attached_experts", (Cause("address-order", "for expert in self.attached"),), "order"),
-    CauseProgram("ordering/identity_shards", (Cause("address-order", "id(parameter) // 4096"),)),
+    CauseProgram("ordering/identity_shards", (Cause("address-order", "id(parameter) // 4096", is_fixed=False),)),
     CauseProgram(
         "ordering/hashed_users",
-        (Cause("address-order", "hash(user) % self.rows", or_identifiers=("hash-value",)),),
+        (Cause("address-order", "hash(user) % self.rows", or_identifiers=("hash-value",), is_fixed=False),),
         "data",
     ),
     CauseProgram("ordering/listed_shards", (Cause("listing-order", "os.listdir(folder)"),)),

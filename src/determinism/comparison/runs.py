@@ -150,7 +150,9 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     if level == Level.OP:
         status = trace.manifest.get("exit_status")
         ended = f" before it failed with {exit_phrase(status)}" if status else ""
-        return f"Run {number} imported {framework} but ran no op of it{ended}, so there is nothing to compare."
+        return (
+            f"Run {number} imported {framework}, but no op of it was recorded{ended}, so there is nothing to compare."
+        )
     steps = _num_steps_ended(trace)
     if steps:
         counted = "1 step" if steps == 1 else f"{steps} steps"

@@ -586,8 +586,17 @@ def fixes_for(
     without = with_changes or (last if last is not None and last.is_equal else None)
     proofs = [with_changes if one.intervention.sources else without for one in found]
     fixes = [_fix(one, proof, step_seconds, started) for one, proof in zip(found, proofs, strict=True)]
+    if len(found) == 1 and changed is not None and changed.failure is None and not changed.is_equal:
+        # The line that would replace the one at fault was tried, and the runs still differed.
+        fixes = [replace(fix, code=None, patch=None) if fix.patch and not fix.verified else fix for fix in fixes]
+    if not all(fix.verified for fix in fixes):
+        # The runs were equal with all causes removed, some of them as only an experiment can.
+        fixes = [replace(fix, title=f"{fix.title}{_NOT_ALONE}") if fix.verified else fix for fix in fixes]
     steps = None if without is None else without.steps
     return [replace(fix, steps=steps) if fix.verified else fix for fix in fixes]
+
+
+_NOT_ALONE = "; it is not enough alone, as long as the other causes are there"
 
 
 def outside_fix(cause: str, trial: Trial, step_seconds: float | None) -> Fix:

@@ -481,6 +481,7 @@ class Replay:
             is_fused = "+" in node.name
             held = self._contents_of(read) if is_fused else self._contents(node, read)
             call = partial(graph_call, node.op, held, contents, is_fused=is_fused)
+        read = ops.without_file_name(node.op.type, read)
         return self._records.append(role, phase, node.name, place, node.arguments, read, made, drawn, call)
 
     def _contents_of(self, read: Sequence[Value]) -> list[Any]:

@@ -44,12 +44,20 @@ ARRIVALS = frozenset(
     {
         "IteratorGetNext", "IteratorGetNextSync", "MultiDeviceIteratorGetNextFromShard",
         "ReadFile", "RestoreV2", "Restore", "RestoreSlice", "Timestamp", "TFRecordReaderV2", "ReaderReadV2", "QueueDequeueV2",
-        "QueueDequeueManyV2", "InfeedDequeue", "MatchingFiles",
+        "QueueDequeueManyV2", "InfeedDequeue",
     }
 )  # fmt: skip
 """Bring values into the program from outside: from a data pipeline, a file, a clock."""
 
 SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
+_BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
+"""Their first input is the name of a file."""
+
+
+def without_file_name(op_type: str, read: Sequence[Value]) -> list[Value]:
+    """What counts of that which an op reads: a file by another name need not hold anything else."""
+    return [*(read[1:] if op_type in _BY_FILE_NAME else read)]
+
 
 SHOWS = frozenset(
     {
@@ -419,7 +427,9 @@ class Values:
             for key in list(islice(self._made, _MOST_TENSORS // 2)):
                 del self._made[key]
         self._made[tensor._id] = value
-        self.unread.made(value)
+        # The memory of strings can be read by methods alone.
+        if tensor.dtype != dtypes.string:
+            self.unread.made(value)
 
 
 class Variables:

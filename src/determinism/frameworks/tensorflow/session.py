@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client import session as client_session
 from tensorflow.python.distribute import cross_device_ops, mirrored_run, parameter_server_strategy_v2, values
 from tensorflow.python.eager import backprop, context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
-from tensorflow.python.framework import config, func_graph, ops
+from tensorflow.python.framework import config, dtypes, func_graph, ops
 
 from determinism import rng
 from determinism.digest import digest_text
@@ -31,6 +32,7 @@ from determinism.frameworks.tensorflow.records import as_array
 from determinism.frameworks.wrapping import Undo, hide_own_frames, wrap
 from determinism.import_hook import after_import
 from determinism.run_spec import RunSpec
+from determinism.source_files import Owner, owner_of
 from determinism.trace.schema import RESULTS_OP, STEP_OP, Meaning
 from determinism.types import Level, Phase, ProcessFolders, Role
 
@@ -112,9 +114,12 @@ def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
         if not recorder.is_own():
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
-        recorder.run_unrecorded(
-            _escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor
-        )
+        # Of the names of files and the like, which libraries hold as strings, nothing is computed.
+        is_own_text = is_method and way not in _PRINTED and tensor.dtype == dtypes.string
+        if not (is_own_text and owner_of(sys._getframe(3)) is not Owner.USER):
+            recorder.run_unrecorded(
+                _escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor
+            )
         with recorder.suspended():
             return original(tensor, *args, **kwargs)
 
@@ -482,6 +487,7 @@ def _tensors_of(values: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensors if hasattr(tensor, "_id") and has_value(tensor.dtype)]
 
 
+_OF_SESSIONS = "their ops and what they return are not recorded; what ops outside of them make of it is"
 _NO_LAYERS = "they are not recorded; the state at the end of each step is, and --level op records every op"
 _FORKED = (
     "A process that was forked after TensorFlow had been imported used TensorFlow, and was not recorded. Use "
@@ -530,6 +536,7 @@ class Session(AdapterSession):
         self._undo.append(wrap(atomic_function, "from_func_graph", self._function_made))
         self._undo.append(wrap(context.Context, "call_function", self._function_called))
         self._undo += self._strategies.install()
+        self._undo.append(wrap(client_session.BaseSession, "run", self._session_runs))
         if self.level is not Level.OP:
             if self.level is Level.MODULE:
                 self.writer.blind_spot("level", "calls of layers", _NO_LAYERS)
@@ -564,6 +571,11 @@ class Session(AdapterSession):
         outputs = original(held, name, inputs, num_outputs)
         recorder.calls.returned(recorder.calls.library.graphs.get(name.decode()))
         return outputs
+
+    def _session_runs(self, original: Callable[..., Any], session: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.recorder.is_own():
+            self.writer.blind_spot("session", "graphs run by tf.compat.v1.Session", _OF_SESSIONS)
+        return original(session, *args, **kwargs)
 
     def _record_state(self, op: str) -> None:
         record_held(self.recorder, self._held, op, generator_states())
