@@ -82,3 +82,52 @@ def test_data_that_differs_is_named_by_the_argument_of_the_function(tmp_path: Pa
     assert (named["path"], named["dtype"], named["shape"]) == ("targets", "float32", [8, 2])
     assert (named["elements_different"], named["extent"]) == (4, [[3, 4], [0, 1]])
     assert [one["label"] for one in report["story"] if one["text"].startswith("targets: ")] == ["input 2"]
+
+
+DATED = """
+import os, time, tensorflow as tf
+tf.keras.utils.set_random_seed(0)
+weights = tf.Variable(tf.random.normal((4, 1)))
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(w=weights), os.path.join("runs", str(time.time_ns())), max_to_keep=2)
+for step in range(2):
+    weights.assign_sub(0.1 * tf.random.normal((4, 1)))
+    manager.save()
+manager.checkpoint.restore(manager.latest_checkpoint)
+print(float(tf.reduce_sum(weights)))
+"""
+TEXT = """
+import time, tensorflow as tf
+print(tf.strings.upper(tf.constant(f"at {time.time_ns()}")).numpy())
+"""
+SESSION = """
+import tensorflow as tf
+tf.keras.utils.set_random_seed(0)
+start = tf.random.normal((4,))
+graph = tf.Graph()
+with graph.as_default():
+    given = tf.compat.v1.placeholder(tf.float32, (4,))
+    total = given + tf.random.normal((4,))
+    with tf.compat.v1.Session(graph=graph) as session:
+        print(session.run(total, {given: start.numpy()}))
+"""
+
+
+def of_text(folder: Path, text: str) -> dict[str, Any]:
+    (folder / "program.py").write_text(text)
+    return check_command(
+        folder, [sys.executable, "program.py"], options=("--no-explain",), environment=ENVIRONMENT
+    ).report
+
+
+def test_where_a_checkpoint_lies_is_no_result(tmp_path: Path) -> None:
+    assert of_text(tmp_path, DATED)["verdict"] == "same"
+
+
+def test_a_text_that_the_program_reads_is_a_result(tmp_path: Path) -> None:
+    report = of_text(tmp_path, TEXT)
+    assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "data")
+
+
+def test_graphs_that_a_session_runs_are_a_blind_spot(tmp_path: Path) -> None:
+    report = of_text(tmp_path, SESSION)
+    assert [(one["id"], one["count"]) for one in report["recorded"]["blind_spots"]] == [("session", 1)]
