@@ -373,6 +373,39 @@ def test_an_op_waits_for_a_thread_that_is_at_the_writer(tmp_path: Path, monkeypa
     assert set(counts) == {before}
 
 
+def test_threads_that_wait_for_the_writer_let_it_go_whoever_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETERMINISM_RECORDER", "native")
+    num_threads, num_ops = 6, 40
+    with determinism.record(tmp_path / "trace") as session:
+        start = threading.Event()
+
+        def work() -> None:
+            start.wait()
+            for _ in range(num_ops):
+                torch.ones(1)
+
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(num_threads)]
+        for worker in workers:
+            worker.start()
+        start.set()
+        writer = None
+        while any(worker.is_alive() for worker in workers):
+            stream = session.threads.stream
+            if stream is None:
+                continue
+            writer = stream.writer
+            # Held for longer than Python lets a thread run, so that some wait and others come meanwhile.
+            with writer.lock:
+                time.sleep(0.012)
+        for worker in workers:
+            worker.join(60)
+        assert writer is not None
+        assert writer.lock.num_held[0] == 0
+        assert writer.num_records >= num_threads * num_ops
+
+
 def test_memory_of_this_process_alone_is_known_at_a_glance(built: Any) -> None:
     class Own(Tensor):
         pass

@@ -417,19 +417,18 @@ class Stream {
 
   py::handle python() const { return python_; }
 
-  // Keeps other threads from appending to the writer; nothing in between may throw, or let go of the GIL. While that is held, and the
-  // writer's lock is not, nobody else can begin to append.
-  void lock() {
+  // Keeps other threads from appending to the writer, until `unlock` if it gives true; meanwhile nothing may throw, or let go of the GIL.
+  // Where nobody holds the writer's lock, nobody else can begin to append as long as the GIL is held.
+  bool lock() {
     if (!num_held_) {
       lock_ = python().attr("writer").attr("lock");
       num_held_.emplace(py::buffer(lock_.attr("num_held")).request());
     }
-    is_locked_ = *static_cast<const int64_t*>(num_held_->ptr) != 0;
-    if (is_locked_) lock_.attr("acquire")();
+    if (*static_cast<const int64_t*>(num_held_->ptr) == 0) return false;
+    lock_.attr("acquire")();
+    return true;
   }
-  void unlock() {
-    if (is_locked_) lock_.attr("release")();
-  }
+  void unlock() { lock_.attr("release")(); }
 
   static py::object tensor_object(const at::Tensor& tensor) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
@@ -461,7 +460,6 @@ class Stream {
   py::handle python_;
   py::object lock_;  // That the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
-  bool is_locked_ = false;
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
@@ -760,9 +758,9 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::
   const Cells cells{number_, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
   int64_t record = -1;
   if (stream->rows.is_attached()) {
-    stream->lock();
+    const bool is_locked = stream->lock();
     if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generators);
-    stream->unlock();
+    if (is_locked) stream->unlock();
   }
   if (record < 0) {
     // No room is left, or another keeps the rows now.
