@@ -151,7 +151,7 @@ def test_a_later_run_that_fails_is_a_difference(results: dict[str, Result]) -> N
 
 
 def test_a_cell_without_tensors_is_inconclusive(results: dict[str, Result]) -> None:
-    assert results["nothing"].printed.startswith("Inconclusive: Run 1 imported torch but ran no op of it")
+    assert results["nothing"].printed.startswith("Inconclusive: Run 1 imported torch, but no op of it was recorded")
 
 
 def test_steps_and_level_are_passed_on(results: dict[str, Result]) -> None:

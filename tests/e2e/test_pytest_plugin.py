@@ -265,7 +265,7 @@ def test_what_only_the_first_run_does_is_a_difference_with_a_way_out(bodies: Ses
 @pytest.mark.parametrize(
     ("test", "says"),
     [
-        ("test_without_tensors", "ran no op of it"),
+        ("test_without_tensors", "no op of it was recorded"),
         ("test_asynchronous", "since it is asynchronous"),
         ("test_misspelt_marker", "got run, which it does not know"),
         ("test_one_run", "got runs=1; comparing needs two runs or more"),
