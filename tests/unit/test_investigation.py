@@ -283,6 +283,15 @@ def test_equal_runs_with_a_fixed_salt_confirm_no_order_of_strings_if_they_differ
     assert moved == ["The runs still differed."]
 
 
+def test_an_order_of_addresses_is_named_where_they_cannot_be_fixed_but_no_salt_is_said_to_cure_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("determinism.diagnose.investigation.obstacle", lambda name, action: "not permitted")
+    comparison = investigated(OfAddresses([(divergence(), [])]))
+    assert found(comparison) == [("address-order", "confirmed")]
+    assert not any(fix.verified or fix.environment for fix in comparison.fixes)
+
+
 def test_what_moved_memory_changes_at_another_line_is_not_the_order_of_addresses() -> None:
     comparison = investigated(OfAddresses([(divergence(), [])], line=9))
     assert found(comparison) == [("hash-order", "confirmed")]

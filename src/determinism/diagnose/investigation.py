@@ -521,14 +521,17 @@ class Investigation:
         under the names that they had.
         """
         try:
-            removed = [self._with_addresses(hypothesis, removed, divergence) for hypothesis in removed]
-            return removed, [self._told_apart(hypothesis, removed, divergence) for hypothesis in removed]
+            named = [self._by_addresses(hypothesis, removed, divergence) for hypothesis in removed]
+            can_be_fixed = named != removed and obstacle("addresses", Action.FIXED) is None
+            if can_be_fixed and self._removes(named, divergence):
+                removed = named
+            return removed, [self._told_apart(hypothesis, removed, divergence) for hypothesis in named]
         except (BudgetSpent, LaunchError):
             self._held, self._untried = self._trial(removed).intervention, []
             self._found += [_Found(one, self._experiments_with(one, removed), Status.LIKELY) for one in removed]
             raise
 
-    def _with_addresses(
+    def _by_addresses(
         self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence
     ) -> Hypothesis:
         """The order of addresses instead of that of hashes, where it is what the runs differ by.
@@ -538,18 +541,11 @@ class Investigation:
         """
         if hypothesis.cause != "hash-order" or hypothesis.intervention != Intervention.fix("hash-seed"):
             return hypothesis
-
-        def instead(intervention: Intervention) -> list[Hypothesis]:
-            other = replace(hypothesis, cause="address-order", intervention=intervention)
-            return [other if one is hypothesis else one for one in removed]
-
-        moved = self._trial(instead(hypothesis.intervention.also(Intervention.perturb("addresses"))), tried=0)
+        moving = replace(hypothesis, intervention=hypothesis.intervention.also(Intervention.perturb("addresses")))
+        moved = self._trial([moving if one is hypothesis else one for one in removed], tried=0)
         if moved.failure is not None or moved.divergence is None or not is_same_line(moved.divergence, divergence):
             return hypothesis
-        fixed = instead(hypothesis.intervention.also(Intervention.fix("addresses")))
-        if obstacle("addresses", Action.FIXED) is not None or not self._removes(fixed, divergence):
-            return hypothesis
-        return fixed[[one is hypothesis for one in removed].index(True)]
+        return replace(hypothesis, cause="address-order", intervention=Intervention.fix("addresses", "hash-seed"))
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.

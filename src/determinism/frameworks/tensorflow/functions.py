@@ -481,7 +481,9 @@ class Replay:
             is_fused = "+" in node.name
             held = self._contents_of(read) if is_fused else self._contents(node, read)
             call = partial(graph_call, node.op, held, contents, is_fused=is_fused)
-        read = ops.without_file_name(node.op.type, read)
+        # Constants are not among what is read.
+        if node.op.type in ops.BY_FILE_NAME and tensor_util.constant_value(node.op.inputs[0]) is None:
+            read = read[1:]
         return self._records.append(role, phase, node.name, place, node.arguments, read, made, drawn, call)
 
     def _contents_of(self, read: Sequence[Value]) -> list[Any]:

@@ -50,14 +50,8 @@ ARRIVALS = frozenset(
 """Bring values into the program from outside: from a data pipeline, a file, a clock."""
 
 SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
-_BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
-"""Their first input is the name of a file."""
-
-
-def without_file_name(op_type: str, read: Sequence[Value]) -> list[Value]:
-    """What counts of that which an op reads: a file by another name need not hold anything else."""
-    return [*(read[1:] if op_type in _BY_FILE_NAME else read)]
-
+BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
+"""Their first input is the name of a file, which does not count: a file by another name need not hold anything else."""
 
 SHOWS = frozenset(
     {

@@ -158,7 +158,8 @@ class Recorder(RecordMaker):
         drawn = drawn_from(kind, read, made)
         text = self._stages_before(inputs) if role is Role.BATCH else eager_argument_text(attributes)
         call = partial(eager_call, kind, inputs, attributes, valued)
-        read = ops.without_file_name(kind, read)
+        if kind in ops.BY_FILE_NAME:
+            read = read[1:]
         number = self.emit(role, f"tf::{kind}", read, made, arguments=text, drawn=drawn, call=call)
         for position, tensor in enumerate(valued):
             self.values.made(tensor, Value(number, position, *made[position]))

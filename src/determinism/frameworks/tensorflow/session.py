@@ -115,8 +115,8 @@ def _recording(recorder: Recorder, *, is_method: bool) -> Callable[..., Any]:
             return original(tensor, *args, **kwargs)
         way = sys._getframe(2).f_code.co_name if is_method else "numpy"
         # Of the names of files and the like, which libraries hold as strings, nothing is computed.
-        is_own_text = is_method and way not in _PRINTED and tensor.dtype == dtypes.string
-        if not (is_own_text and owner_of(sys._getframe(3)) is not Owner.USER):
+        is_text = is_method and way not in _PRINTED and tensor.dtype == dtypes.string
+        if not (is_text and owner_of(sys._getframe(3)) is not Owner.USER):
             recorder.run_unrecorded(
                 _escaped, recorder, f"determinism::{'print' if way in _PRINTED else way.strip('_')}", tensor
             )

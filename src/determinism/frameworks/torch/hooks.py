@@ -362,7 +362,7 @@ def record_held(recorder: Recorder, name: str, generators: Sequence[bytes]) -> N
     is_whole = recorder.ledger is None or name != STEP_OP or _has_state(recorder)
     # Where there are no gradients, nothing but the state shows that a step differs.
     kept = None if is_whole else recorder.held.gradients()
-    held = _own_parts(recorder, kept if kept else recorder.held.tensors())
+    held = _own_parts(recorder, kept or recorder.held.tensors())
     if recorder.ledger is not None and recorder.tracks_ops:
         recorder.ledger.hold(held, recorder.stream.digests.of_each(held.tensors))
     if recorder.is_waiting:
