@@ -9,7 +9,7 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
-from determinism.trace.schema import Layout
+from determinism.trace.schema import RESULTS_OP, Layout
 from determinism.types import Access, Kind, Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout
 
@@ -76,6 +76,14 @@ def test_memory_that_was_handed_out_is_visible_if_it_differs(tmp_path: Path) -> 
     assert other.first_visible is not None and other.first_visible.what == "value read by numpy()"
     assert not other.absorbed
     assert equal.first_visible is None and equal.absorbed
+
+
+def test_a_result_that_no_op_used_is_not_called_by_a_name_that_only_the_trace_knows(tmp_path: Path) -> None:
+    def write(b: TraceBuilder, run: int) -> None:
+        b.add(RESULTS_OP, [differing(b, run)], [], role=Role.ESCAPE)
+
+    visible = compared(tmp_path, write).first_visible
+    assert visible is not None and visible.what == "result that the program may read (no other op used it)"
 
 
 def test_held(tmp_path: Path) -> None:

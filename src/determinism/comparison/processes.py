@@ -13,11 +13,11 @@ import numpy as np
 
 from determinism.comparison.columns import Group, StepCounts
 from determinism.comparison.records import NOTHING, Pair, Received
-from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
+from determinism.comparison.result import UNREAD_RESULT, Dataflow, DeadDifference, Divergence, Visible
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
-from determinism.trace.schema import Frame, Table
+from determinism.trace.schema import RESULTS_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role, Stream
 
 
@@ -165,9 +165,10 @@ class VisibleDifferences:
         names = self._process.names
         stack = names.stack(int(group.first.columns["stack"][row]))
         op = names.op(int(group.first.columns["op"][row]))
-        what = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
-        site = stack[0] if stack else None
-        self._note("escape", step, f"value read by {what}()" if what != "print" else "printed tensor", site)
+        name = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
+        # No call of the program stands for values that nothing was seen to read.
+        what = UNREAD_RESULT if op == RESULTS_OP else "printed tensor" if name == "print" else f"value read by {name}()"
+        self._note("escape", step, what, stack[0] if stack else None)
 
     def _look_at_state(self, group: Group, row: int, step: int) -> None:
         if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
