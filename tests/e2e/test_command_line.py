@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import re
 import select
+import struct
 import subprocess
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,9 +50,75 @@ def test_output_of_the_first_run_passes_through(tmp_path: Path) -> None:
 
     assert finished.returncode == 0
     assert finished.stdout.startswith(BYTES)
-    assert finished.stdout[len(BYTES) :].startswith(b"Same: ")
+    assert finished.stdout[len(BYTES) :].startswith(b"\nSame: "), "it ends within a line"
     assert finished.stderr.count(BYTES) == 1
     assert (tmp_path / "out" / "run-2.log").read_bytes() in (BYTES * 2,)
+
+
+@pytest.mark.parametrize("into", ["pipe", "file", "other stream"])
+@pytest.mark.parametrize(("end", "between"), [("", b"\n"), ("\n", b"")])
+def test_the_report_begins_on_a_new_line_whether_the_program_ended_its_last_one(
+    end: str, between: bytes, into: str, tmp_path: Path
+) -> None:
+    code = tiny_code(f"frame.full(3, 1.0); print('begin', 'loss 0.5', sep=chr(10), end={end!r})")
+    command = [*COMMAND, "check", "--output", "out", "--", *code]
+    with (tmp_path / "shown").open("w+b") as file:
+        stdout = file if into == "file" else subprocess.PIPE
+        stderr = subprocess.STDOUT if into == "other stream" else subprocess.DEVNULL
+        ended = subprocess.run(command, cwd=tmp_path, stdout=stdout, stderr=stderr, check=False)
+    shown = (tmp_path / "shown").read_bytes() if into == "file" else ended.stdout
+    if into == "other stream":
+        # Where that ends with the program's output, what comes next on the same pipe cannot know.
+        assert re.search(rb"\nloss 0.5\n?determinism: run 2 of 2, .*\nSame: ", shown), shown
+    else:
+        assert shown.startswith(b"begin\nloss 0.5" + between + end.encode() + b"Same: "), shown
+    assert ended.returncode == 0
+
+
+def _screen(written: bytes, columns: int) -> list[str]:
+    """The lines that a terminal shows after this was written to it."""
+    lines, row, column = [[" "] * columns], 0, 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", written.decode()).replace("\x1b[2K", "\0")
+    for character in text:
+        if character == "\r":
+            column = 0
+        elif character == "\0":
+            lines[row] = [" "] * columns
+        else:
+            # After the last column it is the next character that wraps.
+            if character == "\n" or column == columns:
+                row, column = row + 1, 0 if column == columns and character != "\n" else column
+                lines += [[" "] * columns] if row == len(lines) else []
+            if character != "\n":
+                lines[row][column] = character
+                column += 1
+    return ["".join(line).rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("is_found", [False, True])
+def test_a_line_that_the_program_did_not_end_stays_on_the_terminal(end: str, is_found: bool, tmp_path: Path) -> None:
+    columns = 70
+    main, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    seeds = "frame.seed(); " if is_found else ""
+    code = f"{seeds}y = frame.randn(3) if {is_found} else frame.full(3, 1.0); frame.step(weight=y); print('loss 0.5', end={end!r})"
+    command = [*COMMAND, "check", "--no-explain", "--", *tiny_code(code)]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=other, stderr=other, stdin=other)
+    os.close(other)
+    seen = b""
+    while True:
+        try:
+            seen += (part := os.read(main, 65536))
+        except OSError:
+            break
+        if not part:
+            break
+    os.close(main)
+    assert process.wait() == int(is_found), seen
+    shown = _screen(seen, columns)
+    at = shown.index("loss 0.5")
+    assert shown[at + 1].startswith("Different: " if is_found else "Same: "), shown
 
 
 def test_progress_on_a_terminal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,7 @@ import click
 from determinism.cli.options import Reports, defect
 from determinism.comparison.result import Comparison, Recorded, RunSummary, Trouble
 from determinism.errors import DeterminismError, LaunchError, legible
+from determinism.launch.io import ends_within_line
 from determinism.launch.program import INTERRUPTED, Interrupted, ProgressCallback
 from determinism.report.entries import path_text
 from determinism.types import Verdict
@@ -291,6 +293,14 @@ _QUIET_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 
 
+def _columns() -> int:
+    """How wide the terminal is, whatever `COLUMNS` says; 0 if that is not known."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
 def _time_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
@@ -299,12 +309,16 @@ class ProgressLine:
     """One line that shows run, step and records, and later how far the comparison is; a context that takes it away.
 
     The line moves only where it cannot fall between the program's own output: on a terminal, in the runs whose output
-    goes to a log, and between runs. Elsewhere each run is announced once.
+    goes to a log, and between runs. Elsewhere each run is announced once. What is printed after the program's own output begins on a new line.
     """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._is_shown = False
+        self._is_after_program = False
+        """Whether the program itself writes to the terminal, or did last."""
+        self._may_run_into_output = False
+        """Whether a report would be the first thing on the standard output after what the program wrote there."""
         self._said = ""
         self._expected = 0
         """How many records a comparison reads."""
@@ -329,12 +343,16 @@ class ProgressLine:
         if self._thread is not None:
             self._thread.join()
         self.clear()
+        if kind is None:
+            self._begin_report()
 
     def announce(
         self, title: str, log: Path | None, *, part: str = "", seconds: float | None = None, is_limit: bool = False
     ) -> ProgressCallback | None:
         """A run begins; see `determinism.launch.program.Announce`."""
         self.clear()
+        self._is_after_program = log is None
+        self._may_run_into_output |= log is None
         if log is None or not self._is_terminal:
             text = title if log is None or part else f"{title}, its output goes to {path_text(str(log))}"
             if text != self._said:
@@ -375,14 +393,26 @@ class ProgressLine:
         """Keep the line away while something else is printed."""
         with self._lock:
             self.clear()
+            self._begin_report()
             yield
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Take the line away; one that the program began stays."""
         with self._lock:
+            if self._is_terminal and self._is_after_program and (columns := _columns()):
+                # As wide as the terminal: where the cursor is within a line, this ends on the next one, and else on the same.
+                self._print(f"{' ' * columns}{_ERASE}")
             if self._is_shown:
                 self._print(_ERASE)
                 self._is_shown = False
+
+    def _begin_report(self) -> None:
+        """End the line of the program's output within which a report would begin; on a terminal `clear` has seen to that."""
+        if self._may_run_into_output:
+            self._may_run_into_output = False
+            is_on_terminal = self._is_terminal and sys.stdout is not None and sys.stdout.isatty()
+            if not is_on_terminal and ends_within_line():
+                click.echo()
 
     def _show_reading(self) -> None:
         """Show how far a comparison is, while no run tells its progress."""

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
 from determinism.errors import LaunchError, TraceError
 from determinism.trace.files import make_private_folder
@@ -119,6 +119,10 @@ class OutputLog:
     Without a log both are inherited.
     """
 
+    leaves_line_open: ClassVar[bool | None] = None
+    """Whether the first output that went to a log ended within a line; None if none did. That of the run before it, which nobody keeps,
+    most likely ended alike."""
+
     def __init__(self, log: Path | None) -> None:
         self.stdout: int | None = None
         self.stderr: int | None = None
@@ -153,6 +157,8 @@ class OutputLog:
         if self._terminal is not None:
             self._terminal.close()
         if self._log is not None:
+            if OutputLog.leaves_line_open is None:
+                OutputLog.leaves_line_open = _is_within_line(self._log, None)
             os.close(self._descriptor)
 
 
@@ -373,7 +379,7 @@ def _ready(descriptor: int, event: int) -> bool:
 
 # Whether somebody still reads what the program prints.
 
-_STANDARD_OUTPUT = 1
+_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 
 
 def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
@@ -385,5 +391,28 @@ def is_unread(descriptor: int = _STANDARD_OUTPUT) -> bool:
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except OSError:
+        return False
+
+
+def ends_within_line() -> bool:
+    """Whether the standard output ends within a line, as far as that can be told after a run that wrote to it and one that wrote to a log."""
+    try:
+        output = os.fstat(_STANDARD_OUTPUT)
+        if stat.S_ISREG(output.st_mode):
+            # The program inherited the descriptor, and so has moved its offset.
+            return _is_within_line(Path(f"/dev/fd/{_STANDARD_OUTPUT}"), os.lseek(_STANDARD_OUTPUT, 0, os.SEEK_CUR))
+        # What was said meanwhile on the same pipe ended the line.
+        return bool(OutputLog.leaves_line_open) and not os.path.samestat(output, os.fstat(_STANDARD_ERROR))
+    except OSError:
+        return bool(OutputLog.leaves_line_open)
+
+
+def _is_within_line(file: Path, end: int | None) -> bool:
+    """Whether a file has a beginning of a line at its end, or at an offset that is given."""
+    try:
+        with file.open("rb", buffering=0) as opened:
+            end = os.fstat(opened.fileno()).st_size if end is None else end
+            return end > 0 and os.pread(opened.fileno(), 1, end - 1) != b"\n"
     except OSError:
         return False
