@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.checking import PROGRAMS, check_command
 from tests.e2e.running import ENVIRONMENT
 
@@ -131,3 +133,21 @@ def test_a_text_that_the_program_reads_is_a_result(tmp_path: Path) -> None:
 def test_graphs_that_a_session_runs_are_a_blind_spot(tmp_path: Path) -> None:
     report = of_text(tmp_path, SESSION)
     assert [(one["id"], one["count"]) for one in report["recorded"]["blind_spots"]] == [("session", 1)]
+
+
+def test_a_checkpoint_that_an_earlier_run_left_is_seen_though_c_reads_it(tmp_path: Path) -> None:
+    report = checked(tmp_path, "resuming", "checkpoint")
+    assert report["verdict"] == "different"
+    left = {(Path(one["file"]).name, one["changed_in"], one["read_in"], one["change"]) for one in report["leftovers"]}
+    assert left == {("checkpoint", 1, 2, "created"), ("ckpt-1.index", 1, 2, "created")}
+    (tmp_path / "kept" / "checkpoint").unlink()
+    again = checked(tmp_path, "resuming", "checkpoint", options=("--fresh-copy",))
+    assert again["verdict"] == "same" and again["leftovers"] == []
+
+
+@pytest.mark.thorough("tensorflow")
+def test_a_file_that_was_not_seen_to_be_read_is_the_cause_if_a_copy_of_the_folder_cures(tmp_path: Path) -> None:
+    report = checked(tmp_path, "resuming", "weights", options=("--budget", "600"))
+    assert report["leftovers"] == []
+    assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("leftover-file", "confirmed")]
+    assert any("last.weights.h5" in text for text in report["causes"][0]["evidence"])

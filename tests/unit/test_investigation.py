@@ -591,6 +591,38 @@ def test_a_file_that_an_earlier_run_left_explains_what_came_once() -> None:
     ]
 
 
+@dataclass
+class Resuming(Pretended):
+    """A program for which a copy of its folder counts as something fixed."""
+
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        fixed = intervention.also(Intervention.fix("listings")) if intervention.fresh_copy else intervention
+        return replace(super().compare(fixed, runs=runs, may_be_short=may_be_short), intervention=intervention)
+
+
+def test_what_reads_files_unseen_is_found_before_anything_that_nothing_points_to() -> None:
+    program = Resuming([(divergence(kind=Kind.STRUCTURE), ["listings"])])
+    comparison = investigated(program, changed_files=["last.h5", "log.txt"])
+    assert found(comparison) == [("leftover-file", "confirmed")]
+    assert any(
+        "The runs changed last.h5, log.txt; reading was not seen." in text for text in comparison.causes[0].evidence
+    )
+    assert len(program.made) == 2, "the runs with notes, and those in a copy"
+
+
+def test_files_that_runs_only_write_are_not_blamed() -> None:
+    comparison = investigated(Resuming([(divergence(), ["numpy-seed"])]), changed_files=["log.txt"])
+    assert found(comparison) == [("seed-missing-numpy", "confirmed")]
+    drawn = Resuming([(divergence(kind=Kind.RNG), ["numpy-seed"])])
+    investigated(drawn, changed_files=["log.txt"])
+    assert not any(made.fresh_copy for made in drawn.made)
+
+
+def test_changed_files_that_nobody_was_seen_to_read_do_not_explain_what_came_once() -> None:
+    first = replace(divergence(), outputs=(replace(divergence().outputs[0], elements_different=0),))
+    assert found(investigated(Once([(first, [])]), changed_files=["log.txt"])) == []
+
+
 @pytest.mark.parametrize("does_help", [True, False])
 def test_what_seems_to_help_where_timing_decides_is_tried_twice(does_help: bool) -> None:
     """A program that takes from a queue: whatever is fixed also changes who comes first."""

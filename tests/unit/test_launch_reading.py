@@ -15,7 +15,7 @@ import pytest
 from determinism.comparison.result import FileChange
 from determinism.launch import reading
 from determinism.launch.reading import Readings
-from determinism.launch.runs import RunTimes
+from determinism.launch.runs import RunTimes, changed_files
 
 
 class Stage:
@@ -233,6 +233,49 @@ def test_a_folder_is_a_run_s_own_if_all_that_is_in_it_is(tmp_path: Path) -> None
     watched.run(second)
     assert watched.found == {"checkpoint": FileChange.CREATED, "renamed": FileChange.OVERWRITTEN}
     assert watched.folders == {"checkpoint", "renamed"}
+
+
+def test_what_is_in_a_folder_that_a_run_moved_into_place_came_with_it(tmp_path: Path) -> None:
+    (tmp_path / "the-users").mkdir()
+    (tmp_path / "the-users" / "kept").write_text("the user's")
+    watched = Watched(tmp_path)
+
+    def first(look: Callable[..., None]) -> None:
+        (tmp_path / "temporary" / "deep").mkdir(parents=True)
+        written(look, tmp_path / "temporary" / "deep" / "step")
+        written(look, tmp_path / "the-users" / "kept")
+        for old, new in (("temporary", "checkpoint"), ("the-users", "renamed")):
+            look("os.rename", str(tmp_path / old), str(tmp_path / new), -1, -1)
+            (tmp_path / old).rename(tmp_path / new)
+        (tmp_path / "beside").write_text("of another process")
+
+    watched.run(first)
+    watched.run(watched.read)
+    assert watched.found == {
+        "step": FileChange.CREATED, "kept": FileChange.OVERWRITTEN, "beside": FileChange.UNSEEN
+    }  # fmt: skip
+
+
+def test_a_file_that_c_reads_counts_if_that_is_announced(stage: Stage, tmp_path: Path) -> None:
+    for name in ("before", "left", "rewritten", "missing"):
+        stage.readings.look("determinism.read", (str(tmp_path / name),))
+    assert stage.found() == ["left"]
+
+
+def test_files_that_changed_in_a_folder_are_those_that_a_copy_would_hold(tmp_path: Path) -> None:
+    (tmp_path / "before").write_text("x")
+    time.sleep(0.05)
+    since = time.time()
+    time.sleep(0.05)
+    for folder in ("deep", "out", "__pycache__", "environment"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("x")
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
+    (tmp_path / "made").write_text("x")
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to("made")
+    assert changed_files(tmp_path, tmp_path / "out", since) == ["deep/file", "made"]
+    assert changed_files(tmp_path / "missing", tmp_path / "out", since) == []
 
 
 def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_a_folder_is_removed_with_what_is_in_it() -> None:
     inside, folder = left("ck/step", "ck")
     text = text_of(make_different(leftovers=[inside, replace(folder, is_folder=True)]))
     assert "To start them from the same files: --before 'rm -rf ck', or --fresh-copy." in text
+    assert "run 2 read ck, which run 1 had left: it was created" in text
 
 
 def test_a_file_is_removed_like_one_beside_folders_that_are_not_named() -> None:

@@ -267,6 +267,7 @@ def hypotheses(
     leftovers: Sequence[Leftover],
     environment: Sequence[EnvironmentDifference] = (),
     frameworks: Collection[str] = ("torch",),
+    changed_files: Sequence[str] = (),
 ) -> list[Hypothesis]:
     """Everything that may explain a divergence, the most telling first.
 
@@ -276,6 +277,7 @@ def hypotheses(
         leftovers: Files that a run read and an earlier one had changed.
         environment: What differs between what the runs ran on.
         frameworks: Those that the program was recorded with.
+        changed_files: What the runs changed in the working directory, whether a later one was seen to read it or not.
     """
     found = [
         *_by_choices(divergence, environment),
@@ -284,6 +286,7 @@ def hypotheses(
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
+        *_by_changed_files(divergence, changed_files),
         *_by_caches(divergence, leftovers),
         *_by_schedules(divergence, sources),
         *_by_factors(divergence),
@@ -363,6 +366,15 @@ def _leftover(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator
     if others:
         sites = _opened(divergence, others)
         yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites, _leftover_texts(others))
+
+
+def _by_changed_files(divergence: Divergence, changed_files: Sequence[str]) -> Iterator[Hypothesis]:
+    """That a run read what an earlier one had written, unseen: libraries may open files in C, as that of HDF5 does."""
+    if changed_files and divergence.kind in _OUTSIDE and divergence.thread is None and divergence.stream is None:
+        shown = ", ".join(changed_files[:_MOST_LEFTOVERS])
+        more = len(changed_files) - _MOST_LEFTOVERS
+        evidence = f"The runs changed {shown}{f' and {more} more files' if more > 0 else ''}; reading was not seen."
+        yield Hypothesis("leftover-file", Intervention(fresh_copy=True), sites_of(divergence), (evidence,))
 
 
 def _by_caches(divergence: Divergence, leftovers: Sequence[Leftover]) -> Iterator[Hypothesis]:

@@ -107,6 +107,8 @@ class Investigation:
     """Whether a rule of lint fires at the line of a candidate, which is then tried first."""
     command: str = ""
     """What goes on with the search for longer."""
+    changed_files: Sequence[str] = ()
+    """What the plain runs changed in the working directory."""
     executions: int = 1
     """How often the op of the first divergence ran at its line in a plain run."""
 
@@ -189,7 +191,12 @@ class Investigation:
             self._blame_surroundings()
             return None
         candidates = hypotheses(
-            divergence, probed.sources, leftovers=leftovers, environment=environment, frameworks=self.frameworks
+            divergence,
+            probed.sources,
+            leftovers=leftovers,
+            environment=environment,
+            frameworks=self.frameworks,
+            changed_files=self.changed_files,
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may as well be the second cause; what is likely is so of the first divergence.
@@ -236,7 +243,8 @@ class Investigation:
         nothing changed differ once more; and it does not hold for what was seen to stay from one run to the next.
         """
         left = [one for one in candidates if one.cause in _STAYING]
-        if left:
+        # That something changed files does not show that anything reads them.
+        if left and self.comparison.leftovers:
             return left
         self._untried = candidates
         trial = self.runner.compare(self._held, runs=self._rate.runs_needed(is_race=self._is_race))

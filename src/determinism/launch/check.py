@@ -60,6 +60,7 @@ from determinism.launch.runs import (
     FreshCopy,
     RunSeries,
     broken_off,
+    changed_files,
     may_run_further,
     open_stored_run,
     recorded_like,
@@ -488,6 +489,7 @@ def _search(
                 is_linted=LintedCandidates(comparison, traces),
                 command=longer_search(request, 2 * budget),
                 executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,
+                changed_files=() if request.fresh_copy else _changed_files(output, traces),
             )
             search.run()
     except (DeterminismError, KeyboardInterrupt) as error:
@@ -496,6 +498,12 @@ def _search(
         return comparison, status if isinstance(error, Interrupted | KeyboardInterrupt) else 0
     diagnosis = search.diagnosis if short is None else short.noted(search.diagnosis)
     return replace(comparison, diagnosis=diagnosis), 0
+
+
+def _changed_files(output: OutputFolder, traces: Sequence[Trace]) -> list[str]:
+    """What changed in the working directory since the first of the runs that this check made began."""
+    began = [float(trace.manifest["created"]) for trace in traces if trace.folder.parent == output.path]
+    return changed_files(Path.cwd(), output.path, min(began)) if began else []
 
 
 VARIED_RUNS = 3

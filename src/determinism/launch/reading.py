@@ -26,6 +26,9 @@ _FIRST_RUN = "-"
 WRITE_EVENT = "determinism.write"
 """Audit event, with the path, of a file that is about to be written by code that Python does not audit."""
 
+READ_EVENT = "determinism.read"
+"""Likewise of a file that is about to be read."""
+
 LEFTOVERS_PREFIX = "leftovers-"
 
 _MOST_NOTES = 1000
@@ -38,7 +41,17 @@ _NO_FILES = ("/proc/", "/sys/", "/dev/")
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 """The package itself: that it was changed or installed anew during a check decides nothing of the program."""
 _EVENTS = frozenset(
-    {"open", "sqlite3.connect", "os.rename", "os.link", "os.symlink", "os.remove", "os.truncate", WRITE_EVENT}
+    {
+        "open",
+        "sqlite3.connect",
+        "os.rename",
+        "os.link",
+        "os.symlink",
+        "os.remove",
+        "os.truncate",
+        READ_EVENT,
+        WRITE_EVENT,
+    }
 )
 
 
@@ -87,6 +100,8 @@ class Readings:
             elif event == "os.remove":
                 if arguments[1] == -1:
                     self._look_at_change("removed", arguments[0])
+            elif event == READ_EVENT:
+                self._look_at(arguments[0])
             else:
                 self._look_at_change("wrote", arguments[0])
         except Exception:

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -368,34 +368,71 @@ class _Writes:
     def change(self, file: str, run: int) -> FileChange:
         """How a file came to change during a run."""
         path = os.path.realpath(file)
-        if run not in self._by.get(path, ()):
+        # What is in a folder that was given its name when it was complete came with it.
+        path = next((one for one in (path, *map(str, Path(path).parents)) if run in self._by.get(one, ())), "")
+        if not path:
             return FileChange.UNSEEN
         # To remove a link leaves the file that it leads to, and packages are for those who installed them to remove.
         is_own = not os.path.islink(file) and not _PACKAGE_FOLDERS.intersection(Path(path).parts)
         if is_own and os.path.isdir(path):
             # Whoever renames a folder of the user's own takes what is in it along.
-            is_own = _all_changed_since(path, self._begin)
+            overwritten = {Path(one).name for one in self._by if self._existed[one]}
+            is_own = _all_made_since(path, self._begin, overwritten)
         return FileChange.CREATED if is_own and not self._existed[path] else FileChange.OVERWRITTEN
 
 
 _MOST_IN_FOLDER = 10_000
 
 
-def _all_changed_since(folder: str, begin: int) -> bool:
-    """Whether everything in a folder is known to have changed since a time, in nanoseconds since 1970."""
+def _all_made_since(folder: str, begin: int, overwritten: Collection[str]) -> bool:
+    """Whether everything in a folder is known to have been made by runs.
+
+    Args:
+        folder: It.
+        begin: When the first of them began, in nanoseconds since 1970.
+        overwritten: Names of files that were there before they were written, perhaps in a folder of another name.
+    """
     waiting, seen = [folder], 0
     try:
         while waiting:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     seen += 1
-                    if seen > _MOST_IN_FOLDER or entry.stat(follow_symlinks=False).st_ctime_ns < begin:
+                    is_older = entry.stat(follow_symlinks=False).st_ctime_ns < begin
+                    if is_older or seen > _MOST_IN_FOLDER or entry.name in overwritten:
                         return False
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
     except OSError:
         return False
     return True
+
+
+_MOST_ENTRIES = 20_000
+"""So many files and folders are looked at; what has more is no folder of a program alone."""
+
+
+def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
+    """The files in a folder that have changed, relative to it and in order; only those that a fresh copy of it would hold.
+
+    Args:
+        folder: Where programs ran.
+        left_out: Where their traces went.
+        since: Seconds since 1970.
+    """
+    found: list[str] = []
+    waiting, seen = [folder], 0
+    while waiting and seen < _MOST_ENTRIES:
+        for entry in _entries(waiting.pop()):
+            seen += 1
+            is_ours = Path(entry.path) == left_out or entry.name in _LEFT_OUT or _is_linked(entry)
+            if is_ours or entry.is_symlink():
+                continue
+            if entry.is_dir():
+                waiting.append(Path(entry.path))
+            elif entry.is_file() and entry.stat().st_size and entry.stat().st_ctime > since:
+                found.append(str(Path(entry.path).relative_to(folder)))
+    return sorted(found)
 
 
 def file_notes(trace: Path) -> Iterator[dict[str, Any]]:

@@ -79,7 +79,10 @@ def _what(change: FileChange, leftovers: Sequence[Leftover]) -> str:
 
 
 def _files(leftovers: Sequence[Leftover]) -> list[str]:
-    return list(dict.fromkeys(leftover.file for leftover in leftovers))
+    """Files and folders; what lies in one of the folders goes with it."""
+    folders = {leftover.file for leftover in leftovers if leftover.is_folder}
+    files = dict.fromkeys(leftover.file for leftover in leftovers)
+    return [file for file in files if folders.isdisjoint(map(str, PurePath(file).parents))]
 
 
 def _named(files: list[str]) -> str:
@@ -89,9 +92,7 @@ def _named(files: list[str]) -> str:
 
 
 def _removal(leftovers: Sequence[Leftover]) -> str:
-    folders = {leftover.file for leftover in leftovers if leftover.is_folder}
-    # What lies in a folder goes with it.
-    files = [file for file in _files(leftovers) if folders.isdisjoint(map(str, PurePath(file).parents))]
+    folders, files = {leftover.file for leftover in leftovers if leftover.is_folder}, _files(leftovers)
     option = "-f" if folders.isdisjoint(files[:MOST_FILES]) else "-rf"
     removal = shlex.join(["rm", option, *map(path_text, files[:MOST_FILES])])
     more = " ..." if len(files) > MOST_FILES else ""

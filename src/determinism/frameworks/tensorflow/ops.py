@@ -53,6 +53,9 @@ SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
 BY_FILE_NAME = SAVES | {"RestoreV2", "Restore", "RestoreSlice", "ReadFile"}
 """Their first input is the name of a file, which does not count: a file by another name need not hold anything else."""
 
+READS_FILES = re.compile(r"ReadFile|(TFRecord|TextLine|FixedLengthRecord|CSV)Dataset(V\d)?")
+"""Read the files that their first input names, then or when their elements are asked for."""
+
 SHOWS = frozenset(
     {
         "PrintV2", "Print", "StringFormat", "WriteFile", "LoggingOps", "WriteSummary", "WriteScalarSummary",

@@ -14,7 +14,7 @@ from tensorflow.python.framework import dtypes
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
-from determinism.frameworks.tensorflow import ops
+from determinism.frameworks.tensorflow import files, ops
 from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
 from determinism.frameworks.tensorflow.ops import (
@@ -138,6 +138,8 @@ class Recorder(RecordMaker):
         if kind == "MakeIterator":
             self.pipelines.iterator_made(inputs)
             return
+        if ops.READS_FILES.fullmatch(kind):
+            files.announce_read(inputs[0])
         if any(tensor.dtype is dtypes.variant for tensor in outputs) and ops.is_dataset(kind):
             self.pipelines.stage_made(kind, inputs, attributes, outputs)
             return
