@@ -643,3 +643,128 @@ def test_many_files_are_read_by_processes_with_the_same_result(tmp_path: Path) -
         (tmp_path / f"p{number}.py").write_text("x = list({'a', 'b'})[0]\n")
     request = LintRequest((str(tmp_path),))
     assert lint(request, processes=2) == lint(request, processes=1)
+
+
+KERAS = """import tensorflow as tf
+import random
+SEED
+m = tf.keras.Sequential([tf.keras.layers.LAYER])
+m.fit(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "layer", "is_named"),
+    [
+        ("tf.random.set_seed(0)", "Dense(8)", True),
+        ("tf.random.set_seed(0)", "Dropout(0.5)", True),
+        ("tf.compat.v1.set_random_seed(0)", "Dense(8)", True),
+        ("tf.keras.utils.set_random_seed(0)", "Dense(8)", False),
+        ("tf.random.set_seed(0); random.seed(0)", "Dense(8)", False),
+        ("tf.random.set_seed(0)", "Dropout(0.5, seed=3)", False),
+        ("tf.random.set_seed(0)", "Dense(8, kernel_initializer='zeros')", False),
+        ("tf.random.set_seed(0)", "Flatten()", False),
+        ("seed_everything(0); tf.random.set_seed(0)", "Dense(8)", False),
+    ],
+)
+def test_the_seed_of_tensorflow_does_not_reach_what_keras_draws(seed: str, layer: str, is_named: bool) -> None:
+    text = KERAS.replace("SEED", seed).replace("LAYER", layer)
+    assert rules_in(text) == ["seed-missing-python"] * is_named
+
+
+@pytest.mark.parametrize(
+    ("imported", "seed", "draw"),
+    [
+        ("import tensorflow as tf", "tf.random.set_seed(0)", "tf.random.normal((3,))"),
+        ("import tensorflow as tf", "tf.compat.v1.set_random_seed(0)", "tf.compat.v1.random_normal((3,))"),
+        ("import tensorflow.compat.v1 as tf", "tf.set_random_seed(0)", "tf.random_uniform((3,))"),
+        ("import tensorflow.compat.v1 as tf", "tf.random.set_random_seed(0)", "tf.random.normal((3,))"),
+    ],
+)
+def test_every_way_to_seed_tensorflow_seeds_it_and_nothing_else(imported: str, seed: str, draw: str) -> None:
+    text = f"import numpy as np\n{imported}\n{{}}\nx = {{}}\nm.fit(x)\n"
+    assert rules_in(text.format(seed, draw)) == []
+    assert rules_in(text.format("", draw)) == ["seed-missing-tensorflow"]
+    assert rules_in(text.format(seed, "np.random.rand(3)")) == ["seed-missing-numpy"]
+    assert rules_in(text.format(f"{seed}; np.random.seed(0)", "np.random.rand(3)")) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "is_named"),
+    [
+        ("m.train_on_batch(x, y)", True), ("x = queue.get(); m.train_on_batch(x)", True), ("w = update(w, x)", True),
+        ("w, s = step_of(w, s)", True), ("y = measured(x)", False), ("time.sleep(1); w = look(w)", False), ("longest = max(longest, x)", False),
+        ("done = queue.get()", False),
+    ],
+)  # fmt: skip
+def test_a_loop_until_a_time_is_one_if_it_trains(body: str, is_named: bool) -> None:
+    for begin, condition in (
+        ("end = time.time() + 9", "time.time() < end"),
+        ("t = time.perf_counter()", "time.perf_counter() - t < 9"),
+    ):
+        assert rules_in(f"import time, jax\n{begin}\nwhile {condition}:\n    {body}\n") == ["clock"] * is_named
+
+
+@pytest.mark.parametrize(
+    ("body", "is_named"),
+    [
+        ("total += f.result()", True), ("r = f.result()\n    total += r", True), ("w -= 0.1 * f.result()", True),
+        ("w = w - f.result()", True), ("w = add(w, f.result())", True), ("r, n = f.result()\n    w = add(w, r)", True),
+        ("by_name[names[f]] = f.result()", False), ("done += 1", False), ("best = max(best, f.result())", False),
+        ("rows[f.result()[0]] = f.result()[1]", False), ("n += len(f.result())", False), ("print(f.result())", False),
+    ],
+)  # fmt: skip
+def test_results_that_are_added_up_as_they_become_ready_are_named(body: str, is_named: bool) -> None:
+    text = f"import numpy\nfrom concurrent.futures import as_completed\nfor f in as_completed(jobs):\n    {body}\n"
+    assert rules_in(text) == ["completion-order"] * is_named
+
+
+def test_a_sum_over_what_becomes_ready_is_named_unless_it_counts() -> None:
+    text = "import numpy\nfrom concurrent.futures import as_completed\nx = sum({} for f in as_completed(jobs))\n"
+    assert rules_in(text.format("f.result()")) == ["completion-order"]
+    assert rules_in(text.format("1")) == rules_in(text.format("len(f.result())")) == []
+    lazily = "import numpy\ntotal = 0.0\nfor r in pool.imap_unordered(f, rows):\n    {}\n"
+    assert rules_in(lazily.format("total -= r")) == ["completion-order"]
+    assert rules_in(lazily.format("total += len(r)")) == rules_in(lazily.format("kept[r.name] = r")) == []
+
+
+DICTIONARY = """
+class Dictionary:
+    def __init__(self):
+        self.index, self.words = {}, []
+
+    def add(self, word):
+        METHOD
+
+
+d = Dictionary()
+for w in {'a', 'b'}:
+    d.add(w)
+first = d.words[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "is_named"),
+    [
+        ("self.index[word] = len(self.index)", True),
+        ("if word not in self.index:\n            self.index[word] = len(self.words)", True),
+        ("self.words.append(word)", True),
+        ("self.index[word] = word.upper()", False),
+        ("self.index.setdefault(word)", False),
+    ],
+)
+def test_a_set_whose_elements_a_method_of_the_file_numbers_is_named(method: str, is_named: bool) -> None:
+    assert rules_in(DICTIONARY.replace("METHOD", method)) == ["hash-order"] * is_named
+    assert rules_in("d = set()\nfor w in {'a', 'b'}:\n    d.add(w)\n") == []
+
+
+def test_of_a_chain_over_several_lines_the_line_of_its_link_is_named() -> None:
+    text = "import tensorflow as tf\nds = (\n    tf.data.Dataset.range(9)\n    .batch(2)\n    .map(f, num_parallel_calls=2, deterministic=False)\n)\n"
+    (found,) = lint_text(Source("p.py", text))
+    assert (found.rule, found.line, found.column) == ("pipeline-order", 5, 6)
+    assert found.code.startswith(".map(f")
+    assert (
+        rules_in(text.replace("deterministic=False)", "deterministic=False)  # determinism: ignore[pipeline-order]"))
+        == []
+    )

@@ -113,7 +113,10 @@ SEEDS = {
     "numpy": ("numpy.random.seed",),
     "random": ("random.seed",),
     "torch": ("torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.random.set_rng_state", "torch.set_rng_state"),
-    "tensorflow": ("tensorflow.random.set_seed",),
+    "tensorflow": (
+        "tensorflow.random.set_seed", "tensorflow.set_random_seed", "tensorflow.random.set_random_seed", "tensorflow.compat.v1.set_random_seed",
+        "tensorflow.compat.v1.random.set_random_seed",
+    ),
 }  # fmt: skip
 SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_all", "fix_seed", "set_all_seeds"})
 """Functions of libraries, and the names that programs give their own, that seed every generator."""
@@ -305,7 +308,8 @@ class Program:
             (module, call)
             for calls in self.callers.values()
             for module, call in calls
-            if module.dotted(call.func) in SEEDS[library] or last_part(call.func) in SEED_ALL
+            if module.dotted(call.func) in SEEDS[library]
+            or (last_part(call.func) in SEED_ALL and module.dotted(call.func) not in SEEDS["tensorflow"])
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 

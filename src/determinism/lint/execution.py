@@ -22,6 +22,8 @@ _LAYERS = frozenset({
 """Layers of PyTorch that draw their weights when they are made."""
 _SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.RandomSampler"})
 _TENSORFLOW_DRAWS = frozenset({"normal", "uniform", "truncated_normal", "shuffle", "gamma", "poisson", "categorical"})
+_EARLIER_DRAWS = frozenset({"random_normal", "random_uniform", "truncated_normal", "random_shuffle"})
+"""Of the first version of TensorFlow, which `tensorflow.compat.v1` still has."""
 _KERAS_LAYERS = frozenset(
     {"Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention", "Dropout"}
 )
@@ -115,8 +117,7 @@ def seeded_libraries(module: Module, call: ast.Call) -> tuple[str, ...]:
     if name == "random.seed":
         return ("random",)
     if name in ("determinism.seed", "determinism.enable") or last in SEED_ALL:
-        # `tf.random.set_seed` and `env.set_seed` seed one thing only; a plain function of that name seeds all.
-        return tuple(SEEDS) if name != "tensorflow.random.set_seed" else ("tensorflow",)
+        return tuple(SEEDS)
     return (
         tuple(SEEDS)
         if "seed" in last.lower() and last.lower().startswith(("set", "seed_", "fix", "init", "setup"))
@@ -159,7 +160,9 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
         for one in call.keywords
     ):
         return "torch"
-    if owner == "tensorflow.random" and last in _TENSORFLOW_DRAWS:
+    if owner in ("tensorflow.random", "tensorflow.compat.v1.random") and last in _TENSORFLOW_DRAWS:
+        return "tensorflow"
+    if owner in ("tensorflow", "tensorflow.compat.v1") and last in _EARLIER_DRAWS:
         return "tensorflow"
     if owner == "tensorflow.image" and last.startswith(("random_", "sample_distorted")):
         return "tensorflow"
@@ -174,6 +177,14 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
         return "tensorflow"
     return None
+
+
+def draws_by_keras(module: Module, call: ast.Call) -> bool:
+    """Whether Keras draws for a call, and nothing in it says from what: it takes a seed from Python's generator then."""
+    owner = module.dotted(call.func).rpartition(".")[0]
+    is_of_keras = owner.removeprefix("tensorflow.") in ("keras.random", "keras.layers")
+    is_initialized = any(one.arg == "kernel_initializer" for one in call.keywords)
+    return is_of_keras and not is_initialized and drawn_library(module, call) is not None
 
 
 def _drawn_by_method(module: Module, call: ast.Call, method: str) -> str | None:

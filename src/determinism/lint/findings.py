@@ -101,10 +101,15 @@ class Text:
     ) -> Finding:
         """What a rule says of a node."""
         lines = self.module.lines
-        line = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
+        number, offset = node.lineno, node.col_offset
+        name = node.func if isinstance(node, ast.Call) else None
+        if isinstance(name, ast.Attribute) and (name.end_lineno or number) > number:
+            # A chain of calls over several lines begins elsewhere.
+            number, offset = name.end_lineno or number, (name.end_col_offset or 0) - len(name.attr.encode())
+        line = lines[number - 1] if number <= len(lines) else ""
         # The columns of the syntax tree count bytes.
-        column = len(line.encode()[: node.col_offset].decode(errors="replace")) + 1
-        return Finding(rule, severity, message, self.module.file, node.lineno, column, line.strip(), None, fix)
+        column = len(line.encode()[:offset].decode(errors="replace")) + 1
+        return Finding(rule, severity, message, self.module.file, number, column, line.strip(), None, fix)
 
     @cached_property
     def calls(self) -> frozenset[str]:

@@ -78,6 +78,8 @@ class Flow:
         self._attributes: dict[str, list[ast.expr]] = {}
         self.is_certain = True
         """Whether the elements are seen to come in another order in each run; those of a set that may hold numbers are not."""
+        self.is_of_results = False
+        """Whether the elements are results that are ready in any order; they are added up as numbers are."""
         self._asked: set[tuple[ast.AST, str]] | None = None
         """Scopes, and what they count the elements of."""
         for node in text.module.nodes:
@@ -138,6 +140,8 @@ class Flow:
 
     def _is_call(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
         name = last_part(call.func)
+        if name == "sum" and self.is_of_results and isinstance(node, ast.GeneratorExp | ast.ListComp):
+            return self._is_rounded(node.elt) and not self._is_shown(call)
         if name in _COUNTS:
             # Of several that are the smallest by a key, the first is taken.
             keys = [ast.unparse(one.value) for one in call.keywords if one.arg == "key"]
@@ -315,11 +319,53 @@ class Flow:
     def is_loop_ordered(self, loop: ast.For | ast.AsyncFor, depth: int) -> bool:
         """Whether what a loop does depends on the order of its turns."""
         names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        taken = _taken_from(loop, names) if self.is_of_results else set()
         return self._goes_on(loop) or any(
-            self._is_step_ordered(node, names, depth) or _is_applied(node, names) or self._is_written(node, names, loop)
+            self._is_step_ordered(node, names, depth)
+            or _is_applied(node, names)
+            or self._is_written(node, names, loop)
+            or self._is_numbered_by_method(node, names, depth)
+            or (self.is_of_results and self._is_accumulated(node, names, taken))
             for part in loop.body
             for node in ast.walk(part)
         )
+
+    def _is_numbered_by_method(self, node: ast.AST, names: set[str], depth: int) -> bool:
+        """Whether an element is handed to a method of the file that numbers what it gets, or keeps it in a list."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            return False
+        holder, method = node.func.value, node.func.attr
+        if not isinstance(holder, ast.Name) or not any(_is_name(one, name) for one in node.args for name in names):
+            return False
+        made = [one for _, one in self._text.program.values_of(self._text.module, holder, as_whole=True)]
+        for call in made:
+            found = self._text.program.classes.get(last_part(call.func), ()) if isinstance(call, ast.Call) else ()
+            for part in (one for _, owner in found for one in owner.body):
+                if isinstance(part, Function) and part.name == method:
+                    return any(self._gives_number(one, depth) for one in ast.walk(part))
+        return False
+
+    def _gives_number(self, node: ast.AST, depth: int) -> bool:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            return isinstance(node.value, ast.Call) and last_part(node.value.func) == "len"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _EXTENDS:
+            return isinstance(node.func.value, ast.Attribute) and self._is_filled_in_order(node.func.value, depth)
+        return False
+
+    def _is_accumulated(self, node: ast.AST, names: set[str], taken: set[str]) -> bool:
+        """Whether a result is added to those before it, or the next value is computed from it and the one before."""
+        if not self._text.uses_frameworks():
+            return False
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            return isinstance(node.target, ast.Name | ast.Attribute) and _takes_result(node.value, names, taken)
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+            return False
+        target, value = node.targets[0].id, node.value
+        if isinstance(value, ast.Call):
+            is_given = any(_is_name(one, target) for one in value.args) and last_part(value.func) not in _COUNTS
+            return is_given and any(_takes_result(one, names, taken) for one in value.args)
+        is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Sub)
+        return is_sum and _has_name(value, {target}) and _takes_result(value, names, taken)
 
     def _goes_on(self, loop: ast.For | ast.AsyncFor) -> bool:
         """Whether each turn goes on from the one before: by a training step, or by a draw from a global generator."""
@@ -399,6 +445,36 @@ class Flow:
         )
         tensors = {"sum", "mean", "item", "square", "norm", "pow", "dot", "result", "abs", "exp"}
         return not names & _WHOLE and not attributes & _WHOLE and (has_calculation or bool(names & tensors))
+
+
+def _taken_from(loop: ast.For | ast.AsyncFor, names: set[str]) -> set[str]:
+    """What stands in a loop for the result of what is ready."""
+    # Elements of `imap_unordered` are results themselves.
+    is_lazy = any(isinstance(one, ast.Call) and last_part(one.func) == "imap_unordered" for one in ast.walk(loop.iter))
+    found = set(names) if is_lazy else set()
+    for statement in (one for part in loop.body for one in ast.walk(part)):
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+            call = statement.value
+            is_result = isinstance(call.func, ast.Attribute) and call.func.attr in ("result", "get")
+            if is_result and _has_name(call.func, names):
+                found |= {
+                    one.id for target in statement.targets for one in ast.walk(target) if isinstance(one, ast.Name)
+                }
+    return found
+
+
+def _takes_result(value: ast.expr, names: set[str], taken: set[str]) -> bool:
+    """Whether an expression is computed from a result, and not only from how large it is."""
+    calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+    if any(last_part(one.func) in _WHOLE for one in calls):
+        return False
+    return _has_name(value, taken) or any(
+        last_part(one.func) == "result" and _has_name(one.func, names) for one in calls
+    )
+
+
+def _has_name(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))
 
 
 def _is_applied(node: ast.AST, names: set[str]) -> bool:
@@ -616,7 +692,10 @@ def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
             continue
         name, last = text.module.dotted(node.func), last_part(node.func)
         if last == "as_completed" or last == "imap_unordered":
-            if flow.is_used_in_order(node):
+            flow.is_of_results = True
+            is_used = flow.is_used_in_order(node)
+            flow.is_of_results = False
+            if is_used:
                 message = f"{last} returns results in the order in which they become ready, and that order is used."
                 yield text.finding("completion-order", Severity.MAY_DIFFER, message, node)
         elif name == "concurrent.futures.wait" and any(

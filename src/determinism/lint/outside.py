@@ -16,6 +16,9 @@ _ENDS = (ast.Break, ast.Return, ast.Continue)
 _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}
 )
+_STEPS = frozenset({"backward", "train_on_batch", "apply_gradients", "train_step", "minimize", "fit", "value_and_grad"})
+"""Calls that train, whatever else is called beside them."""
+_ONLY_BOUNDS = frozenset({"max", "min", "int", "float", "round", "abs", "str", "len", "print"})
 _DISPLAYS = ("progress", "progbar", "bar", "log", "print", "display", "refresh", "render", "report")
 _MAKES_ARRAYS = frozenset({
     "torch.tensor", "torch.full", "torch.as_tensor", "numpy.array", "numpy.full", "numpy.asarray", "jax.numpy.array", "jax.numpy.full",
@@ -198,13 +201,25 @@ def _is_of_time(value: ast.expr) -> bool:
 
 def _decides(node: ast.If | ast.While) -> bool:
     calls = {last_part(one.func) for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)}
+    if isinstance(node, ast.While) and calls & _STEPS:
+        return True
     if calls & {"sleep", "wait", "poll", "terminate", "kill", "recv", "get"}:
         return False
     if isinstance(node, ast.While):
-        return bool(calls & _TRAINS)
+        return bool(calls & _TRAINS) or any(_goes_on_from_itself(one) for part in node.body for one in ast.walk(part))
     if any(isinstance(part, ast.Raise) for part in node.body):
         return False
     return any(isinstance(part, _ENDS) for part in node.body) or bool(calls & (_TRAINS - {"append"}))
+
+
+def _goes_on_from_itself(node: ast.AST) -> bool:
+    """Whether a call makes the next value of what it is given: `state = update(state, batch)`."""
+    if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+        return False
+    if last_part(node.value.func) in _ONLY_BOUNDS:
+        return False
+    targets = {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return any(isinstance(one, ast.Name) and one.id in targets for one in node.value.args)
 
 
 def findings(text: Text) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from determinism.lint.execution import (
     Execution,
     becomes_seed,
     drawn_library,
+    draws_by_keras,
     is_program,
     seeded_libraries,
 )
@@ -58,6 +59,20 @@ def of_order(text: Text) -> Iterator[Finding]:
                 yield text.finding(cause, Severity.DIFFERS, message, draw.node)
         elif own.index(draw) < own.index(seed) and not _has_own_generators(text, draw):
             yield _too_late(text, draw, seed)
+
+
+def of_keras(text: Text) -> Iterator[Finding]:
+    """Weights and dropout of Keras where TensorFlow is seeded and Python is not: Keras 3 takes their seeds from Python's generator."""
+    if not is_program(text.module) or not _seedings(text, "tensorflow") or _seedings(text, "random"):
+        return
+    calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
+    draw = next((call for call in calls if draws_by_keras(text.module, call)), None)
+    if draw is not None and not _is_printed(text, draw) and not _seeds_elsewhere(text):
+        message = (
+            "Keras takes the seed of these random numbers from Python's generator, which nothing seeds: tf.random.set_seed does not. "
+            "Use keras.utils.set_random_seed."
+        )
+        yield text.finding(SEEDED_LIBRARIES["random"], Severity.DIFFERS, message, draw)
 
 
 def _is_seeded_on_gpu(text: Text, event: Event) -> bool:
@@ -556,6 +571,7 @@ def _asks_for_worker(owner: ast.ClassDef) -> bool:
 def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     yield from of_order(text)
+    yield from of_keras(text)
     yield from of_values(text)
     yield from of_environments(text)
     yield from of_keys(text)
