@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -589,6 +589,52 @@ def test_a_file_that_an_earlier_run_left_explains_what_came_once() -> None:
     assert [(cause.identifier, cause.status.value) for cause in investigation.diagnosis.causes] == [
         ("leftover-file", "confirmed")
     ]
+
+
+@dataclass
+class Streaks(Pretended):
+    """A program with one cause that always shows, and a second difference that nothing fixed removes and that is absent for some runs in a row."""
+
+    longest: Mapping[str, int] = field(default_factory=dict)
+    """By what is fixed beside the first cause, after how many equal runs one differs; 1 where it is not named."""
+
+    def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+        trial = super().compare(intervention, runs=runs, may_be_short=may_be_short)
+        if trial.divergence is self.divergences[0][0]:
+            return trial
+        equal = max([1, *(self.longest.get(name, 1) for name, _ in intervention.factors)])
+        if runs <= equal:
+            return replace(trial, runs=runs, verdict=Verdict.SAME, divergence=None)
+        return replace(trial, runs=equal + 1, verdict=Verdict.DIFFERENT, divergence=self.divergences[1][0])
+
+
+@pytest.mark.parametrize(
+    "longest",
+    [{"hash-seed": 2, "python-seed": 3}, {"hash-seed": 3, "torch-seed": 3, "python-seed": 5}],
+    ids=["seldom after the first cause", "equal runs before one that differs"],
+)
+def test_what_is_left_when_a_cause_is_removed_may_come_more_seldom_than_what_the_cause_made(
+    longest: dict[str, int],
+) -> None:
+    program = Streaks(
+        [(divergence(), [LISTING]), (divergence(50, line=30), ["nothing does"])], [used(LISTING)], longest=longest
+    )
+    assert [name for name, status in found(investigated(program)) if status == "confirmed"] == ["listing-order"]
+
+
+@pytest.mark.parametrize(("process", "confirmed"), [("main.SpawnPoolWorker-1", 1), ("main.rank-1", 2)])
+def test_what_fixed_values_leave_to_timing_among_workers_is_tried_twice(process: str, confirmed: int) -> None:
+    program = Streaks(
+        [(divergence(), [LISTING]), (divergence(50, line=30), ["nothing does"])],
+        [replace(used(LISTING), process=process)],
+        longest={"python-seed": 5},
+    )
+    assert [status for _, status in found(investigated(program))].count("confirmed") == confirmed
+
+
+def test_a_second_cause_that_always_shows_is_still_confirmed() -> None:
+    program = Pretended([(divergence(), [LISTING]), (divergence(50, line=30), ["python-seed"])], [used(LISTING)])
+    assert ("seed-missing-python", "confirmed") in found(investigated(program))
 
 
 @dataclass

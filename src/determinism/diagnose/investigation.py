@@ -38,7 +38,7 @@ from determinism.diagnose.hypotheses import (
     with_likely_lines,
 )
 from determinism.diagnose.program_text import started_program
-from determinism.diagnose.sources import TIMED, Source
+from determinism.diagnose.sources import TIMED, Source, is_interchangeable
 from determinism.environment import CHOICE_OF_KERNEL
 from determinism.errors import LaunchError
 from determinism.factors.catalog import Action, obstacle
@@ -183,6 +183,8 @@ class Investigation:
     def _explain(self, divergence: Divergence) -> Divergence | None:
         """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
         if not self._found and (cheapest := self._confirmed_at_once(divergence)):
+            if not cheapest.is_equal:
+                self._begin_rates(cheapest)
             return cheapest.divergence
         probed = self._probe(divergence)
         leftovers = self.comparison.leftovers if not self._found else []
@@ -196,7 +198,7 @@ class Investigation:
             leftovers=leftovers,
             environment=environment,
             frameworks=self.frameworks,
-            changed_files=self.changed_files,
+            changed_files=self.changed_files if not self._found else (),
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may as well be the second cause; what is likely is so of the first divergence.
@@ -218,7 +220,10 @@ class Investigation:
             return None
         self._take(needed, divergence)
         trial = self._trials[self._held]
-        return None if trial.is_equal else trial.divergence
+        if trial.is_equal:
+            return None
+        self._begin_rates(trial)
+        return trial.divergence
 
     def _with_caches_in_place(
         self, candidates: list[Hypothesis], probed: Trial, divergence: Divergence
@@ -249,7 +254,7 @@ class Investigation:
         self._untried = candidates
         trial = self.runner.compare(self._held, runs=self._rate.runs_needed(is_race=self._is_race))
         if trial.failure is None and not trial.is_equal:
-            self._note_pair(differs=True, is_short=False)
+            self._note_pair(differs=True, is_short=False, pairs=trial.runs - 1)
             return candidates
         self._untried = []
         self._experiments.append(trial.experiment(divergence, Intervention()))
@@ -363,11 +368,25 @@ class Investigation:
         is_alike_each_time = (1 - (distinct - 1) / pairs) ** self.executions if pairs else 1.0
         self._rate.add(pairs=pairs, different=int(pairs * (1 - is_alike_each_time)))
 
-    def _note_pair(self, *, differs: bool, is_short: bool) -> None:
-        """Take note of two runs with nothing removed that makes them differ."""
-        self._rate.add(pairs=1, different=int(differs))
-        if is_short:
-            self._rate_when_short.add(pairs=1, different=int(differs))
+    def _note_pair(self, *, differs: bool, is_short: bool, pairs: int = 1) -> None:
+        """Take note of runs with nothing removed that makes them differ.
+
+        Args:
+            differs: Whether the last of them differs from the first.
+            is_short: Whether they end soon after the first difference.
+            pairs: How many were compared with the first; all before the last were equal to it.
+        """
+        for rate in [self._rate, self._rate_when_short] if is_short else [self._rate]:
+            rate.add(pairs=pairs, different=int(differs))
+
+    def _begin_rates(self, trial: Trial) -> None:
+        """Forget how often the runs differed by what was removed: what is left may come much more seldom.
+
+        Args:
+            trial: Without what was removed; its runs still differ.
+        """
+        self._rate, self._rate_when_short = Rate(), Rate()
+        self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
 
     def _needed(
         self, candidates: Sequence[Hypothesis], divergence: Divergence, named: Collection[Hypothesis]
@@ -423,12 +442,17 @@ class Investigation:
         return self._is_seen_again(trial, divergence)
 
     def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
-        """Whether the program takes in what timing decides, and nothing points to what was fixed instead."""
+        """Whether the program takes in what timing decides, and nothing points to what was fixed instead.
+
+        So it is too where workers that share their work were given the same values: which of them takes what is up to timing.
+        """
         if divergence.kind in (Kind.RNG, Kind.UNINITIALIZED):
             return False
         sources = self._probed.sources if self._probed is not None else ()
         is_pointed_to = all(one.source is not None or one.cause in _SCHEDULES or one in self.likely for one in together)
-        return not is_pointed_to and any(source.source in TIMED for source in sources)
+        removed = [found.hypothesis.source for found in self._found]
+        is_shared = any(source is not None and is_interchangeable(source.process) for source in removed)
+        return not is_pointed_to and (is_shared or any(source.source in TIMED for source in sources))
 
     def _again(self, trial: Trial, divergence: Divergence) -> Trial:
         """As many further runs as are ever made, unless they were made: what fixes something else also changes the timing."""
@@ -467,7 +491,7 @@ class Investigation:
         if self.comparison.first_divergence is not None:
             self._experiments.append(trial.experiment(self.comparison.first_divergence, added))
         if trial.failure is None and not trial.is_equal:
-            self._note_pair(differs=True, is_short=trial.steps is not None)
+            self._note_pair(differs=True, is_short=trial.steps is not None, pairs=trial.runs - 1)
         return trial
 
     def _runs_needed(self, intervention: Intervention, *, may_be_short: bool, tried: int | None = None) -> int:

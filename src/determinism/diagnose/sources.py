@@ -289,6 +289,15 @@ def _family(key: str) -> str:
     return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in key.split("."))
 
 
+def is_interchangeable(process: str) -> bool:
+    """Whether others beside a process may do its work in another run, as the workers of a pool may.
+
+    Args:
+        process: Its key.
+    """
+    return _family(process) != process
+
+
 @dataclass
 class _Shared:
     """What the processes of one family noted of a place in one run."""
