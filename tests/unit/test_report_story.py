@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import UNREAD_RESULT, Visible
+from determinism.comparison.result import Visible
 from determinism.types import Kind
 from tests.builders import (
     make_different,
@@ -207,7 +207,7 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
     text = text_of(make_different(**only, recorded=make_recorded(steps_by="SGD.step")))
     assert "nothing that was trained or saved: only values that the program reads differ" in text
     assert "visible first at step 3: value read by item() at /home/ada/project/train.py:30" in text
-    unread = Visible(3, UNREAD_RESULT)
+    unread = Visible(3, "result that the program may read (no other op used it)")
     handed_out = make_different(first_visible=unread, infected=[unread], recorded=make_recorded(steps_by="SGD.step"))
     assert "nothing that was trained or saved: only values that the program reads differ" in text_of(handed_out)
     trained = [read, Visible(4, "parameter weight")]

@@ -13,12 +13,15 @@ import numpy as np
 
 from determinism.comparison.columns import Group, StepCounts
 from determinism.comparison.records import NOTHING, Pair, Received
-from determinism.comparison.result import UNREAD_RESULT, Dataflow, DeadDifference, Divergence, Visible
+from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
 from determinism.op_semantics import OpSemantics
 from determinism.trace.chunks import Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import RESULTS_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role, Stream
+
+_UNREAD_RESULT = "result that the program may read (no other op used it)"
+"""What `Visible` calls a value that an op gave and none took, such as a loss that a function returns: how it was used was not seen."""
 
 
 class MadeValues(Protocol):
@@ -167,7 +170,9 @@ class VisibleDifferences:
         op = names.op(int(group.first.columns["op"][row]))
         name = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
         # No call of the program stands for values that nothing was seen to read.
-        what = UNREAD_RESULT if op == RESULTS_OP else "printed tensor" if name == "print" else f"value read by {name}()"
+        what = (
+            _UNREAD_RESULT if op == RESULTS_OP else "printed tensor" if name == "print" else f"value read by {name}()"
+        )
         self._note("escape", step, what, stack[0] if stack else None)
 
     def _look_at_state(self, group: Group, row: int, step: int) -> None:

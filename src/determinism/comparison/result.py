@@ -251,10 +251,6 @@ class Divergence:
     """What varies within the op, where that is a compiled function; None where that was not found."""
 
 
-UNREAD_RESULT = "result that the program may read (no other op used it)"
-"""What `Visible` calls a value that an op gave and none took, such as a loss that a function returns: how it was used was not seen."""
-
-
 @dataclass(frozen=True)
 class Visible:
     """The first difference that a person would see."""

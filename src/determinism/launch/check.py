@@ -450,13 +450,12 @@ def _search(
 ) -> tuple[Comparison, int]:
     run_seconds = max(run.idle_seconds for run in comparison.runs)
     exit_statuses = {run.exit_status for run in comparison.runs}
-    which = "further runs"
+    which = "further runs" if short is None else f"runs of the first {short.extent}"
     if short is not None:
         run_seconds = short.seconds
         request = replace(request, spec=replace(request.spec, steps=short.steps))
         # A program that is ended after so many steps ends with success.
         exit_statuses.add(0)
-        which = f"runs of the first {short.extent}"
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
     warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from determinism.comparison.result import (
-    UNREAD_RESULT,
     Comparison,
     Divergence,
     Evidence,
@@ -217,7 +216,7 @@ def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
 MOST_FRAMES = 4
 MOST_INFECTED = 6
 MOST_RECEIVERS = 3
-_ONLY_READ = ("value read by", "printed tensor", UNREAD_RESULT)
+_ONLY_READ = ("value read by", "printed tensor", "result that the program may read")
 
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:

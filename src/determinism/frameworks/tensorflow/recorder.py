@@ -1,20 +1,24 @@
-"""Turns every op that runs eagerly, and every function that is called eagerly, into records."""
+"""Turns every op that runs eagerly, and every function that is called eagerly, into records; and says which files TensorFlow opens."""
 
 from __future__ import annotations
 
+import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from tensorflow.python.checkpoint import functional_saver
 from tensorflow.python.eager import record
 from tensorflow.python.framework import dtypes
+from tensorflow.python.lib.io import file_io, tf_record
+from tensorflow.python.training import py_checkpoint_reader
 
 from determinism.digest import digest_text
 from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import Stream
-from determinism.frameworks.tensorflow import files, ops
+from determinism.frameworks.tensorflow import ops
 from determinism.frameworks.tensorflow.functions import FunctionCalls
 from determinism.frameworks.tensorflow.graphs import eager_argument_text
 from determinism.frameworks.tensorflow.ops import (
@@ -139,7 +143,7 @@ class Recorder(RecordMaker):
             self.pipelines.iterator_made(inputs)
             return
         if ops.READS_FILES.fullmatch(kind):
-            files.announce_read(inputs[0])
+            _announce_read(inputs[0])
         if any(tensor.dtype is dtypes.variant for tensor in outputs) and ops.is_dataset(kind):
             self.pipelines.stage_made(kind, inputs, attributes, outputs)
             return
@@ -222,3 +226,85 @@ class Recorder(RecordMaker):
 def _digest_of_name(kind: str, _: Any) -> bytes:
     """Stands for the name of a resource, which another run is free to call otherwise."""
     return digest_text(f"tf::{kind}")
+
+
+# Says by audit events which files TensorFlow reads and writes: it opens them in C++, where Python does not see it. What a check makes of
+# these events is in `launch/reading.py`; without one nobody listens.
+
+_READ, _WRITTEN = "determinism.read", "determinism.write"
+_INDEX = ".index"
+"""Ending of the file of a checkpoint that is read first, and without which there is no checkpoint."""
+
+
+def announce_files() -> list[Undo]:
+    """Announce from now on what goes through TensorFlow's own files and checkpoints; returns what ends that."""
+    wrapped: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (file_io.FileIO, "_preread_check", _read),
+        (file_io.FileIO, "_prewrite_check", _written),
+        (file_io, "rename_v2", _renamed),
+        (py_checkpoint_reader, "NewCheckpointReader", _restored),
+        (functional_saver.MultiDeviceSaver, "save", _saved),
+        (tf_record.TFRecordWriter, "__init__", _records_written),
+    )
+    # Some of these are TensorFlow's own affair, so that another version may lack them; a check then knows less of files.
+    return [wrap(owner, name, around) for owner, name, around in wrapped if hasattr(owner, name)]
+
+
+def _announce_read(names: Any) -> None:
+    """Say that an op reads files.
+
+    Args:
+        names: The tensor of strings that names them.
+    """
+    for name in _texts(names):
+        _announce(_READ, name)
+
+
+def _announce(event: str, path: Any) -> None:
+    path = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    # What has a scheme lies elsewhere.
+    if path and "://" not in path:
+        sys.audit(event, path)
+
+
+def _texts(value: Any) -> Iterator[str | bytes]:
+    """The strings of an argument: itself, or what a tensor holds that is no part of a graph."""
+    if isinstance(value, (str, bytes)):
+        yield value
+    elif hasattr(value, "_numpy_internal"):
+        held = value._numpy_internal()
+        yield from (one for one in getattr(held, "flat", [held]) if isinstance(one, (str, bytes)))
+
+
+def _read(original: Callable[..., Any], file: Any) -> Any:
+    if getattr(file, "_read_buf", None) is None:
+        _announce(_READ, file.name)
+    return original(file)
+
+
+def _written(original: Callable[..., Any], file: Any) -> Any:
+    if getattr(file, "_writable_file", None) is None:
+        _announce(_WRITTEN, file.name)
+    return original(file)
+
+
+def _renamed(original: Callable[..., Any], src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+    _announce(_WRITTEN, dst)
+    return original(src, dst, *args, **kwargs)
+
+
+def _restored(original: Callable[..., Any], filepattern: Any) -> Any:
+    for prefix in _texts(filepattern):
+        _announce(_READ, f"{os.fsdecode(prefix)}{_INDEX}")
+    return original(filepattern)
+
+
+def _saved(original: Callable[..., Any], saver: Any, file_prefix: Any, *args: Any, **kwargs: Any) -> Any:
+    for prefix in _texts(file_prefix):
+        _announce(_WRITTEN, f"{os.fsdecode(prefix)}{_INDEX}")
+    return original(saver, file_prefix, *args, **kwargs)
+
+
+def _records_written(original: Callable[..., Any], writer: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    _announce(_WRITTEN, path)
+    return original(writer, path, *args, **kwargs)

@@ -24,10 +24,10 @@ from determinism.frameworks.made_values import EXTERNAL, Value
 from determinism.frameworks.named_stream import NamedLedger, Stream
 from determinism.frameworks.progress import UnrecordedThreads
 from determinism.frameworks.session import AdapterSession
-from determinism.frameworks.tensorflow import enable, files
+from determinism.frameworks.tensorflow import enable
 from determinism.frameworks.tensorflow.functions import Probe
 from determinism.frameworks.tensorflow.ops import digest_array, digest_tensor, has_value
-from determinism.frameworks.tensorflow.recorder import Recorder
+from determinism.frameworks.tensorflow.recorder import Recorder, announce_files
 from determinism.frameworks.tensorflow.records import as_array
 from determinism.frameworks.wrapping import Undo, hide_own_frames, wrap
 from determinism.import_hook import after_import
@@ -530,7 +530,7 @@ class Session(AdapterSession):
 
     def _install(self) -> None:
         recorder = self.recorder
-        self._undo += files.install()
+        self._undo += announce_files()
         self._undo += Optimization(recorder, self._held, self._end_if_asked).install()
         for name, graph in earlier_functions():
             recorder.calls.library.made(name, graph)
