@@ -85,7 +85,7 @@ ORDERING = (
     CauseProgram("ordering/largest_of_regions", (Cause("hash-order", "for region in REGIONS"),)),
     CauseProgram("ordering/hash_split", (Cause("hash-value", "hash(recording.name)"),)),
     CauseProgram("ordering/tied_parameters", (Cause("address-order", "for parameter in parameters:"),)),
-    CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),), "order"),
+    CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),), "structure"),
     CauseProgram("ordering/attached_experts", (Cause("address-order", "for expert in self.attached"),), "order"),
     CauseProgram("ordering/identity_shards", (Cause("address-order", "id(parameter) // 4096", is_fixed=False),)),
     CauseProgram(
@@ -183,7 +183,11 @@ THREADS = (
     CauseProgram("threads/lost_updates", (Cause("thread-race", "self.sums.add_(values)", is_fixed=False),)),
     CauseProgram(
         "threads/hogwild",
-        (Cause("thread-race", "optimizer.step()", or_code=("model(inputs[part])", "loss.backward()"), is_fixed=False),),
+        (
+            Cause(
+                "process-race", "optimizer.step()", or_code=("model(inputs[part])", "loss.backward()"), is_fixed=False
+            ),
+        ),
     ),
     CauseProgram(
         "threads/shared_generator",

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from determinism.comparison.records import read_unwritten
 from determinism.comparison.result import Comparison
 from determinism.comparison.runs import compare
+from determinism.trace.opening import open_trace
 from determinism.trace.schema import RESULTS_OP, Layout
 from determinism.types import Access, Kind, Role, Verdict
 from tests.traces import Ref, TraceBuilder, layout
@@ -203,6 +205,15 @@ def test_copies_pass_unwritten_memory_on(tmp_path: Path) -> None:
 
     kind, record = divergence(compared(tmp_path / "2", lambda b, run: write(b, run, layout(4), live=True)))
     assert (kind, record) == (Kind.UNINITIALIZED, 4)
+
+
+@pytest.mark.parametrize(("op", "is_read"), [("aten::add.Tensor", True), ("c10d::allgather_", False)])
+def test_what_a_collective_is_given_to_fill_is_not_read(op: str, is_read: bool, tmp_path: Path) -> None:
+    builder = TraceBuilder(tmp_path / "trace")
+    memory = builder.add("aten::empty.memory_format", outputs=[None])
+    builder.add(op, inputs=[memory], outputs=["sum"])
+    [process] = open_trace(builder.close()).processes
+    assert read_unwritten(process) == (f"{op} at /work/train.py:1" if is_read else None)
 
 
 def test_extra_record(tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ def test_lines_of_libraries_and_factors_without_a_line_are_not_looked_at(file: P
     assert not says(Hypothesis("hash-order", Intervention.fix("hash-seed"), (Frame(str(file), 5, "f", ""),)))
 
 
+def test_a_seed_that_lint_misses_is_likely_wherever_it_is_drawn_from(file: Path) -> None:
+    file.write_text(TEXT + "import numpy\nrows = numpy.random.permutation(8)\nprint(rows)\n", encoding="utf-8")
+    at_another_line = (Frame(str(file), 3, "<module>", 'tags = {"a", "b"}'),)
+    says = linted(file)
+    assert says(Hypothesis("seed-missing-numpy", Intervention.fix("numpy-seed"), at_another_line))
+    assert not says(Hypothesis("seed-missing-python", Intervention.fix("python-seed"), at_another_line))
+
+
 def test_what_a_comment_suppresses_is_not_tried_first(file: Path) -> None:
     file.write_text(TEXT.replace("enumerate(tags)}", "enumerate(tags)}  # determinism: ignore[hash-order]"))
     assert not linted(file)(used(file, 5, "hash-order"))

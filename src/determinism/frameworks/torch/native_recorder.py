@@ -25,7 +25,7 @@ from determinism.frameworks.torch.edges import EXTERNAL, InputEdges, Layout, Lay
 from determinism.frameworks.torch.mode_recorder import ModeRecorder
 from determinism.frameworks.torch.native_library import NotNative
 from determinism.frameworks.torch.ops import OpTraits, as_called, traits_of, value_text
-from determinism.frameworks.torch.recorder import Recorder, Threads
+from determinism.frameworks.torch.recorder import UNREAD_IN, Recorder, Threads
 from determinism.frameworks.torch.tensor_bytes import is_strided
 from determinism.frameworks.wrapping import Undo, wrap
 from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
@@ -283,7 +283,7 @@ class NativeRecorder(Recorder):
 
     def install(self, threads: Threads) -> Undo:
         """Let the observer be told of every op from now on; returns what ends that."""
-        self._library.install(threads)
+        self._library.install(threads, UNREAD_IN)
         undos = [wrap(module, _HIDING, partial(_hidden, self._library)) for module in _modules_with(_HIDING)]
 
         def uninstall() -> None:

@@ -7,9 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from determinism.digest import digest_bytes, digest_text
 from determinism.frameworks.progress import Progress, RecordingGuard, ThreadProgress, program_threads
@@ -120,6 +122,21 @@ class OpObserver(Protocol):
 
 
 # Makes the records of one thread: of ops, and of what happens to tensors besides.
+
+_BETWEEN = ("determinism.", "torch._", "torch.utils._")
+"""Modules whose frames are between an op and who called it."""
+UNREAD_IN = _BaseDataLoaderIter.__init__.__code__
+"""It draws a seed for workers and reads it, whether there are workers or not. What a worker draws with it is recorded there, and what of this
+reaches the program, in its batches. A sampler that reads values does so in code of its own."""
+
+
+def is_unread() -> bool:
+    """Whether a value goes to code of PyTorch's that makes no use of it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
+        frame = frame.f_back
+    return frame is not None and frame.f_code is UNREAD_IN
+
 
 num_function_modes = torch._C._len_torch_function_stack
 num_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -459,7 +476,7 @@ class Recorder(RecordMaker):
         states: list[Any] = []
         if written:
             outputs, states = self.edges.outputs(traits, written)
-        elif result is None:
+        elif result is None or is_unread():
             return
         else:
             role = Role.ESCAPE

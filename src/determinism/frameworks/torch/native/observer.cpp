@@ -71,6 +71,7 @@ const char* choose_digest() {
 }
 
 PyObject* set_eval_frame = nullptr;  // Dynamo's function; found when the observer is installed.
+PyObject* unread_in = nullptr;  // The code whose reads of values are not the program's: see `recorder.UNREAD_IN`.
 
 // Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
 // switched on, is off meanwhile: the frames of ours are not the program's.
@@ -1288,6 +1289,15 @@ bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>&
   return false;
 }
 
+// Whether a value goes to code of PyTorch's that makes no use of it. With the GIL held.
+bool is_unread() {
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (frame == nullptr || unread_in == nullptr) return false;
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_DECREF(code);  // The frame holds it.
+  return reinterpret_cast<PyObject*>(code) == unread_in;
+}
+
 // What a value that is no tensor is as an output, as `native_value` gives it; of a plain number without asking Python.
 Output value_output(Stream& stream, py::handle owner, const py::object& value) {
   if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr()) || PyBool_Check(value.ptr())) {
@@ -1344,6 +1354,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
     made[at].layout = stream.layout(written[at], state).number;
   }
   if (written.empty()) {
+    if (is_unread()) return;
     if (outputs.size() == 1) {
       value = torch::jit::toPyObject(outputs[0]);
     } else {
@@ -1505,8 +1516,9 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   }
 }
 
-void install(py::object threads) {
+void install(py::object threads, const py::object& unread) {
   if (is_installed) throw std::runtime_error("the observer is installed already");
+  Py_XSETREF(unread_in, py::object(unread).release().ptr());
   if (set_eval_frame == nullptr)
     set_eval_frame = py::object(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")).release().ptr();
   ++generation;
