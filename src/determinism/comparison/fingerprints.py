@@ -18,6 +18,7 @@ import numpy as np
 from determinism.comparison.columns import Canonical, producers
 from determinism.trace.chunks import Array, Children, Chunk
 from determinism.trace.reader import ProcessTrace, Trace
+from determinism.trace.schema import family
 from determinism.types import Access, Role, Stream
 
 _HELD_ROWS = 1 << 20
@@ -216,6 +217,26 @@ def unordered(first: Trace, second: Trace) -> Sequence[Streams]:
             streams = found.setdefault((part_of, stream), Streams(stream, part_of))
             (streams.first, streams.second)[side].append(process)
     return [found[key] for key in sorted(found)]
+
+
+def sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
+    """Child processes of both runs that may share their work among them, as those that take tasks from one queue do.
+
+    Each set is the processes that `multiprocessing` numbered one after the other, with as many in either run, as if they were a pool.
+    """
+    sides: list[dict[str, list[ProcessTrace]]] = []
+    for trace in (first, second):
+        families: dict[str, list[ProcessTrace]] = {}
+        for process in ordered(trace):
+            if process.key.rpartition(".")[2].rpartition("-")[0].endswith("Process"):
+                families.setdefault(family(process.key), []).append(process)
+        sides.append(families)
+    mine, others = sides
+    return [
+        Streams(Stream.POOL, name.rpartition(".")[0], mine[name], others[name])
+        for name in sorted(mine.keys() & others.keys())
+        if len(mine[name]) == len(others[name]) > 1
+    ]
 
 
 def total(process: ProcessTrace, canonical: Canonical, side: int) -> tuple[int, tuple[int, ...]]:

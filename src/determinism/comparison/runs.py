@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from determinism.comparison.causality import Explained, Found
 from determinism.comparison.columns import StepCounts
-from determinism.comparison.fingerprints import ordered, unordered
+from determinism.comparison.fingerprints import Streams, ordered, sharing_work, unordered
 from determinism.comparison.ordered import compare_processes, up_to_common_step
 from determinism.comparison.partners import pair_siblings
 from determinism.comparison.processes import ComparePairs, ProcessComparison, ProcessPair, compare_none
@@ -339,11 +339,16 @@ def _compare_pair(
     received = frozenset[Pair]().union(*(result.received.pairs for result in results))
     main = {result.part_of: result.traces for result in results}
     search = DigestSearch()
-    for streams in unordered(first, second):
+
+    def as_multiset(streams: Streams) -> ProcessComparison:
         around = Surroundings(
-            received, main.get(streams.part_of), search, lambda: any(cut_reasons(trace) for trace in (first, second))
+            received, main.get(streams.part_of), search, lambda: any(map(cut_reasons, (first, second)))
         )
-        results.append(compare_unordered(streams, around))
+        return compare_unordered(streams, around)
+
+    for streams in sharing_work(first, second):
+        results = _as_shared(results, streams, as_multiset)
+    results += map(as_multiset, unordered(first, second))
     explained = Explained(results, search, lambda: all(map(_is_whole, (first, second))))
     ways = explained.ways()
     read = explained.read_elsewhere(ways)
@@ -371,6 +376,19 @@ def _compare_pair(
     if strict and (dead := next((r.first_dead for r in results if r.first_dead is not None), None)) is not None:
         return replace(comparison, verdict=Verdict.DIFFERENT, first_divergence=dead)
     return comparison
+
+
+def _as_shared(
+    results: list[ProcessComparison], streams: Streams, as_multiset: Callable[[Streams], ProcessComparison]
+) -> list[ProcessComparison]:
+    """The same, with one result for processes that differ, and did the same between them in both runs."""
+    keys = {process.key for process in streams.first}
+    if all(result.divergence is None for result in results if result.key in keys):
+        return results
+    together = as_multiset(streams)
+    if together.made is not None or together.is_partial:
+        return results
+    return [*(result for result in results if result.key not in keys), together]
 
 
 def _is_whole(trace: Trace) -> bool:

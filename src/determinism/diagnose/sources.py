@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from determinism.probes.notes import FIRST_NOTED
 from determinism.run_spec import NOTES_SUFFIX
-from determinism.trace.schema import Frame
+from determinism.trace.schema import Frame, family
 
 # Reads what the processes of one run noted of the sources that they used.
 
@@ -279,23 +278,13 @@ def _extra(ours: _Values, theirs: _Values) -> _Values:
     return extra if theirs - ours else _Values()
 
 
-_INTERCHANGEABLE = re.compile(r"([A-Za-z]*(?:Process|PoolWorker)-)?\d+(?:-\d+)*")
-"""What a process is called that is told from those beside it by no more than a number that `multiprocessing`, or its turn to
-take notes, gave it. The number of a rank says which part of the work is its own, so that ranks are not among them."""
-
-
-def _family(key: str) -> str:
-    """What a process has in common with those that may do its work in another run, as the workers of a pool may."""
-    return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in key.split("."))
-
-
 def is_interchangeable(process: str) -> bool:
     """Whether others beside a process may do its work in another run, as the workers of a pool may.
 
     Args:
         process: Its key.
     """
-    return _family(process) != process
+    return family(process) != process
 
 
 @dataclass
@@ -323,7 +312,7 @@ class _Families:
         self._members: dict[str, tuple[list[str], list[str]]] = {}
         for run, folder in enumerate(self._folders):
             for key in sorted(process_keys(folder)):
-                self._members.setdefault(_family(key), ([], []))[run].append(key)
+                self._members.setdefault(family(key), ([], []))[run].append(key)
         self._last: tuple[str, tuple[dict[Place, _Shared], dict[Place, _Shared]]] = ("", ({}, {}))
         """The family that was asked for last, and what each run noted in it."""
 
@@ -339,12 +328,12 @@ class _Families:
         Returns:
             Which use differs first, and whether it is known to differ; None if it is not this process that differs.
         """
-        family = _family(key)
-        members = self._members[family]
+        kin = family(key)
+        members = self._members[kin]
         if len({*members[0], *members[1]}) < 2:
             return index, True
-        if self._last[0] != family:
-            self._last = (family, (self._noted(0, members[0]), self._noted(1, members[1])))
+        if self._last[0] != kin:
+            self._last = (kin, (self._noted(0, members[0]), self._noted(1, members[1])))
         first, second = self._last[1][0][place], self._last[1][1][place]
         ours, theirs = first.total, second.total
         extra = _extra(ours, theirs)

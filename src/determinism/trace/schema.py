@@ -7,6 +7,7 @@ Version history:
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -208,3 +209,17 @@ FAIL_FAST = "fail-fast"
 TIME_LIMIT = "time-limit"
 """What a manifest says has stopped a run, such as one of an experiment, that took longer than it was given."""
 STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)
+
+_INTERCHANGEABLE = re.compile(r"([A-Za-z]*(?:Process|PoolWorker)-)?\d+(?:-\d+)*")
+"""What a process is called that is told from those beside it by no more than a number that `multiprocessing`, or its turn to
+take notes, gave it. The number of a rank says which part of the work is its own, so that ranks are not among them."""
+
+
+def family(key: str) -> str:
+    """What a process has in common with those that may do its work in another run, as the workers of a pool may.
+
+    Args:
+        key: That of the process.
+    """
+    parts = key.split(".")
+    return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in parts)
