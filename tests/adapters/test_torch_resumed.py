@@ -87,7 +87,7 @@ def training(file: Path, run: str, without: str, steps: int = STEPS) -> None:
         for (batch,) in loader:
             optimizer.zero_grad()
             scale = 1 + 0.1 * random.random() + 0.1 * np.random.rand()
-            # What the iterator of the loader draws counts for nothing, since there are no workers.
+            # The seed that the loader's iterator draws is not used, since there are no workers.
             noise = 0.1 * torch.rand(batch.shape, generator=own) if without == "rng-generator" else 0.0
             loss = model(batch + noise).pow(2).mean() * scale
             scaler.scale(loss).backward()

@@ -220,16 +220,17 @@ def unordered(first: Trace, second: Trace) -> Sequence[Streams]:
 
 
 def sharing_work(first: Trace, second: Trace) -> Sequence[Streams]:
-    """Child processes of both runs that may share their work among them, as those that take tasks from one queue do.
+    """Child processes that may share their work, such as those that take tasks from one queue, as if they were a pool.
 
-    Each set is the processes that `multiprocessing` numbered one after the other, with as many in either run, as if they were a pool.
+    They are the processes that `multiprocessing` merely numbers, if both runs have equally many, and more than one.
     """
     sides: list[dict[str, list[ProcessTrace]]] = []
     for trace in (first, second):
         families: dict[str, list[ProcessTrace]] = {}
         for process in ordered(trace):
-            if process.key.rpartition(".")[2].rpartition("-")[0].endswith("Process"):
-                families.setdefault(family(process.key), []).append(process)
+            name = family(process.key)
+            if name.endswith("Process-"):
+                families.setdefault(name, []).append(process)
         sides.append(families)
     mine, others = sides
     return [

@@ -494,7 +494,7 @@ def read_unwritten(process: ProcessTrace) -> str | None:
     """
     origins = Origins(process, lambda number, output: False)
     copying = process.names.ops_that(OpSemantics.COPIES)
-    # What it is given to fill counts as read, since no schema says which tensors these are.
+    # The buffers that a collective fills are recorded as read: schemas do not mark them as written.
     collective = process.names.ops_that(OpSemantics.COLLECTIVE)
     unwritten = np.zeros(0, np.int64)
     """Records that leave memory partly or wholly unwritten, as far as can be seen at a glance."""
@@ -509,8 +509,8 @@ def read_unwritten(process: ProcessTrace) -> str | None:
         passes_on = (access == Access.CARRY) | (read & inputs.spread(is_copy))
         while len(more := np.setdiff1d(_owners(chunk, passes_on & np.isin(producers, unwritten)), unwritten)):
             unwritten = np.union1d(unwritten, more)
-        may_read = np.isin(numbers, _owners(chunk, read & np.isin(producers, unwritten))) & ~is_copy
-        may_read &= ~np.isin(op, collective)
+        reads_unwritten = np.isin(numbers, _owners(chunk, read & np.isin(producers, unwritten)))
+        may_read = reads_unwritten & ~is_copy & ~np.isin(op, collective)
         for row in np.flatnonzero(may_read & (chunk.columns["role"] == Role.OP)).tolist():
             entry = entry_of(process, chunk, row)
             if origins.allocation_behind(entry) is not None:

@@ -381,7 +381,7 @@ def _compare_pair(
 def _as_shared(
     results: list[ProcessComparison], streams: Streams, as_multiset: Callable[[Streams], ProcessComparison]
 ) -> list[ProcessComparison]:
-    """The same, with one result for processes that differ, and did the same between them in both runs."""
+    """Replace the results of processes that differ one by one, if together they did exactly the same work in both runs."""
     keys = {process.key for process in streams.first}
     if all(result.divergence is None for result in results if result.key in keys):
         return results

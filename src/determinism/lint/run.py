@@ -402,7 +402,7 @@ def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[F
 
 
 class LintedCandidates:
-    """Says of a candidate whether a rule with the identifier of its cause fires at its line, or, of a missing seed, anywhere around it."""
+    """Says of a candidate whether a rule with the identifier of its cause fires at its line; for a missing seed, anywhere in the files on the stack."""
 
     def __init__(self, comparison: Comparison, traces: Sequence[Trace]) -> None:
         """Read nothing yet.
@@ -420,7 +420,7 @@ class LintedCandidates:
         """Whether lint names the line of a candidate."""
         source = hypothesis.source
         if source is None and self._divergence is not None and hypothesis.cause in SEEDED_LIBRARIES.values():
-            # A seed is missing from the program, not from a line: what draws may be deep in a library, and its line another.
+            # A missing seed belongs to no line: the draw may be deep in a library, or on an earlier line than the divergence.
             files = dict.fromkeys(frame.file for frame in self._divergence.stack)
             return any(hypothesis.cause in rules for file in files for rules in self._rules_in(file).values())
         if source is None or source.is_in_library:

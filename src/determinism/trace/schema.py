@@ -211,15 +211,15 @@ TIME_LIMIT = "time-limit"
 STOPPED_BY_US = (FAIL_FAST, TIME_LIMIT)
 
 _INTERCHANGEABLE = re.compile(r"([A-Za-z]*(?:Process|PoolWorker)-)?\d+(?:-\d+)*")
-"""What a process is called that is told from those beside it by no more than a number that `multiprocessing`, or its turn to
-take notes, gave it. The number of a rank says which part of the work is its own, so that ranks are not among them."""
+"""Names of processes that differ only by a number which `multiprocessing` or their order of starting gave them. Ranks are not among them:
+the number of a rank decides which part of the work it does."""
 
 
 def family(key: str) -> str:
-    """What a process has in common with those that may do its work in another run, as the workers of a pool may.
+    """The key of a process without such numbers: processes with the same one may do each other's work in another run.
 
     Args:
-        key: That of the process.
+        key: Key of the process.
     """
     parts = key.split(".")
     return ".".join(re.sub(r"\d+(?:-\d+)*$", "", p) if _INTERCHANGEABLE.fullmatch(p) else p for p in parts)

@@ -126,12 +126,12 @@ class OpObserver(Protocol):
 _BETWEEN = ("determinism.", "torch._", "torch.utils._")
 """Modules whose frames are between an op and who called it."""
 UNREAD_IN = _BaseDataLoaderIter.__init__.__code__
-"""It draws a seed for workers and reads it, whether there are workers or not. What a worker draws with it is recorded there, and what of this
-reaches the program, in its batches. A sampler that reads values does so in code of its own."""
+"""Draws and reads a seed for workers, even if there are none (torch 2.13: `torch/utils/data/dataloader.py`). Reading it is no result of the
+program: what workers draw with the seed is recorded in them, and shows in the batches. A sampler reads values in its own code."""
 
 
-def is_unread() -> bool:
-    """Whether a value goes to code of PyTorch's that makes no use of it."""
+def _is_unread() -> bool:
+    """Whether the code that reads a value is `UNREAD_IN`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
         frame = frame.f_back
@@ -476,7 +476,7 @@ class Recorder(RecordMaker):
         states: list[Any] = []
         if written:
             outputs, states = self.edges.outputs(traits, written)
-        elif result is None or is_unread():
+        elif result is None or _is_unread():
             return
         else:
             role = Role.ESCAPE

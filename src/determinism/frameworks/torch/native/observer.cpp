@@ -71,7 +71,7 @@ const char* choose_digest() {
 }
 
 PyObject* set_eval_frame = nullptr;  // Dynamo's function; found when the observer is installed.
-PyObject* unread_in = nullptr;  // The code whose reads of values are not the program's: see `recorder.UNREAD_IN`.
+PyObject* unread_in = nullptr;  // The code whose reads of values are not recorded: `recorder.UNREAD_IN`.
 
 // Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
 // switched on, is off meanwhile: the frames of ours are not the program's.
@@ -1289,7 +1289,7 @@ bool are_changed(const Context& context, const c10::SmallVectorImpl<at::Tensor>&
   return false;
 }
 
-// Whether a value goes to code of PyTorch's that makes no use of it. With the GIL held.
+// Whether the code that reads a value is `unread_in`. With the GIL held.
 bool is_unread() {
   PyFrameObject* frame = PyEval_GetFrame();
   if (frame == nullptr || unread_in == nullptr) return false;
