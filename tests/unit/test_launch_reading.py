@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from determinism.comparison.result import FileChange
-from determinism.launch import reading
+from determinism.launch import reading, runs
 from determinism.launch.reading import Readings
 from determinism.launch.runs import RunTimes, changed_files
 
@@ -276,6 +276,15 @@ def test_files_that_changed_in_a_folder_are_those_that_a_copy_would_hold(tmp_pat
     (tmp_path / "link").symlink_to("made")
     assert changed_files(tmp_path, tmp_path / "out", since) == ["deep/file", "made"]
     assert changed_files(tmp_path / "missing", tmp_path / "out", since) == []
+
+
+def test_a_file_that_is_deleted_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kept", "gone"):
+        (tmp_path / name).write_text("x")
+    listed = runs._entries(tmp_path)
+    monkeypatch.setattr(runs, "_entries", lambda folder: listed)
+    (tmp_path / "gone").unlink()
+    assert changed_files(tmp_path, tmp_path / "out", 0.0) == ["kept"]
 
 
 def test_run_that_only_reads_is_not_blamed_for_a_change(tmp_path: Path) -> None:

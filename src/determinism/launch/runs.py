@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -430,8 +430,12 @@ def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
                 continue
             if entry.is_dir():
                 waiting.append(Path(entry.path))
-            elif entry.is_file() and entry.stat().st_size and entry.stat().st_ctime > since:
-                found.append(str(Path(entry.path).relative_to(folder)))
+                continue
+            # Another program may delete a file at any moment.
+            with suppress(OSError):
+                file = entry.stat()
+                if stat.S_ISREG(file.st_mode) and file.st_size and file.st_ctime > since:
+                    found.append(str(Path(entry.path).relative_to(folder)))
     return sorted(found)
 
 
