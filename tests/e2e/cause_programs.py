@@ -26,9 +26,9 @@ SEEDING = (
         ),
         "rng",
     ),
-    CauseProgram("seeding/time_seed", (Cause("seed-varies", "torch.manual_seed(seed)"),), "rng"),
+    CauseProgram("seeding/time_seed", (Cause("seed-varies", "return int(given) if given else int(time"),), "rng"),
     CauseProgram("seeding/pid_seed", (Cause("seed-varies", "np.random.seed(seed + os.getpid())"),), "data"),
-    CauseProgram("seeding/entropy_seed", (Cause("seed-varies", "torch.manual_seed(seed)"),), "rng"),
+    CauseProgram("seeding/entropy_seed", (Cause("seed-varies", "seed = int.from_bytes(os.urandom"),), "rng"),
     CauseProgram(
         "seeding/hash_seed",
         (
@@ -51,7 +51,7 @@ SEEDING = (
         (Cause("seed-too-late", "torch.manual_seed(seed)", or_code=("random_split(dataset",)),),
         "rng",
     ),
-    CauseProgram("seeding/worker_seed", (Cause("seed-varies", "np.random.seed((os.getpid()"),), "data"),
+    CauseProgram("seeding/worker_seed", (Cause("seed-varies", "np.random.seed((os.getpid()"),)),
     CauseProgram("seeding/worker_generator", (Cause("generator-unseeded", "np.random.default_rng()"),), "data"),
     CauseProgram(
         "seeding/worker_noise",

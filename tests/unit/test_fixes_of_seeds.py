@@ -1,12 +1,14 @@
-"""The change that makes a seed constant leaves what is seeded a generator."""
+"""The change that makes a seed constant leaves what is seeded a generator, and to others the seeds that they choose."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.fixes import code_fix, possible_uses
+from determinism.diagnose.fixes import chosen_by, code_fix, possible_uses, source_of
+from determinism.diagnose.program_text import ProgramText, last_name
 from determinism.run_spec import FixedSource
 
 
@@ -33,3 +35,72 @@ def test_the_first_possible_change_of_a_line_that_reads_random_bytes(line: str, 
     uses = possible_uses(FixedSource(str(program), 3, "entropy"))
     change = next(found for use in uses if (found := code_fix(use)) is not None)
     assert change.code == fixed
+
+
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        ("def new_seed(given):\n    return given or int(time.time())\n", "    return given or 0"),
+        ("parser.add_argument('--seed', type=int, default=int(time.time()))\n", "parser.add_argument('--seed', type=int, default=0)"),
+        ("options.seed = (int(time.time()) * 31) % 2**32\n", "options.seed = 0"),
+    ],
+)  # fmt: skip
+def test_a_seed_made_of_the_clock_is_constant_where_it_is_made(text: str, fixed: str, tmp_path: Path) -> None:
+    assert _changed(text, "time.time()", "clock", tmp_path) == fixed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def started():\n    return int(time.time())\n",
+        "parser.add_argument('--run-name', default=int(time.time()))\n",
+    ],
+)
+def test_a_time_that_goes_into_no_seed_is_left_alone(text: str, tmp_path: Path) -> None:
+    assert _changed(text, "time.time()", "clock", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "chooser"),
+    [
+        ("def seed_all(seed):\n    torch.manual_seed(seed)\n", "the parameter seed of seed_all()"),
+        ("def seed_all(given):\n    seed = int(given) + 1\n    torch.manual_seed(seed)\n", "the parameter given of seed_all()"),
+        ("torch.manual_seed(options.seed)\n", "options.seed"),
+        ("torch.manual_seed(int(os.environ['SEED']))\n", "the environment variable SEED"),
+        ("seed = int(os.environ.get('SEED', '0'))\ntorch.manual_seed(seed)\n", "the environment variable SEED"),
+        ("torch.manual_seed(int(os.getenv('SEED', 0)))\n", "the environment variable SEED"),
+    ],
+)  # fmt: skip
+def test_a_seed_that_others_choose_gets_no_constant_in_its_place(text: str, chooser: str, tmp_path: Path) -> None:
+    assert _changed(text, "torch.manual_seed", "seed-value", tmp_path) is None
+    tree = ProgramText((_HEAD + text).encode(), "train.py")
+    [call] = [one for one in ast.walk(tree.tree) if isinstance(one, ast.Call) and last_name(one.func) == "manual_seed"]
+    assert chosen_by(tree, call.args[0]) == chooser
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.manual_seed(library.fresh())\n",
+        "seed = library.fresh()\ntorch.manual_seed(seed)\n",
+        "def run(name):\n    torch.manual_seed(library.fresh(name))\n",
+    ],
+)
+def test_a_seed_that_the_program_makes_itself_becomes_a_constant(text: str, tmp_path: Path) -> None:
+    changed = _changed(text, "torch.manual_seed", "seed-value", tmp_path)
+    assert changed is not None
+    assert changed.strip() == "torch.manual_seed(0)"
+
+
+_HEAD = "import os, time, torch, library\n"
+
+
+def _changed(text: str, call: str, source: str, folder: Path) -> str | None:
+    """The line with the source taken away; None where no line is offered."""
+    program = folder / "train.py"
+    program.write_text(_HEAD + text)
+    tree = ProgramText(program.read_bytes(), str(program))
+    calls = [node for node in ast.walk(tree.tree) if isinstance(node, ast.Call)]
+    [use] = [one for one in calls if tree.of(one).startswith(call)]
+    change = code_fix(source_of(use, FixedSource(str(program), use.lineno, source), ""))
+    return None if change is None else change.code

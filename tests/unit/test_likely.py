@@ -11,6 +11,7 @@ import pytest
 
 from determinism.comparison.result import Divergence
 from determinism.diagnose.experiments import Hypothesis
+from determinism.diagnose.fixes import code_change
 from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.program_flow import CALLS
 from determinism.probes.child import FUNCTIONS
@@ -174,6 +175,35 @@ def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path
     assert named(tmp_path, seeded, Kind.RNG, **draws) == (None, False)
     varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")
     assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
+
+
+@pytest.mark.parametrize(
+    ("made", "cause", "sources"),
+    [
+        ("(os.getpid() * 7919 + int(time.time())) % 2**31", "seed-varies", {"clock", "process-id"}),
+        ("int.from_bytes(os.urandom(4), 'little')", "seed-varies", {"entropy"}),
+        ("hash(name) % 2**31", "hash-value", {"hash"}),
+    ],
+)
+def test_a_seed_that_goes_through_functions_is_named_where_it_is_made(
+    made: str, cause: str, sources: set[str], tmp_path: Path
+) -> None:
+    text = f"""
+    import os, time, torch
+    def set_seed(seed):
+        torch.manual_seed(seed)
+    if options.seed is None:
+        options.seed = {made}  # origin
+    set_seed(options.seed)
+    layer = torch.nn.Linear(2, 2)  # used
+    """
+    draws = {"op": "aten::uniform_"}
+    assert named(tmp_path, text, Kind.RNG, **draws) == (cause, True)
+    ([one], _) = likely(tmp_path, text, Kind.RNG, **draws)
+    assert {held.source for held in one.intervention.sources} == sources
+    assert code_change(one) is not None
+    (tmp_path / "twin").mkdir()
+    assert named(tmp_path / "twin", text.replace(made, "7"), Kind.RNG, **draws) == (None, False)
 
 
 def test_hashes_that_are_fixed_from_outside_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

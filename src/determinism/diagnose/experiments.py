@@ -206,6 +206,11 @@ class Hypothesis:
     source: Source | None = None
     """What the program took from outside, where that is the cause."""
 
+    @property
+    def makes_seed(self) -> bool:
+        """Whether it is about what a seed is made of, such as the clock, and not about the call that sets it."""
+        return self.cause == "seed-varies" and self.source is not None and self.source.source != "seed-value"
+
 
 def sites_of(divergence: Divergence) -> tuple[Frame, ...]:
     """The lines that a divergence points to: what varies within a compiled function, where memory was allocated or saved, the call, its forward.

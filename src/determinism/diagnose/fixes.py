@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
+from determinism.diagnose.program_flow import assigned, parameters
 from determinism.diagnose.program_text import (
     Change,
     Edit,
@@ -67,10 +68,17 @@ def possible_uses(held: FixedSource) -> list[Source]:
         return []
     code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
-    return [_use(node, held, code) for node in calls]
+    return [source_of(node, held, code) for node in calls]
 
 
-def _use(call: ast.Call, held: FixedSource, code: str) -> Source:
+def source_of(call: ast.Call, held: FixedSource, code: str) -> Source:
+    """A call of the program's text as the use of a source, of which no run noted anything.
+
+    Args:
+        call: It.
+        held: Its line, and what it is a use of.
+        code: The line's text.
+    """
     end_line, end_column = call.end_lineno or call.lineno, call.end_col_offset or 0
     site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, "", code)
     return Source(held.source, site, "", None, "", (0, 0), None, 0, (0, 0), (None, None))
@@ -84,6 +92,7 @@ _GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
 """Parts of the names of functions that make a generator."""
 _SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
 _SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
 _VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
 _VARYING_CALLS = (
@@ -125,13 +134,30 @@ def _goes_into_seed(place: Place) -> bool:
     while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
         if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS:
             return True
-        if isinstance(parent, ast.Call) and _is_of_seeds(last_name(parent.func)):
+        if isinstance(parent, ast.Call) and (_is_of_seeds(last_name(parent.func)) or _is_option_of_seed(parent)):
             return True
         node = parent
+    if isinstance(parent, ast.Return):
+        return _is_of_seeds(_name_of_function(text, parent))
     targets = parent.targets if isinstance(parent, ast.Assign) else []
     if isinstance(parent, ast.AnnAssign):
         targets = [parent.target]
     return any(_is_of_seeds(last_name(target)) for target in targets)
+
+
+def _name_of_function(text: ProgramText, node: ast.AST) -> str:
+    """The name of the function around a node; empty if there is none."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, _FUNCTIONS):
+        at = text.parent(at)
+    return "" if at is None else at.name
+
+
+def _is_option_of_seed(call: ast.Call) -> bool:
+    """Whether a call adds an option to a command line that a seed is given with: what else is in it is the default."""
+    if last_name(call.func) not in ("add_argument", "option"):
+        return False
+    return any(isinstance(one, ast.Constant) and "seed" in str(one.value).lower() for one in call.args)
 
 
 def _varying_part(place: Place) -> ast.expr:
@@ -213,13 +239,92 @@ def unseeded(place: Place) -> Change:
 
 
 def seed_value(place: Place) -> Change:
-    """A seed that is given becomes a constant."""
-    call = place.call
-    keyword = next((one for one in call.keywords if one.arg in _SEED_KEYWORDS), None)
-    if not call.args and keyword is None:
+    """A seed that is given becomes a constant.
+
+    Raises:
+        Unfixable: It comes from a caller, the command line or the environment, of which a constant would take the say.
+    """
+    values = _seeds_given(place.call)
+    if not values or chosen_by(place.text, values[0]) is not None:
         raise Unfixable
-    value = call.args[0] if keyword is None else keyword.value
-    return [place.text.replaced(value, "0")], ()
+    return [place.text.replaced(values[0], "0")], ()
+
+
+def _seeds_given(call: ast.Call) -> list[ast.expr]:
+    """The argument of a call that is its seed; none if it is given none."""
+    named = [one.value for one in call.keywords if one.arg in _SEED_KEYWORDS]
+    return (named or call.args)[:1]
+
+
+def is_of_seed(source: Source) -> bool:
+    """Whether a seed is made of a value of the clock and the like, so that a constant can take its place."""
+    return source.source in _MADE_SEEDS and code_fix(source) is not None
+
+
+_MOST_ASSIGNMENTS = 4
+"""So many of them in a row are followed back."""
+
+
+def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
+    """Who chooses a value that a program uses, in words; None if it is the program itself, as far as the text shows.
+
+    Args:
+        text: The program.
+        value: An expression in it.
+        depth: How many assignments lie between the value that is asked for and this one.
+    """
+    variable = _variable_of_environment(value)
+    if variable is not None:
+        return f"the environment variable {variable}"
+    if isinstance(value, ast.Attribute) and _is_looked_up(text, value):
+        return text.of(value)
+    if isinstance(value, ast.Name):
+        scope = _scope(text, value)
+        if isinstance(scope, _FUNCTIONS) and value.id in parameters(scope):
+            return f"the parameter {value.id} of {scope.name}()"
+        parts = _assigned_in(text, scope, value.id) if depth < _MOST_ASSIGNMENTS else []
+        depth += 1
+    elif isinstance(value, ast.Call):
+        # What another function makes of its arguments is its own choice.
+        parts = value.args if last_name(value.func) in _CONVERSIONS else []
+    else:
+        parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
+    return next((found for part in parts if (found := chosen_by(text, part, depth)) is not None), None)
+
+
+def _is_looked_up(text: ProgramText, node: ast.Attribute) -> bool:
+    """Whether it is the value of a dotted name, such as `arguments.seed`, and no function that is called."""
+    parent = text.parent(node)
+    if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
+        return False
+    at: ast.expr = node
+    while isinstance(at, ast.Attribute):
+        at = at.value
+    return isinstance(at, ast.Name)
+
+
+def _variable_of_environment(node: ast.AST) -> str | None:
+    """The environment variable that an expression reads; None if it reads none."""
+    if isinstance(node, ast.Subscript):
+        holder, name = node.value, node.slice
+    elif isinstance(node, ast.Call) and node.args:
+        is_get = isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        holder = node.func.value if is_get and isinstance(node.func, ast.Attribute) else node.func
+        name = node.args[0]
+    else:
+        return None
+    is_environment = last_name(holder) in ("environ", "getenv")
+    return str(name.value) if is_environment and isinstance(name, ast.Constant) else None
+
+
+def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]:
+    """What a name is given in a scope; in the whole file if it is given nothing there."""
+    for place in dict.fromkeys((scope, text.tree)):
+        pairs = [pair for node in ast.walk(place) for pair in assigned(node)]
+        found = [value for target, value in pairs if isinstance(target, ast.Name) and target.id == name]
+        if found:
+            return found
+    return []
 
 
 def keeps_other_parts(change: CodeChange) -> bool:
@@ -635,6 +740,10 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         change = code_change(hypothesis)
         if change is None or (trial is None and not all(one.is_declared for one in led_by)):
             # The runs had a fixed value there, and no line is known that gives just that one.
+            chooser = _chooser(hypothesis, held)
+            if chooser is not None:
+                title = f"Give {chooser} the same value in each run; it becomes the seed {place}"
+                return Fix(hypothesis.cause, title, side_effect=entry.side_effect)
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
         if held.source in _MADE_SEEDS:
             entry = causes()["seed-varies"]
@@ -672,6 +781,20 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
         patch=patch,
         side_effect=remedy.side_effect,
     )
+
+
+def _chooser(hypothesis: Hypothesis, held: FixedSource) -> str | None:
+    """Who chooses the seed that a line sets, in words; None if nobody else does, or something else is fixed there."""
+    if held.source != "seed-value":
+        return None
+    uses = [hypothesis.source] if hypothesis.source is not None else possible_uses(held)
+    try:
+        text = ProgramText(Path(held.file).read_bytes(), held.file)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    calls = (text.at(use.site) for use in uses)
+    values = (value for call in calls if isinstance(call, ast.Call) for value in _seeds_given(call))
+    return next((found for value in values if (found := chosen_by(text, value)) is not None), None)
 
 
 def _repeated(hypothesis: Hypothesis) -> str | None:

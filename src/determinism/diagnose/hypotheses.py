@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 from determinism.comparison.result import Comparison, Divergence, FileChange, Leftover, what_op_does
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
-from determinism.diagnose.fixes import code_fix
+from determinism.diagnose.fixes import code_fix, is_of_seed, source_of
 from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source
@@ -100,12 +100,17 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
     others = [source for source in before if source.source in _SELDOM_AT_FAULT]
     # Of what is often only logged, what was used last before the divergence is the more likely.
     others.sort(key=lambda one: (-one.records[0], -max(one.counts)))
+    is_seeded = any(source.source == "seed-value" for source in telling)
+    # A constant there leaves seeds that are given, and processes that add their rank, as they are.
+    of_seeds = [source for source in others if is_seeded and is_of_seed(source)]
+    yield from _by_seeds(of_seeds, divergence)
+    others = [source for source in others if source not in of_seeds]
     looks = [source for source in others if source.source == "clock"]
     of_others = [_by_source(source, divergence) for source in others if source.source != "clock"]
     if looks:
         of_others.append(_by_clock(looks, sources, divergence))
     of_telling = [_by_source(source, divergence) for source in telling]
-    yield from [*of_others, *of_telling] if _is_seeded_by(others, telling) else [*of_telling, *of_others]
+    yield from [*of_telling, *of_others]
     # Many libraries make random numbers when they are imported. Those that a line of the program led there come first.
     of_libraries.sort(key=lambda one: not one.led_by)
     for source in of_libraries:
@@ -118,11 +123,15 @@ def _may_come_before(source: Source, divergence: Divergence) -> bool:
     return is_elsewhere or source.source == _TIMER or source.records_at_first <= divergence.record
 
 
-def _is_seeded_by(origins: Sequence[Source], sources: Sequence[Source]) -> bool:
-    """Whether processes give themselves seeds of their own that something else makes: mending that leaves them apart."""
-    if not any(source.source == "seed-value" and source.apart > 1 for source in sources):
-        return False
-    return any(code_fix(origin) is not None for origin in origins)
+def _by_seeds(of_seeds: Sequence[Source], divergence: Divergence) -> Iterator[Hypothesis]:
+    """That a seed differs in each run, at the line where it is made."""
+    lines: dict[tuple[str, int], list[Source]] = {}
+    for source in of_seeds:
+        lines.setdefault((source.site.file, source.site.line), []).append(source)
+    for made in lines.values():
+        held = Intervention(sources=frozenset(_held(source) for source in made))
+        sites = dict.fromkeys([made[0].site.frame, *sites_of(divergence)])
+        yield Hypothesis("seed-varies", held, tuple(sites), (use_text(made[0]),), made[0])
 
 
 def _by_clock(looks: Sequence[Source], sources: Sequence[Source], divergence: Divergence) -> Hypothesis:
@@ -625,12 +634,29 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
     for module, call in calls:
         origin = program.back_from([(module, one) for one in given_to(call)])
         if origin is not None:
-            site = module.frame(call)
-            sites = dict.fromkeys([site, _frame(origin), *sites_of(divergence)])
-            held = FixedSource(site.file, site.line, "seed-value")
-            evidence = f"The seed comes from {origin.code} at {Path(origin.file).name}:{origin.line}."
-            return [Hypothesis("seed-varies", Intervention(sources=frozenset({held})), tuple(sites), (evidence,))]
+            return [_of_seed(module.frame(call), origin, divergence)]
     return []
+
+
+def _of_seed(seeding: Frame, origin: Found, divergence: Divergence) -> Hypothesis:
+    """That a seed differs in each run: where it is made, if a constant can take its place there, or else where it is set."""
+    frame = _frame(origin)
+    uses = [
+        source_of(call, FixedSource(origin.file, call.lineno, source), origin.code) for source, call in origin.beside
+    ]
+    made = [one for one in uses if is_of_seed(one)]
+    if made:
+        held = frozenset(_held(one) for one in made)
+        sites = dict.fromkeys([frame, seeding, *sites_of(divergence)])
+        evidence = f"{seeding.code} at {Path(seeding.file).name}:{seeding.line} seeds with it."
+        return Hypothesis("seed-varies", Intervention(sources=held), tuple(sites), (evidence,), made[0])
+    for one in uses:
+        if one.source == "hash" and code_fix(one) is not None:
+            return _by_source(one, divergence)
+    sites = dict.fromkeys([seeding, frame, *sites_of(divergence)])
+    set_there = FixedSource(seeding.file, seeding.line, "seed-value")
+    evidence = f"The seed comes from {origin.code} at {Path(origin.file).name}:{origin.line}."
+    return Hypothesis("seed-varies", Intervention(sources=frozenset({set_there})), tuple(sites), (evidence,))
 
 
 def _of_values(divergence: Divergence, program: Program) -> list[Hypothesis]:

@@ -206,6 +206,9 @@ class Investigation:
         candidates = [*named, *(one for one in candidates if one not in named)]
         if not self._found:
             candidates = with_likely_lines(candidates, self.likely)
+        # One constant where a seed is made does for every generator that it is set for.
+        candidates.sort(key=lambda one: not one.makes_seed)
+        if not self._found:
             named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
         if probed.is_equal and self._rate.came_once and not self._found:
@@ -305,7 +308,7 @@ class Investigation:
     def _can_change_line(self, hypothesis: Hypothesis) -> bool:
         """Whether the program's text shows a use of what is likely, whose line can be changed; not so where timing decides or a time is compared."""
         sources = {held.source for held in hypothesis.intervention.sources}
-        is_alone = bool(sources) and sources.isdisjoint({*TIMED, CLOCK})
+        is_alone = bool(sources) and (hypothesis.makes_seed or sources.isdisjoint({*TIMED, CLOCK}))
         return is_alone and self.can_try_fixes and not self._is_race and code_change(hypothesis) is not None
 
     def _left_text(self, divergence: Divergence | None) -> str:
@@ -729,9 +732,10 @@ def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
 def _are_of_one_stretch(first: Hypothesis, second: Hypothesis) -> bool:
     if first.source is None or second.source is None:
         return False
-    return (first.source.is_in_library, not first.source.led_by) == (
+    return (first.source.is_in_library, not first.source.led_by, first.makes_seed) == (
         second.source.is_in_library,
         not second.source.led_by,
+        second.makes_seed,
     )
 
 

@@ -157,6 +157,8 @@ class Found:
     code: str
     has_objects: bool = False
     """Whether it is a set whose elements are seen to be objects of classes, which are hashed by their address."""
+    beside: tuple[tuple[str, ast.Call], ...] = field(default=(), compare=False, repr=False)
+    """All calls of its statement that are sources, with the source that each is, the one that was come to among them."""
 
 
 def fixes_hashes(environ: Mapping[str, str]) -> bool:
@@ -352,12 +354,21 @@ class Program:
             if source is not None and isinstance(node, ast.expr):
                 frame = module.frame(node)
                 has_objects = source == "set-order" and self.has_objects(module, node)
-                found = Found(source, frame.file, frame.line, frame.function, frame.code, has_objects)
+                beside = self._calls_beside(module, node)
+                found = Found(source, frame.file, frame.line, frame.function, frame.code, has_objects, beside)
                 if source in _TELLING:
                     return found
                 other = other or found
             waiting.extend(self._behind(module, node))
         return other
+
+    def _calls_beside(self, module: Module, node: ast.expr) -> tuple[tuple[str, ast.Call], ...]:
+        at: ast.AST = node
+        while not isinstance(at, ast.stmt) and (parent := module.parents.get(at)) is not None:
+            at = parent
+        calls = [one for part in _own_expressions(at) for one in ast.walk(part) if isinstance(one, ast.Call)]
+        sources = [(self._source(module, call), call) for call in calls]
+        return tuple((source, call) for source, call in sources if source is not None)
 
     def _seeded_by(self, module: Module, node: ast.AST) -> Found | None:
         """The call that seeds what an expression draws from with another value in each run; None if there is none."""
