@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.fixes import code_fix
+from determinism.diagnose.code_changes import code_fix
 from determinism.diagnose.sources import Source, SourceSite
 from determinism.run_spec import CodeChange, ProbeRequest
 from tests.e2e.probing import Stage, documents

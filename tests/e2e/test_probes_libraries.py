@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from determinism.diagnose.fixes import code_fix
+from determinism.diagnose.code_changes import code_fix
 from determinism.diagnose.sources import Source
 from determinism.run_spec import FixedSource, ProbeRequest
 from tests.e2e.probing import Ended, Stage

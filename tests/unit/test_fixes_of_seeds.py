@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from determinism.diagnose.fixes import chosen_by, code_fix, possible_uses, source_of
+from determinism.diagnose.code_changes import chosen_by, code_fix, possible_uses, source_of
 from determinism.diagnose.program_text import ProgramText, last_name
 from determinism.run_spec import FixedSource
 

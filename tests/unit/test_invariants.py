@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from determinism.invariants.findings import REPLICAS, InvariantFindings
+from determinism.invariants.findings import (
+    REPLICAS,
+    InvariantFindings,
+    headline,
+    invariants_document,
+    invariants_report,
+    verdict_of,
+)
 from determinism.invariants.launch import check_stored
-from determinism.invariants.result import headline, invariants_document, invariants_report, verdict_of
 from determinism.report.document import SCHEMA_FILE, first_fault
 from determinism.report.formats import junit_text
 from determinism.report.html import page

@@ -127,7 +127,7 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
     """
     import json
 
-    from determinism.invariants.result import invariants_document, invariants_report, verdict_of
+    from determinism.invariants.findings import invariants_document, invariants_report, verdict_of
     from determinism.report.document import write_report
     from determinism.report.terminal import ReportConsole, render
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Comparison, Divergence, FileChange, Leftover, what_op_does
+from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
-from determinism.diagnose.fixes import code_fix, is_of_seed, source_of
 from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
 from determinism.diagnose.program_text import LIBRARY_SEED, library_evidence, library_sites
 from determinism.diagnose.sources import Source

@@ -1,16 +1,20 @@
-"""What is found by checking a run by itself."""
+"""What is found by checking a run by itself, and how it is reported: as JSON, and as a report that is composed like all others."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from determinism.comparison.result import Recorded, RunSummary
+from determinism.comparison.result import Comparison, Recorded, RunSummary
+from determinism.report.document import contexts, document
+from determinism.report.entries import Entry, Section, counted, line_of, listed, path_text, short_op, site_entry
+from determinism.report.story import story_document
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import Frame
-from determinism.types import Stream
+from determinism.types import Stream, Verdict
 
 REPLICAS = "replicas"
 SPLIT_BATCHES = "split-batches"
@@ -94,3 +98,131 @@ def main_streams(trace: Trace) -> Iterator[ProcessTrace]:
     for process in trace.processes:
         if process.description.get("stream", Stream.PROCESS) == Stream.PROCESS:
             yield process
+
+
+# How it is reported.
+
+_MOST_NAMES = 4
+_HEADLINES = {
+    RECOMPUTATION: "activation checkpointing recomputes different values than the first forward pass computed",
+    FILES: "{what} returns different tensors than were saved to it",
+    GRAD_MODE: "{what} gives different results under no_grad than with grad",
+}
+"""Of what is found within one process."""
+
+
+def verdict_of(findings: InvariantFindings) -> Verdict:
+    """The verdict: without anything that could be compared, or with records missing, a run is not called consistent."""
+    if findings.violations:
+        return Verdict.DIFFERENT
+    return Verdict.INCONCLUSIVE if findings.incomplete or not findings.compared.total() else Verdict.SAME
+
+
+def invariants_document(findings: InvariantFindings) -> dict[str, Any]:
+    """The findings as JSON, in the form that `docs/invariants.md` describes."""
+    return {
+        "format": "determinism.invariants/1",
+        "verdict": verdict_of(findings).value,
+        "headline": headline(findings),
+        "ranks": findings.ranks,
+        "steps": findings.steps,
+        "compared": dict(findings.compared),
+        "incomplete": list(findings.incomplete),
+        "violations": [
+            {
+                "invariant": one.invariant, "step": one.step, "process": one.process, "ranks": list(one.ranks),
+                "others": list(one.others), "what": one.what, "names": list(one.names), "op": one.op,
+                "site": _place(one.site), "asked_at": _place(one.asked_at),
+            }
+            for one in findings.violations
+        ],
+    }  # fmt: skip
+
+
+def _place(frame: Frame | None) -> dict[str, Any] | None:
+    return None if frame is None else frame._asdict()
+
+
+def headline(findings: InvariantFindings) -> str:
+    """The first line of the report."""
+    if findings.violations:
+        first, *others = findings.violations
+        more = f", and {counted(len(others), 'more violation')}" if others else ""
+        return f"Violated: {_violation(first)}{more}"
+    compared = counted(findings.steps, "step") + (f" of {counted(findings.ranks, 'rank')}" if findings.ranks else "")
+    if findings.incomplete:
+        return f"Inconclusive: records of {listed(findings.incomplete)} are missing"
+    if not findings.compared.total():
+        return f"Inconclusive: {compared} contain nothing that must agree"
+    told = [
+        f"{counted(findings.compared[name], noun, 'shared batches' if name == SHARED_BATCHES else None)} {how}"
+        for name, (noun, how) in COMPARED.items()
+        if findings.compared[name]
+    ]
+    return f"Consistent: {', '.join(told)}, {compared}"
+
+
+def entries(findings: InvariantFindings) -> Iterator[Entry]:
+    """What the report says below the first line."""
+    for number, one in enumerate(findings.violations):
+        if number:
+            text = _violation(one)
+            yield Entry(f"{text[:1].upper()}{text[1:]}", "also", Section.PLACE)
+        yield from _place_entries(one)
+    if not findings.violations and findings.incomplete:
+        yield Entry(
+            "The existing records agree. Record the run again with more room on the disk.",
+            "records",
+            Section.NOTES,
+        )
+    elif not findings.violations and not findings.compared.total():
+        yield Entry(
+            "Replicas and shards of parameters, recomputed activations, files, and calls of modules with the same inputs.",
+            "compared", Section.NOTES,
+        )  # fmt: skip
+    if findings.trace is not None:
+        yield Entry(path_text(findings.trace), "trace", Section.NOTES)
+
+
+def invariants_report(findings: InvariantFindings) -> dict[str, Any]:
+    """The findings as the document that all reports are composed from; what compares two runs is empty in it."""
+    runs = [] if findings.run is None else [replace(findings.run, trace=findings.trace)]
+    content = document(Comparison(verdict_of(findings), runs, findings.recorded))
+    sites = (site for one in findings.violations for site in (one.site, one.asked_at))
+    story = story_document(entries(findings))
+    return {**content, "headline": headline(findings), "story": story, "sources": contexts(sites)}
+
+
+def _violation(one: Violation) -> str:
+    at = f" at step {one.step:,}"
+    place = "" if one.site is None else f", {path_text(one.site.file)}:{one.site.line}"
+    if one.invariant in _HEADLINES:
+        of = f" on {_ranks(one.ranks)}" if one.ranks else ""
+        return f"{_HEADLINES[one.invariant].format(what=path_text(one.what))}{of}{at}{place}"
+    if one.invariant == SPLIT_BATCHES:
+        return f"{_ranks(one.ranks)} has the same batches as {_ranks(one.others)}{at}{place}"
+    if one.invariant == SHARED_BATCHES:
+        return f"{_ranks(one.ranks)} has different batches from {_ranks(one.others)}, although both hold parts of one model,{at}{place}"
+    if one.invariant == SHARDS:
+        return f"{one.what} as {_ranks(one.ranks)} used it is not what {_ranks(one.others)} kept{at}{place}"
+    if one.ranks == one.others:
+        return f"{one.what} differs between {_ranks(one.ranks)}{at}{place}"
+    return f"{one.what} of {_ranks(one.ranks)} differs from that of {_ranks(one.others)}{at}{place}"
+
+
+def _place_entries(one: Violation) -> Iterator[Entry]:
+    if one.site is not None:
+        yield site_entry(one.site._asdict(), Section.PLACE)
+    if one.op is not None:
+        yield Entry(short_op(one.op), "first op", Section.PLACE)
+    if one.asked_at is not None and one.asked_at != one.site:
+        text = f"{line_of(one.asked_at._asdict())}  {one.asked_at.code.strip()}"
+        yield Entry(text, "saved at" if one.invariant == FILES else "called at", Section.PLACE)
+    if len(one.names) > 1:
+        more = len(one.names) - _MOST_NAMES
+        text = ", ".join(one.names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+        yield Entry(text, "tensors", Section.PLACE)
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {listed([str(number) for number in numbers])}"

@@ -10,10 +10,9 @@ from pathlib import Path
 from determinism.comparison.recorded import recorded_by, summary_of
 from determinism.errors import LaunchError, TraceError
 from determinism.exit_status import exit_phrase
-from determinism.invariants.findings import InvariantFindings, main_streams
+from determinism.invariants.findings import InvariantFindings, main_streams, verdict_of
 from determinism.invariants.repeated import check_files, check_repeated, check_shards
 from determinism.invariants.replicas import check_replicas
-from determinism.invariants.result import verdict_of
 from determinism.launch.interpreter import check_interpreter
 from determinism.launch.io import OutputFolder, StandardInput
 from determinism.launch.program import Announce, unannounced

@@ -1,0 +1,653 @@
+"""The smallest changes of a program's lines that take a source of nondeterminism away: what to write, and what nobody but the author can."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from determinism.diagnose.program_flow import assigned, parameters
+from determinism.diagnose.program_text import (
+    Change,
+    Edit,
+    ProgramText,
+    Unfixable,
+    keyword_of,
+    last_name,
+    seeded_calls,
+)
+from determinism.diagnose.sources import Source, SourceSite
+from determinism.probes.runtime import Elements
+from determinism.run_spec import CodeChange, FixedSource
+
+# A piece of a program that uses a source, and what it takes to look at it.
+
+
+@dataclass(frozen=True)
+class Place:
+    """A piece of a program that uses a source."""
+
+    text: ProgramText
+    node: ast.expr
+    source: Source
+
+    @property
+    def call(self) -> ast.Call:
+        """The piece, which is a call.
+
+        Raises:
+            Unfixable: It is none.
+        """
+        if not isinstance(self.node, ast.Call):
+            raise Unfixable
+        return self.node
+
+
+# The calls of a line, each taken for the use of a source: where the recorder knows the line, and nothing noted the
+# piece of it.
+
+
+def possible_uses(held: FixedSource) -> list[Source]:
+    """Every call that begins at a line, the outermost first; empty if the file cannot be read.
+
+    Args:
+        held: The line, and what is used there.
+    """
+    try:
+        text = Path(held.file).read_bytes()
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return []
+    code = text.splitlines()[held.line - 1].decode(errors="replace").strip() if held.line else ""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == held.line]
+    return [source_of(node, held, code) for node in calls]
+
+
+def source_of(call: ast.Call, held: FixedSource, code: str) -> Source:
+    """A call of the program's text as the use of a source, of which no run noted anything.
+
+    Args:
+        call: It.
+        held: Its line, and what it is a use of.
+        code: The line's text.
+    """
+    end_line, end_column = call.end_lineno or call.lineno, call.end_col_offset or 0
+    site = SourceSite(held.file, call.lineno, call.col_offset, end_line, end_column, "", code)
+    return Source(held.source, site, "", None, "", (0, 0), None, 0, (0, 0), (None, None))
+
+
+# The smallest change of a program that makes a seed the same in every run.
+
+_SEEDS = ("seed", "default_rng", "random_state", "randomstate", "prngkey", "seedsequence", "generator")
+"""Parts of the names of functions and variables that a value goes into which is a seed."""
+_GENERATORS = ("generator", "default_rng", "randomstate", "seedsequence")
+"""Parts of the names of functions that make a generator."""
+_SETS_SEED = ("seed", "manual_seed", "manual_seed_all", "set_seed", "seed_all", "set_random_seed")
+_SEED_KEYWORDS = ("seed", "a", "x", "entropy", "random_state", "base_seed")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CONVERSIONS = ("int", "float", "abs", "round", "hash", "str", "from_bytes")
+_VARYING_MODULES = ("time", "datetime", "uuid", "secrets")
+_VARYING_CALLS = (
+    "time_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "getpid",
+    "getppid",
+    "urandom",
+    "uuid1",
+    "uuid4",
+)
+
+
+def constant_seed(place: Place) -> Change:
+    """A value of the clock and the like that is used as a seed becomes a constant; what else the seed is made of stays.
+
+    Raises:
+        Unfixable: It is used as something else.
+    """
+    if not _goes_into_seed(place) or _takes_seed(place.node):
+        raise Unfixable
+    text, part = place.text, _varying_part(place)
+    is_text = isinstance(part, ast.Call) and last_name(part.func) == "str"
+    return [text.replaced(part, "'0'" if is_text else "0")], ()
+
+
+def _takes_seed(node: ast.expr) -> bool:
+    """Whether a call makes or seeds a generator: a constant in its place would be none."""
+    name = last_name(node.func).lower() if isinstance(node, ast.Call) else ""
+    return name in _SETS_SEED or any(part in name for part in _GENERATORS)
+
+
+def _goes_into_seed(place: Place) -> bool:
+    text = place.text
+    node: ast.AST = place.node
+    while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS:
+            return True
+        if isinstance(parent, ast.Call) and (_is_of_seeds(last_name(parent.func)) or _is_option_of_seed(parent)):
+            return True
+        node = parent
+    if isinstance(parent, ast.Return):
+        return _is_of_seeds(_name_of_function(text, parent))
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    if isinstance(parent, ast.AnnAssign):
+        targets = [parent.target]
+    return any(_is_of_seeds(last_name(target)) for target in targets)
+
+
+def _name_of_function(text: ProgramText, node: ast.AST) -> str:
+    """The name of the function around a node; empty if there is none."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, _FUNCTIONS):
+        at = text.parent(at)
+    return "" if at is None else at.name
+
+
+def _is_option_of_seed(call: ast.Call) -> bool:
+    """Whether a call adds an option to a command line that a seed is given with: what else is in it is the default."""
+    if last_name(call.func) not in ("add_argument", "option"):
+        return False
+    return any(isinstance(one, ast.Constant) and "seed" in str(one.value).lower() for one in call.args)
+
+
+def _varying_part(place: Place) -> ast.expr:
+    """The largest part of a seed around a source that is made of nothing but sources and constants."""
+    text, part = place.text, place.node
+    node: ast.AST = part
+    while isinstance(parent := text.parent(node), ast.expr | ast.FormattedValue):
+        if isinstance(parent, ast.JoinedStr):
+            # Before Python 3.12 nobody knows where the parts of such a text stand.
+            part = parent
+        elif isinstance(parent, ast.expr) and _is_varying(parent, place.node, part):
+            part = parent
+        node = parent
+    return part
+
+
+def _is_varying(node: ast.expr, *known: ast.expr) -> bool:
+    if node in known or isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.BinOp):
+        return _is_varying(node.left, *known) and _is_varying(node.right, *known)
+    if isinstance(node, ast.UnaryOp):
+        return _is_varying(node.operand, *known)
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return _is_varying(node.value, *known)
+    if not isinstance(node, ast.Call):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return _is_varying_call(node.func, *known) and all(_is_varying(one, *known) for one in given)
+
+
+def _is_varying_call(function: ast.expr, *known: ast.expr) -> bool:
+    name = last_name(function)
+    if name in _CONVERSIONS or name in _VARYING_CALLS:
+        return True
+    if isinstance(function, ast.Name):
+        return name in _VARYING_MODULES
+    if not isinstance(function, ast.Attribute):
+        return False
+    # A method of what a source gives, as in `datetime.now().timestamp()`.
+    return _is_varying(function.value, *known) or _first_name(function) in _VARYING_MODULES
+
+
+def _first_name(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return last_name(node)
+
+
+def entropy(place: Place) -> Change:
+    """A generator of the system's becomes one with a seed, and a seed from outside a constant."""
+    call = place.call
+    if last_name(call.func) == "SystemRandom":
+        return [place.text.renamed(call.func, "Random"), place.text.first_argument(call, "0")], ()
+    if any(part in last_name(call.func).lower() for part in _GENERATORS):
+        # The bytes were read within it, or for it.
+        return unseeded(place)
+    return constant_seed(place)
+
+
+def unseeded(place: Place) -> Change:
+    """A generator that is made or seeded without a seed gets one."""
+    text, call = place.text, place.call
+    if call.args:
+        return [text.replaced(call.args[0], "0")], ()
+    for keyword in call.keywords:
+        if keyword.arg in _SEED_KEYWORDS:
+            return [text.replaced(keyword.value, "0")], ()
+    edits = [text.first_argument(call, "0")]
+    # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
+    is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
+    if last_name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:
+        if text.of(call.func.value) not in ("np.random", "numpy.random"):
+            if last_name(call.func) == "seed" and not isinstance(text.parent(call), ast.Expr):
+                # It gives the seed, and `manual_seed` the generator.
+                return [text.replaced(call, f"{text.of(call.func.value)}.manual_seed(0).initial_seed()")], ()
+            edits.append(text.renamed(call.func, f"manual_{last_name(call.func)}"))
+    return edits, ()
+
+
+def seed_value(place: Place) -> Change:
+    """A seed that is given becomes a constant.
+
+    Raises:
+        Unfixable: It comes from a caller, the command line or the environment, of which a constant would take the say.
+    """
+    values = _seeds_given(place.call)
+    if not values or chosen_by(place.text, values[0]) is not None:
+        raise Unfixable
+    return [place.text.replaced(values[0], "0")], ()
+
+
+def _seeds_given(call: ast.Call) -> list[ast.expr]:
+    """The argument of a call that is its seed; none if it is given none."""
+    named = [one.value for one in call.keywords if one.arg in _SEED_KEYWORDS]
+    return (named or call.args)[:1]
+
+
+def is_of_seed(source: Source) -> bool:
+    """Whether a seed is made of a value of the clock and the like, so that a constant can take its place."""
+    return source.source in MADE_SEEDS and code_fix(source) is not None
+
+
+_MOST_ASSIGNMENTS = 4
+"""So many of them in a row are followed back."""
+
+
+def chosen_by(text: ProgramText, value: ast.expr, depth: int = 0) -> str | None:
+    """Who chooses a value that a program uses, in words; None if it is the program itself, as far as the text shows.
+
+    Args:
+        text: The program.
+        value: An expression in it.
+        depth: How many assignments lie between the value that is asked for and this one.
+    """
+    variable = _variable_of_environment(value)
+    if variable is not None:
+        return f"the environment variable {variable}"
+    if isinstance(value, ast.Attribute) and _is_looked_up(text, value):
+        return text.of(value)
+    if isinstance(value, ast.Name):
+        scope = _scope(text, value)
+        if isinstance(scope, _FUNCTIONS) and value.id in parameters(scope):
+            return f"the parameter {value.id} of {scope.name}()"
+        parts = _assigned_in(text, scope, value.id) if depth < _MOST_ASSIGNMENTS else []
+        depth += 1
+    elif isinstance(value, ast.Call):
+        # What another function makes of its arguments is its own choice.
+        parts = value.args if last_name(value.func) in _CONVERSIONS else []
+    else:
+        parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
+    return next((found for part in parts if (found := chosen_by(text, part, depth)) is not None), None)
+
+
+def seed_chosen_by(use: Source) -> str | None:
+    """Who chooses the seed that a call sets, in words; None if nobody else does, or it sets none.
+
+    Args:
+        use: The call.
+    """
+    if use.source != "seed-value":
+        return None
+    try:
+        text = ProgramText(Path(use.site.file).read_bytes(), use.site.file)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    call = text.at(use.site)
+    values = _seeds_given(call) if isinstance(call, ast.Call) else []
+    return next((found for value in values if (found := chosen_by(text, value)) is not None), None)
+
+
+def _is_looked_up(text: ProgramText, node: ast.Attribute) -> bool:
+    """Whether it is the value of a dotted name, such as `arguments.seed`, and no function that is called."""
+    parent = text.parent(node)
+    if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
+        return False
+    at: ast.expr = node
+    while isinstance(at, ast.Attribute):
+        at = at.value
+    return isinstance(at, ast.Name)
+
+
+def _variable_of_environment(node: ast.AST) -> str | None:
+    """The environment variable that an expression reads; None if it reads none."""
+    if isinstance(node, ast.Subscript):
+        holder, name = node.value, node.slice
+    elif isinstance(node, ast.Call) and node.args:
+        is_get = isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        holder = node.func.value if is_get and isinstance(node.func, ast.Attribute) else node.func
+        name = node.args[0]
+    else:
+        return None
+    is_environment = last_name(holder) in ("environ", "getenv")
+    return str(name.value) if is_environment and isinstance(name, ast.Constant) else None
+
+
+def _assigned_in(text: ProgramText, scope: ast.AST, name: str) -> list[ast.expr]:
+    """What a name is given in a scope; in the whole file if it is given nothing there."""
+    for place in dict.fromkeys((scope, text.tree)):
+        pairs = [pair for node in ast.walk(place) for pair in assigned(node)]
+        found = [value for target, value in pairs if isinstance(target, ast.Name) and target.id == name]
+        if found:
+            return found
+    return []
+
+
+def keeps_other_parts(change: CodeChange) -> bool:
+    """Whether a changed seed is still made of something beside the constant, such as the rank of a process."""
+    try:
+        tree = ast.parse(textwrap.dedent(change.code))
+    except SyntaxError:
+        return False
+    sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp)]
+    return any(_is_zero(node.left) != _is_zero(node.right) for node in sums)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (0, "0") and node.value is not False
+
+
+def _is_of_seeds(name: str) -> bool:
+    return name == "Random" or any(part in name.lower() for part in _SEEDS)
+
+
+# The smallest change that gives the elements of a set one order.
+
+_KEYS = {Elements.SORTABLE.value: "", Elements.TEXT.value: ", key=str"}
+_PLAIN = (ast.Name, ast.Attribute)
+_CHANGING = frozenset({"add", "remove", "discard", "update", "difference_update", "intersection_update"})
+
+
+def fixed_set(
+    text: ProgramText, node: ast.expr, elements: str | None, argument: str | None, attribute: str | None = None
+) -> list[Edit] | None:
+    """The changes by which a set is iterated in one order; None if no small one does.
+
+    Args:
+        text: The program.
+        node: What is iterated, or the call that a set is passed to.
+        elements: What its elements are; see `Elements`.
+        argument: Number or keyword of the argument that is a set, if one is.
+        attribute: Of objects: the attribute by which they can be sorted.
+    """
+    key = _KEYS.get(elements or "")
+    if attribute is not None:
+        key = f", key=lambda one: one.{attribute}"
+    if argument is None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop":
+            return None if key is None else _smallest_taken(text, node, node.func.value, key)
+        return _without_set(text, node) if key is None else text.around(node, "sorted(", f"{key})")
+    if not isinstance(node, ast.Call):
+        return None
+    passed = _argument(node, argument)
+    if passed is None:
+        return None
+    if key is None:
+        return _without_set(text, passed)
+    if isinstance(node.func, ast.Name) and node.func.id == "list" and len(node.args) == 1:
+        edits = [text.renamed(node.func, "sorted")]
+        return edits if not key else [*edits, Edit(text.end(passed), text.end(passed), key)]
+    return text.around(passed, "sorted(", f"{key})")
+
+
+def _argument(call: ast.Call, name: str) -> ast.expr | None:
+    if name.isdigit():
+        return call.args[int(name)] if int(name) < len(call.args) else None
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _smallest_taken(text: ProgramText, call: ast.Call, holder: ast.expr, key: str) -> list[Edit] | None:
+    """Take the smallest element instead of any: `x = s.pop()` becomes `x = min(s)` and `s.remove(x)`."""
+    statement = text.parent(call)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(holder, _PLAIN):
+        return None
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name) or (text.parent(holder) is not call.func):
+        return None
+    end, indentation = text.end(statement), " " * statement.col_offset
+    removal = f"\n{indentation}{text.of(holder)}.remove({target.id})"
+    return [text.replaced(call, f"min({text.of(holder)}{key})"), Edit(end, end, removal)]
+
+
+def _without_set(text: ProgramText, node: ast.expr) -> list[Edit] | None:
+    """Keep objects in the order in which they come, in a dictionary instead of a set."""
+    made = _kept_in_order(text, node)
+    if made is not None:
+        return [made]
+    if not isinstance(node, _PLAIN):
+        return None
+    name = text.of(node)
+    uses = [one for one in ast.walk(_scope(text, node)) if isinstance(one, type(node)) and text.of(one) == name]
+    stored = [one for one in uses if isinstance(one.ctx, ast.Store)]
+    definition = text.parent(stored[0]) if len(stored) == 1 else None
+    if not isinstance(definition, ast.Assign) or any(_is_changed(text, one) for one in uses):
+        return None
+    edit = _kept_in_order(text, definition.value)
+    return None if edit is None else [edit]
+
+
+def _kept_in_order(text: ProgramText, node: ast.expr) -> Edit | None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
+        return text.renamed(node.func, "dict.fromkeys") if len(node.args) == 1 else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _kept_in_order(text, node.left) is not None:
+        left = node.left.args[0] if isinstance(node.left, ast.Call) else node.left
+        return text.replaced(node, f"dict.fromkeys(one for one in {text.of(left)} if one not in {text.of(node.right)})")
+    if isinstance(node, ast.Set):
+        return text.replaced(node, f"dict.fromkeys([{text.of(node)[1:-1]}])")
+    return text.replaced(node, f"dict.fromkeys({text.of(node)[1:-1]})") if isinstance(node, ast.SetComp) else None
+
+
+def _scope(text: ProgramText, node: ast.expr) -> ast.AST:
+    """Where a name may be given a value: its function, or for an attribute its class."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef) if isinstance(node, ast.Name) else (ast.ClassDef,)
+    at: ast.AST = node
+    while (parent := text.parent(at)) is not None:
+        at = parent
+        if isinstance(at, kinds):
+            return at
+    return at
+
+
+def _is_changed(text: ProgramText, use: ast.expr) -> bool:
+    """Whether a name is used in a way that only a set allows."""
+    parent = text.parent(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _CHANGING
+    return isinstance(parent, ast.BinOp | ast.AugAssign)
+
+
+# The smallest change of a program that takes a source of nondeterminism away, at the line where it is used.
+
+
+def code_fix(source: Source, file: Path | None = None) -> CodeChange | None:
+    """The change that takes a source away; None if no small change does, or the file is not there as it was.
+
+    Args:
+        source: The source, with its place.
+        file: Where the program's file lies, if not where the site says.
+    """
+    fix = _FIXES.get(source.source)
+    changed = source.led_by[0].site.file if source.led_by else source.site.file
+    try:
+        text = ProgramText((file or Path(changed)).read_bytes(), changed)
+        node = text.at(source.site)
+        if source.is_in_library:
+            edits, imports = seeded_calls(text, source)
+        elif fix is None or node is None:
+            return None
+        else:
+            edits, imports = fix(Place(text, node, source))
+    except (OSError, SyntaxError, ValueError, RecursionError, Unfixable):
+        return None
+    present = {ast.unparse(one) for one in ast.walk(text.tree) if isinstance(one, ast.Import | ast.ImportFrom)}
+    missing = tuple(line for line in imports if line not in present)
+    return CodeChange(changed, text.changed(edits), missing) if edits else None
+
+
+def _set_order(place: Place) -> Change:
+    source = place.source
+    return fixed_set(place.text, place.node, source.elements, source.argument, source.key) or [], ()
+
+
+def _listing(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    parent = text.parent(call)
+    if name in ("walk", "fwalk"):
+        return _sorted_walk(text, parent), ()
+    if name == "scandir":
+        if isinstance(parent, ast.withitem):
+            raise Unfixable
+        return text.around(call, "sorted(", ", key=lambda entry: entry.name)"), ()
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "list" and len(parent.args) == 1:
+        return [text.renamed(parent.func, "sorted")], ()
+    return text.around(call, "sorted(", ")"), ()
+
+
+def _sorted_walk(text: ProgramText, loop: ast.AST | None) -> list[Edit]:
+    """Sort the folders and files of each step of a walk, at the beginning of the loop's body."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or len(loop.target.elts) < 3:
+        raise Unfixable
+    names = [name.id for name in loop.target.elts[1:3] if isinstance(name, ast.Name)]
+    first = loop.body[0]
+    if len(names) != 2 or first.lineno == loop.lineno:
+        raise Unfixable
+    start, indentation = text.start(first), " " * first.col_offset
+    return [Edit(start, start, "".join(f"{name}.sort()\n{indentation}" for name in names))]
+
+
+def _hash(place: Place) -> Change:
+    text, node = place.text, place.node
+    key = keyword_of(node, "key")
+    if key is not None and last_name(key.value) == "hash":
+        return [text.replaced(key.value, "repr")], ()
+    call = place.call
+    if last_name(call.func) != "hash" or len(call.args) != 1:
+        raise Unfixable
+    argument = call.args[0]
+    return [text.replaced(call, f"zlib.crc32(repr({text.of(argument)}).encode())")], ("import zlib",)
+
+
+def _identity(place: Place) -> Change:
+    text, node = place.text, place.node
+    key = keyword_of(node, "key")
+    if (
+        key is None
+        or last_name(key.value) != "id"
+        or not isinstance(node, ast.Call)
+        or last_name(node.func) != "sorted"
+    ):
+        raise Unfixable
+    return [text.replaced(node, f"list({text.of(node.args[0])})")], ()
+
+
+def _completion(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    if name == "imap_unordered":
+        return [text.renamed(call.func, "imap")], ()
+    if name == "as_completed" and (call.args or keyword_of(call, "fs")):
+        keyword = keyword_of(call, "fs")
+        futures = call.args[0] if keyword is None else keyword.value
+        kept = futures_in_order(text, futures)
+        if kept is None:
+            raise Unfixable
+        return [text.replaced(call, kept[0]), *kept[1]], ()
+    # What `wait` gives are sets, of which all that is done with them would have to change.
+    raise Unfixable
+
+
+def futures_in_order(text: ProgramText, futures: ast.expr) -> tuple[str, list[Edit]] | None:
+    """The text that gives futures as they were submitted, and what else has to change for it; None if there is none."""
+    if isinstance(futures, ast.SetComp | ast.Set):
+        return f"[{text.of(futures)[1:-1]}]", []
+    if not isinstance(futures, ast.Name):
+        return text.of(futures), []
+    given = [
+        node.value
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == futures.id for target in node.targets)
+    ]
+    sets = [value for value in given if isinstance(value, ast.SetComp | ast.Set)]
+    if any(isinstance(value, ast.Call) and last_name(value.func) in ("set", "frozenset") for value in given):
+        return None
+    return futures.id, [text.replaced(value, f"[{text.of(value)[1:-1]}]") for value in sets]
+
+
+def _memory(place: Place) -> Change:
+    text, call = place.text, place.call
+    name = last_name(call.func)
+    new = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}.get(name)
+    if new is None:
+        raise Unfixable
+    imported = () if isinstance(call.func, ast.Attribute) else _imported_beside(text, name, new)
+    return [text.renamed(call.func, new)], imported
+
+
+def _imported_beside(text: ProgramText, name: str, new: str) -> tuple[str, ...]:
+    for node in ast.walk(text.tree):
+        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            return (f"from {node.module} import {new}",)
+    return ()
+
+
+def _pipeline(place: Place) -> Change:
+    """Stages of a data pipeline give their elements in order: by the argument, or by the options that they get."""
+    text, call = place.text, place.call
+    keyword = keyword_of(call, "deterministic")
+    if keyword is not None:
+        return [text.replaced(keyword.value, "True")], ()
+    if last_name(call.func) != "with_options":
+        given = [one for one in call.args if isinstance(one, ast.Constant) and one.value is False]
+        if len(given) != 1:
+            raise Unfixable
+        return [text.replaced(given[0], "True")], ()
+    chosen = [
+        node.value
+        for node in ast.walk(text.tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(one, ast.Attribute) and one.attr.endswith("deterministic") for one in node.targets)
+    ]
+    if len(chosen) != 1:
+        raise Unfixable
+    return [text.replaced(chosen[0], "True")], ()
+
+
+def _kept(name: str) -> Callable[[Place], Change]:
+    def fix(place: Place) -> Change:
+        keyword = keyword_of(place.node, name)
+        if keyword is None:
+            raise Unfixable
+        return [place.text.replaced(keyword.value, "True")], ()
+
+    return fix
+
+
+_FIXES: dict[str, Callable[[Place], Change]] = {
+    "set-order": _set_order,
+    "listing": _listing,
+    "hash": _hash,
+    "id": _identity,
+    "clock": constant_seed,
+    "entropy": entropy,
+    "process-id": constant_seed,
+    "machine-state": constant_seed,
+    "file-time": constant_seed,
+    "unseeded-generator": unseeded,
+    "seed-value": seed_value,
+    "completion-order": _completion,
+    "uninitialized-array": _memory,
+    "checkpoint-rng": _kept("preserve_rng_state"),
+    "loader-order": _kept("in_order"),
+    "pipeline-order": _pipeline,
+}
+"""How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""
+
+MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
+"""Sources of which a line is changed only where a seed is made of them."""
