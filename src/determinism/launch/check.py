@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -67,7 +69,7 @@ from determinism.launch.runs import (
     with_intervention,
     without_traces,
 )
-from determinism.lint.run import LintedCandidates, foreseen
+from determinism.lint.run import LintedCandidates, foreseen, timed_rules
 from determinism.run_spec import RunSpec
 from determinism.trace.files import make_private_folder
 from determinism.trace.opening import open_trace, snapshot_live_trace
@@ -568,6 +570,7 @@ class Check:
         self._say_what_is_foreseen()
         self._output = output = OutputFolder(request.output)
         self._likely: list[Hypothesis] = []
+        self._timed: list[str] = []
         first_number = len(traces) + 1
         with ExitStack() as stack:
             standard_input = stack.enter_context(StandardInput())
@@ -662,12 +665,16 @@ class Check:
     def _compare(self, traces: Sequence[Trace]) -> Comparison:
         request = self.request
         comparison = compare_runs(traces, strict=request.strict, allow_failure=request.allow_failure)
-        racy = sorted({word for trace in traces for word in _racy(trace)})
+        racy = sorted({*self._timed, *(word for trace in traces for word in _racy(trace))})
         return replace(comparison, leftovers=tuple(self._series.leftovers), racy=tuple(racy))
 
     def _run_again(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
         """Make more runs while they are equal, if the program does what may come out differently at another time."""
         extra = 0
+        if comparison.verdict is Verdict.SAME and self.request.num_runs is None:
+            # Only now: a difference that two runs show comes each time, as far as anyone knows, and takes few runs to explain.
+            self._timed = _timed(traces[0], script_of(self.request.command))
+            comparison = replace(comparison, racy=sorted({*comparison.racy, *self._timed}))
         while (
             comparison.verdict is Verdict.SAME
             and comparison.racy
@@ -769,6 +776,25 @@ def _with_varied(comparison: Comparison, factors: Sequence[str]) -> Comparison:
     ours = {f"variable {name}" for name in perturbed_variables(factors)}
     environment = [difference for difference in comparison.environment if difference[0] not in ours]
     return replace(comparison, environment=environment, diagnosis=replace(comparison.diagnosis, varied=tuple(factors)))
+
+
+def _timed(trace: Trace, script: Path | None) -> list[str]:
+    """What of a run may depend on timing by how it looks: no recorder could tell."""
+    by_text = [] if script is None else [_TIMED_RULES[rule] for rule in timed_rules(script, _TIMED_RULES)]
+    return [*by_text, *(["child processes that work side by side"] if _gets_from_children(trace) else [])]
+
+
+_TIMED_RULES = {"clock": "what the clock decides", "completion-order": "results in the order in which they arrive"}
+"""Rules of lint about timing, with what a program does where one fires."""
+_STARTED_BY_MULTIPROCESSING = re.compile(r"(.+)\.[A-Za-z]*Process-\d+")
+
+
+def _gets_from_children(trace: Trace) -> bool:
+    """Whether a process computes, too, beside several children that it started: it may take what they give as it comes."""
+    # One record says how a process ended.
+    computing = [process.key for process in trace.processes if (process.description.get("records") or 0) > 1]
+    parents = Counter(found[1] for key in computing if (found := _STARTED_BY_MULTIPROCESSING.fullmatch(key)))
+    return any(count > 1 and parent in computing for parent, count in parents.items())
 
 
 def _racy(trace: Trace) -> list[str]:

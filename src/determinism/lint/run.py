@@ -14,7 +14,7 @@ import json
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -399,6 +399,20 @@ def foreseen(script: Path, *, has_fixed_hashes: bool, is_seeded: bool) -> list[F
     settled = {*(_BY_HASHES if has_fixed_hashes else ()), *(SEEDED_LIBRARIES.values() if is_seeded else ())}
     found = findings_of(module)
     return [one for one in found if one.severity is Severity.DIFFERS and one.rule not in settled]
+
+
+def timed_rules(script: Path, rules: Collection[str]) -> list[str]:
+    """Those of some rules that fire in the first file of a program, in their order.
+
+    Args:
+        script: The file that is run.
+        rules: Their identifiers.
+    """
+    module = Module.read(str(script))
+    if module is None or len(module.lines) > _MOST_LINES:
+        return []
+    fired = {one.rule for one in findings_of(module)}
+    return [rule for rule in rules if rule in fired]
 
 
 class LintedCandidates:

@@ -1,0 +1,67 @@
+"""Programs that nothing but their text or their processes shows to depend on timing: more runs follow two equal ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import check
+
+LOOP = """
+import time
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters())
+start, step = time.monotonic(), 0
+while {condition}:
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    step += 1
+    if step == 2:
+        break
+"""
+
+
+@pytest.mark.parametrize(("condition", "extra"), [("time.monotonic() - start < 600", 3), ("step < 2", 0)])
+def test_a_loop_that_ends_by_the_clock(condition: str, extra: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP.format(condition=condition))
+    finished = check(tmp_path, "--", sys.executable, "train.py")
+    racy = ["what the clock decides"] if extra else []
+    assert finished.report is not None
+    assert finished.report["extra_runs"] == {"count": extra, "racy": racy}
+
+
+CHILDREN = """
+import multiprocessing
+import torch
+
+def work(queue, number):
+    queue.put(torch.full((3,), float(number)).mean().item())
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=work, args=(queue, number)) for number in range({count})]
+    for child in children:
+        child.start()
+    results = sorted(queue.get() for _ in children)
+    for child in children:
+        child.join()
+    {rest}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "rest", "extra"),
+    [(2, "print(torch.tensor(results).sum().item())", 3), (1, "print(torch.tensor(results).sum().item())", 0), (2, "print()", 0)],
+)  # fmt: skip
+def test_work_that_goes_on_with_what_several_children_give(count: int, rest: str, extra: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CHILDREN.format(count=count, rest=rest))
+    finished = check(tmp_path, "--", sys.executable, "train.py")
+    racy = ["child processes that work side by side"] if extra else []
+    assert finished.report is not None
+    assert finished.report["extra_runs"] == {"count": extra, "racy": racy}
