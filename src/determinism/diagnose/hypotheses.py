@@ -518,6 +518,13 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
     return sorted(named, key=lambda one: not is_likely(one))
 
 
+def is_used_at(one: Hypothesis, divergence: Divergence) -> bool:
+    """Whether a set is iterated, or something else of the program's own used, on a line that led to a divergence."""
+    if one.source is None or one.source.is_in_library or one.source.source in _SELDOM_AT_FAULT:
+        return False
+    return any((one.source.site.file, one.source.site.line) == (at.file, at.line) for at in divergence.stack)
+
+
 def is_same(one: Hypothesis, other: Hypothesis) -> bool:
     """Whether two hypotheses are about the same thing, which one has by its line and the other perhaps as a whole."""
     if one.intervention == other.intervention:

@@ -32,6 +32,7 @@ from determinism.diagnose.hypotheses import (
     hypotheses,
     is_open,
     is_same,
+    is_used_at,
     told_by_kind,
     unseen_text,
     varies_alone,
@@ -69,6 +70,7 @@ _SCHEDULES = frozenset(
 """Causes that say that timing decides: where runs differ only at times, just these are to be expected."""
 
 
+_ADDRESSES = "addresses"
 _CACHES, _CACHES_CAUSE = "compile-caches", "warm-compile-cache"
 _STAYING = frozenset({_CACHES_CAUSE, "leftover-file"})
 """Causes that make the first run differ from all others."""
@@ -202,7 +204,8 @@ class Investigation:
         )
         candidates = [hypothesis for hypothesis in candidates if self._held.also(hypothesis.intervention) != self._held]
         # What lint names may as well be the second cause; what is likely is so of the first divergence.
-        named = [one for one in candidates if self.is_linted(one)]
+        named = [one for one in candidates if is_used_at(one, divergence)]
+        named += [one for one in candidates if self.is_linted(one) and one not in named]
         candidates = [*named, *(one for one in candidates if one not in named)]
         if not self._found:
             candidates = with_likely_lines(candidates, self.likely)
@@ -211,6 +214,9 @@ class Investigation:
         if not self._found:
             named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
+        if _has_order_of_addresses(candidates) and obstacle(_ADDRESSES, Action.PERTURBED) is None:
+            # Objects often lie as they did in the run before. Of several such orders, fixing any one would then seem to help.
+            self._held = self._held.also(Intervention.perturb(_ADDRESSES))
         if probed.is_equal and self._rate.came_once and not self._found:
             candidates = self._left_behind(candidates, divergence)
             if not candidates:
@@ -557,7 +563,7 @@ class Investigation:
         """
         try:
             named = [self._by_addresses(hypothesis, removed, divergence) for hypothesis in removed]
-            can_be_fixed = named != removed and obstacle("addresses", Action.FIXED) is None
+            can_be_fixed = named != removed and obstacle(_ADDRESSES, Action.FIXED) is None
             if can_be_fixed and self._removes(named, divergence):
                 removed = named
             return removed, [self._told_apart(hypothesis, removed, divergence) for hypothesis in named]
@@ -576,11 +582,11 @@ class Investigation:
         """
         if hypothesis.cause != "hash-order" or hypothesis.intervention != Intervention.fix("hash-seed"):
             return hypothesis
-        moving = replace(hypothesis, intervention=hypothesis.intervention.also(Intervention.perturb("addresses")))
+        moving = replace(hypothesis, intervention=hypothesis.intervention.also(Intervention.perturb(_ADDRESSES)))
         moved = self._trial([moving if one is hypothesis else one for one in removed], tried=0)
         if moved.failure is not None or moved.divergence is None or not is_same_line(moved.divergence, divergence):
             return hypothesis
-        return replace(hypothesis, cause="address-order", intervention=Intervention.fix("addresses", "hash-seed"))
+        return replace(hypothesis, cause="address-order", intervention=Intervention.fix(_ADDRESSES, "hash-seed"))
 
     def _told_apart(self, hypothesis: Hypothesis, removed: Sequence[Hypothesis], divergence: Divergence) -> Hypothesis:
         """The cause by its right name, where what removes it does not tell.
@@ -722,6 +728,10 @@ def likely_causes_left(
         is_tried: Whether something was fixed, and the runs still differed.
     """
     return [_cause(one, Status.LIKELY, []) for one in likely if not is_tried(one.intervention)]
+
+
+def _has_order_of_addresses(candidates: Sequence[Hypothesis]) -> bool:
+    return any(one.cause == "address-order" and one.source is not None for one in candidates)
 
 
 def _named(cause: Cause) -> tuple[str, tuple[Frame, ...]]:
