@@ -8,7 +8,8 @@ import pytest
 
 from determinism.comparison.result import Divergence, OutputDifference
 from determinism.diagnose.experiments import Hypothesis, Intervention
-from determinism.diagnose.hypotheses import hypotheses, told_by_kind, with_likely_lines
+from determinism.diagnose.hypotheses import hypotheses, is_open, told_by_kind, with_likely_lines
+from determinism.diagnose.sources import Source, SourceSite
 from determinism.op_semantics import Op, semantics_of
 from determinism.trace.schema import Frame
 from determinism.types import Kind
@@ -121,3 +122,25 @@ def test_a_hash_seed_is_tried_with_the_line_where_each_likely_order_begins_alone
     tried = [Hypothesis("hash-order", Intervention.fix("hash-seed"), sites[2:])]
     (found,) = [one for one in with_likely_lines(tried, [likely]) if one.cause == "hash-order" and one is not likely]
     assert found.sites == (sites[0], sites[2])
+
+
+def of_thread(thread: str | None) -> Divergence:
+    return replace(divergence("aten::normal_", Kind.RNG), thread=thread)
+
+
+@pytest.mark.parametrize("thread", [None, "member-1"])
+def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread: str | None) -> None:
+    site = SourceSite("/site-packages/library/random.py", 3, 0, 3, 9, "make", "Random()")
+    made = Source(
+        "unseeded-generator", site, "main", "0", "MainThread", (1, 1), True, 0, (0, 0), ("1", "2"), is_in_library=True
+    )
+    tried = [one.cause for one in hypotheses(of_thread(thread), [made], leftovers=())]
+    assert (tried.index("thread-race") < tried.index("outside-entropy")) == (thread is not None)
+
+
+@pytest.mark.parametrize(("is_tried", "is_possible"), [(False, True), (True, False)])
+def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_tried: bool, is_possible: bool) -> None:
+    found = of_thread("member-1")
+    race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "thread-race")
+    assert is_open(race, found, lambda intervention: is_tried) is is_possible
+    assert not is_open(race, of_thread(None), lambda intervention: is_tried)

@@ -91,9 +91,7 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         divergence: The first one.
         sources: In the order of the program.
     """
-    before = [one for one in sources if _may_come_before(one, divergence)]
-    of_libraries = [source for source in before if source.is_in_library]
-    before = [source for source in before if not source.is_in_library]
+    before = [one for one in sources if _may_come_before(one, divergence) and not one.is_in_library]
     telling = [source for source in before if source.source not in _SELDOM_AT_FAULT]
     # What differed only later in the runs with notes may have differed earlier in the others.
     telling.sort(key=lambda one: not one.differs or one.records[0] > divergence.record)
@@ -111,9 +109,12 @@ def source_hypotheses(divergence: Divergence, sources: Sequence[Source]) -> Iter
         of_others.append(_by_clock(looks, sources, divergence))
     of_telling = [_by_source(source, divergence) for source in telling]
     yield from [*of_telling, *of_others]
-    # Many libraries make random numbers when they are imported. Those that a line of the program led there come first.
-    of_libraries.sort(key=lambda one: not one.led_by)
-    for source in of_libraries:
+
+
+def _by_libraries(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
+    """What libraries took from outside; many make random numbers when they are imported, so what a line of the program led to comes first."""
+    of_libraries = [one for one in sources if _may_come_before(one, divergence) and one.is_in_library]
+    for source in sorted(of_libraries, key=lambda one: not one.led_by):
         yield _by_source(source, divergence)
 
 
@@ -295,6 +296,8 @@ def hypotheses(
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
+        *(_by_schedules(divergence, sources) if _is_beside(divergence) else ()),
+        *_by_libraries(divergence, sources),
         *_by_changed_files(divergence, changed_files),
         *_by_caches(divergence, leftovers),
         *_by_schedules(divergence, sources),
@@ -347,7 +350,8 @@ def is_open(one: Hypothesis, divergence: Divergence, is_tried: Callable[[Interve
         is_tried: Whether an intervention was made, and changed nothing.
     """
     if one.source is None:
-        return False
+        is_about_threads = one.intervention == Intervention.fix("thread-schedule") and _is_beside(divergence)
+        return is_about_threads and not is_tried(one.intervention)
     if one.source.source in _HELD_IN_PART:
         return bool(one.source.differs) or divergence.kind is Kind.ORDER
     return bool(one.source.differs) and not is_tried(one.intervention)
@@ -468,8 +472,13 @@ def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator
             # Taking turns is for threads; processes that fill a queue run one after the other.
             held = Intervention.fix("process-schedule")
             yield replace(_by_source(source, divergence), intervention=held, source=None)
-    if divergence.thread is not None or divergence.stream is not None:
+    if _is_beside(divergence):
         yield _by_factor("thread-schedule", divergence)
+
+
+def _is_beside(divergence: Divergence) -> bool:
+    """Whether it is in another thread than the main one, or in one that no name tells from others."""
+    return divergence.thread is not None or divergence.stream is not None
 
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:

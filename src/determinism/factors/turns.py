@@ -46,31 +46,38 @@ def start_processes(request: FactorRequest) -> None:
 
 
 def _wait_for(process: BaseProcess) -> None:
-    used, since = _cpu_time(process.pid), time.monotonic()
+    stat = f"/proc/{process.pid}/stat"
+    used, since = _cpu_seconds(stat), time.monotonic()
     while time.monotonic() - since < _WAITS_AFTER:
         process.join(_LOOK_EACH)
         if not process.is_alive():
             return
-        now = _cpu_time(process.pid)
+        now = _cpu_seconds(stat)
         if now != used:
             used, since = now, time.monotonic()
 
 
-def _cpu_time(pid: int | None) -> tuple[bytes, ...]:
-    """Ticks of the clock that a process has used, in its own code and in the system; nothing if that cannot be told.
+def _cpu_seconds(path: str) -> float:
+    """What a process or a thread has used of the CPU, in its own code and in the system; 0 if that cannot be told.
 
     Fields 14 and 15 of `/proc/<pid>/stat` (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html).
+
+    Args:
+        path: Where the system says so.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program stands in parentheses, and may itself hold spaces.
-            return tuple(file.read().rpartition(b")")[2].split()[11:13])
-    except OSError:
-        return ()
+        with open(path, "rb") as file:
+            # The name of the program is in parentheses, and may itself hold spaces.
+            user, system = file.read().rpartition(b")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
 
 
 _PATIENCE_SECONDS = 5.0
-"""So long a thread waits for its turn; whoever has it then waits for something that this module does not know of."""
+_WORKING = 0.1
+"""So long a thread waits for its turn, and then on if whoever has it used at least this part of that time on a CPU; one that did not waits
+for something that this module does not know of."""
 _SLICE_SECONDS = 0.002
 """How long all wait where no thread can go on."""
 
@@ -86,6 +93,8 @@ class Turn:
         self.gate = _allocate_lock()
         self.gate.acquire()
         self.wakes: float | None = None
+        self.thread: int | None = None
+        """What the system calls the thread, once it runs."""
 
 
 class Turns:
@@ -97,7 +106,8 @@ class Turns:
         self._begin()
 
     def _begin(self) -> None:
-        own = self._mine.turn = Turn()
+        own = self._mine.turn = self._holder = Turn()
+        own.thread = threading.get_native_id()
         self._order = [own]
         self._seconds = 0.0
         self._idle = 0
@@ -124,6 +134,7 @@ class Turns:
     def enter(self, turn: Turn) -> None:
         """Wait for the current thread's first turn."""
         self._mine.turn = turn
+        turn.thread = threading.get_native_id()
         self._wait_at(turn)
 
     def leave(self, turn: Turn | None) -> None:
@@ -195,15 +206,17 @@ class Turns:
 
     def _hand_to(self, turn: Turn) -> None:
         self._handed_on += 1
+        self._holder = turn
         if turn.gate.locked():
             turn.gate.release()
 
     def _wait_at(self, turn: Turn) -> None:
         while not self._is_free:
-            seen = self._handed_on
+            seen, stat = self._handed_on, f"/proc/self/task/{self._holder.thread}/stat"
+            used = _cpu_seconds(stat)
             if turn.gate.acquire(timeout=_PATIENCE_SECONDS):
                 return
-            if self._handed_on == seen:
+            if self._handed_on == seen and _cpu_seconds(stat) - used < _WORKING * _PATIENCE_SECONDS:
                 self._is_free = True
                 for other in self._order:
                     self._hand_to(other)
