@@ -210,6 +210,10 @@ _SORTS = {
     "optimizer state": "optimizer state",
 }
 
+_ONLY_READ = ("value read by", "printed tensor", "result that the program may read")
+"""How what a difference reached begins where the program only looked at it."""
+_NOTHING_KEPT = "nothing that was trained and no saved tensor differs"
+
 _PHASES = {
     "init": "before the first forward pass",
     "data": "while loading data",
@@ -521,11 +525,29 @@ def _reached(content: Document) -> str:
         by_step.setdefault(one["step"], []).append(_sort(one["what"]))
     parts = [f"{listed(list(dict.fromkeys(sorts)))} at step {step:,}" for step, sorts in sorted(by_step.items())]
     if parts:
-        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "")
+        kept = f"; {_NOTHING_KEPT}" if _is_only_read(content) else ""
+        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "") + kept
     visible = content["first_visible"]
     if visible is None:
         return "nothing that was kept: the difference was read and then disappeared" if content["absorbed"] else ""
     return f"{visible['what']} at step {visible['step']:,}"
+
+
+def _is_only_read(content: Document) -> bool:
+    """Whether it is known that only values which the program reads differ, such as a speed that it logs."""
+    first, recorded = content["first_divergence"], content["recorded"]
+    return (
+        all(one["what"].startswith(_ONLY_READ) for one in content["reached"] or ())
+        # Where no optimizer steps, nobody knows what is trained; of a program of JAX not even then.
+        and recorded["steps_by"] not in (None, "batches")
+        and "package jax" not in content["ran_on"]
+        # Parameters of runs that took different ways are not compared; what another stream received has its own list.
+        and first["kind"] != Kind.STRUCTURE
+        and not content["divergences"]
+        # What was not recorded may have been trained.
+        and not recorded["blind_spots"]
+        and not any(run["stopped_by"] for run in content["runs"])
+    )
 
 
 def _sort(what: str) -> str:
