@@ -226,3 +226,28 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
     assert kept not in short(first_divergence=make_divergence(kind=Kind.STRUCTURE))
     assert kept not in short(runs=[make_run(1), make_run(2, stopped_by="steps")])
     assert kept not in short(ran_on=[("package jax", "0.5")])
+
+
+def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:
+    def lines(step: int, **changes: Any) -> str:
+        read = Visible(step, "value read by item()", make_frame(30))
+        changed = {name: changes.pop(name) for name in ("kind", "phase") if name in changes}
+        first = make_divergence(**{"step": step, "kind": Kind.DATA, "phase": "other", **changed})
+        fields = {"first_divergence": first, "first_visible": read, "infected": [read], **changes}
+        return " ".join(" ".join(lines_of(make_different(**fields))).split())
+
+    # Ten steps, 0 to 9.
+    after = lines(10)
+    assert after.startswith("Different: a value from outside the framework differs after the last step, /home/ada")
+    assert "first difference after the last step" in after
+    assert "reached value read by item() after the last step" in after
+    assert "step 10" not in after
+    assert "at step 9," in lines(9)
+    # A run that was cut, or took another way, or several processes, may have had this step.
+    assert "at step 10," in lines(10, kind=Kind.STRUCTURE)
+    assert "at step 10," in lines(10, phase="forward")
+    assert "loss at step 10" in lines(10, infected=[Visible(10, "loss")])
+    assert "at step 10," in lines(10, recorded=make_recorded(processes=2))
+    assert "at step 10," in lines(10, recorded=make_recorded(steps_by="batches"))
+    assert "at step 10," in lines(10, runs=[make_run(1), make_run(2, exit_status=1)])
+    assert "at step 10," in lines(10, runs=[make_run(1, stopped_by="steps"), make_run(2)])
