@@ -31,6 +31,7 @@ from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
 from determinism.report.entries import Section, answer, cause_document, fix_document, headline
+from determinism.report.notes import with_command_and_files
 from determinism.report.sections import batch_document, narrowing_document
 from determinism.report.story import compose, story_document
 from determinism.trace.schema import Frame
@@ -283,7 +284,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "evidence": _evidence(comparison.evidence),
         "reproducer": None if comparison.evidence is None else comparison.evidence.reproducer,
         "causes": [cause_document(cause) for cause in comparison.causes],
-        "fixes": [fix_document(fix) for fix in comparison.fixes],
+        "fixes": [fix_document(with_command_and_files(fix, comparison)) for fix in comparison.fixes],
         "experiments": comparison.experiments,
         "diagnosis": comparison.diagnosis.limit,
         "varied": comparison.varied,
