@@ -145,6 +145,37 @@ def test_a_time_that_is_only_logged_is_said_to_reach_nothing_that_is_trained(tmp
     assert "parameters" in trained and "nothing" not in trained
 
 
+EVALUATED = """
+    import sys, torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.seed()
+    if "noise" in sys.argv:
+        model.eval()
+    with torch.set_grad_enabled("trains" in sys.argv):
+        total = model(torch.randn(8, 2) if "noise" in sys.argv else torch.ones(8, 2)).sum()
+    if "trains" in sys.argv:
+        total.backward()
+        optimizer.step()
+    print(total.item())
+"""
+
+
+@pytest.mark.parametrize(("argument", "is_hinted"), [("evaluates", True), ("trains", False), ("noise", False)])
+def test_a_dropout_without_a_backward_pass_is_said_to_be_in_training_mode(
+    argument: str, is_hinted: bool, tmp_path: Path
+) -> None:
+    program = tmp_path / "model.py"
+    program.write_text(textwrap.dedent(EVALUATED))
+    report = check_command(tmp_path, [sys.executable, str(program), argument], options=("--no-explain",)).report
+    assert report["first_divergence"]["kind"] == "rng"
+    hints = [one["text"] for one in report["story"] if one["label"] == "hint"]
+    assert any("Call model.eval()" in hint for hint in hints) is is_hinted
+    assert bool(report["first_divergence"]["hint"]) is is_hinted
+
+
 def test_order_of_modules(tmp_path: Path) -> None:
     report = check(tmp_path, "module_order", options=("--no-explain",))
     orders = [text.split() for text in (tmp_path / "order.txt").read_text().splitlines()]

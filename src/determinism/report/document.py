@@ -359,7 +359,7 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
-        **_fields(divergence, "detail forward_site stack inputs_equal"),
+        **_fields(divergence, "detail hint forward_site stack inputs_equal"),
         "inputs": [_input(value) for value in divergence.inputs],
         "outputs": [_output(output) for output in divergence.outputs],
         "inside": None if divergence.inside is None else _fields(divergence.inside, "op site functions"),
@@ -480,6 +480,7 @@ def _fill_in(content: dict[str, Any]) -> None:
     if isinstance(first, dict):
         first.setdefault("inputs", [])
         first.setdefault("detail", "")
+        first.setdefault("hint", "")
         first.setdefault("inside", None)
     recorded = content.get("recorded")
     if isinstance(recorded, dict):

@@ -287,6 +287,8 @@ def answer(content: Document) -> Iterator[Entry]:
         yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
     yield from _cause_entries(content)
     if first is not None:
+        if first["hint"]:
+            yield Entry(first["hint"], "hint", Section.FIX)
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
         said, *commands = content["diagnosis"].split("\n")
