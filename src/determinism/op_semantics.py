@@ -230,6 +230,19 @@ def semantics_of(op: str) -> OpSemantics:
     return semantics
 
 
+_DROPOUTS = _of("aten", "native_dropout _fused_dropout") | {"aten::bernoulli_.float"}
+"""`bernoulli_` with one probability for all elements is how dropout, and what drops whole paths, draws within a module."""
+
+
+def may_be_dropout(op: str) -> bool:
+    """Whether an op that a module runs draws what a dropout drops.
+
+    Args:
+        op: Its name as records have it.
+    """
+    return op in _DROPOUTS or op.partition(".")[0] in _DROPOUTS
+
+
 _FRAMEWORKS = {"tf": "tensorflow", "keras": "tensorflow", "jax": "jax"}
 
 

@@ -113,6 +113,69 @@ def test_a_size_that_differs_is_where_the_memory_was_allocated(tmp_path: Path) -
     assert not any("equal" in entry["text"] for entry in report["story"] if entry["label"] == "inputs")
 
 
+def test_a_time_that_is_only_logged_is_said_to_reach_nothing_that_is_trained(tmp_path: Path) -> None:
+    program = tmp_path / "speed.py"
+    program.write_text(
+        textwrap.dedent("""
+            import sys, time, torch
+
+            torch.manual_seed(0)
+            layer = torch.nn.Linear(2, 2)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for step in range(2):
+                started = time.perf_counter()
+                loss = layer(torch.ones(1, 2)).square().sum()
+                loss.backward()
+                optimizer.step()
+                taken = torch.tensor(time.perf_counter() - started)
+                if "trains" in sys.argv:
+                    loss = loss + taken
+                    layer.bias.data += taken
+                print(taken.item())
+        """)
+    )
+
+    def reached(*arguments: str) -> str:
+        command = [sys.executable, str(program), *arguments]
+        report = check_command(tmp_path, command, options=("--no-explain",)).report
+        return next(one["text"] for one in report["story"] if one["label"] == "reached" and not one["is_detail"])
+
+    assert reached() == "value read by item() at step 1; nothing that was trained and no saved tensor differs"
+    trained = reached("trains")
+    assert "parameters" in trained and "nothing" not in trained
+
+
+EVALUATED = """
+    import sys, torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.seed()
+    if "noise" in sys.argv:
+        model.eval()
+    with torch.set_grad_enabled("trains" in sys.argv):
+        total = model(torch.randn(8, 2) if "noise" in sys.argv else torch.ones(8, 2)).sum()
+    if "trains" in sys.argv:
+        total.backward()
+        optimizer.step()
+    print(total.item())
+"""
+
+
+@pytest.mark.parametrize(("argument", "is_hinted"), [("evaluates", True), ("trains", False), ("noise", False)])
+def test_a_dropout_without_a_backward_pass_is_said_to_be_in_training_mode(
+    argument: str, is_hinted: bool, tmp_path: Path
+) -> None:
+    program = tmp_path / "model.py"
+    program.write_text(textwrap.dedent(EVALUATED))
+    report = check_command(tmp_path, [sys.executable, str(program), argument], options=("--no-explain",)).report
+    assert report["first_divergence"]["kind"] == "rng"
+    hints = [one["text"] for one in report["story"] if one["label"] == "hint"]
+    assert any("Call model.eval()" in hint for hint in hints) is is_hinted
+    assert bool(report["first_divergence"]["hint"]) is is_hinted
+
+
 def test_order_of_modules(tmp_path: Path) -> None:
     report = check(tmp_path, "module_order", options=("--no-explain",))
     orders = [text.split() for text in (tmp_path / "order.txt").read_text().splitlines()]

@@ -222,7 +222,8 @@ DRIVER = """
     from determinism.run_spec import RunSpec
     from determinism.launch.program import Interrupted, run_program
     request = json.loads(sys.argv[1])
-    program.GRACE_SECONDS, program._FORWARDING_SECONDS = request["grace"], request["forwarding"]
+    program.GRACE_SECONDS = request["grace"]
+    program._WITNESS_SECONDS = request["witness"] or program._WITNESS_SECONDS
     if "terminal" in request:
         terminal = os.open(request["terminal"], os.O_RDWR)
         for stream in (0, 1, 2):
@@ -252,11 +253,11 @@ class Driver:
         log: bool,
         terminal: bool,
         grace: float = PATIENCE,
-        forwarding: float = 0.25,
+        witness: float | None = None,
     ) -> None:
         self.folder = folder
         request = {"command": command, "trace": str(folder / "trace"), "result": str(folder / "result"),
-                   "log": str(folder / "log") if log else None, "grace": grace, "forwarding": forwarding}  # fmt: skip
+                   "log": str(folder / "log") if log else None, "grace": grace, "witness": witness}  # fmt: skip
         self.terminal = pty.openpty() if terminal else ()
         self.master = self.terminal[0] if terminal else -1
         if terminal:
@@ -322,8 +323,8 @@ def test_logged_run_loses_no_output(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().splitlines()[1:] == [str(number) for number in range(100_000)]
 
 
-def sleeper(folder: Path, on_interrupt: str) -> list[str]:
-    """A program that sleeps, and notes every SIGINT it gets."""
+def sleeper(folder: Path, on_interrupt: str, number: int = signal.SIGINT) -> list[str]:
+    """A program that sleeps, and notes every SIGINT it gets, or every one of another signal."""
     return python(f"""
         import pathlib, signal, sys, time
         count = 0
@@ -332,7 +333,7 @@ def sleeper(folder: Path, on_interrupt: str) -> list[str]:
             count += 1
             pathlib.Path({str(folder / "interrupts")!r}).write_text(str(count))
             {on_interrupt}
-        signal.signal(signal.SIGINT, interrupted)
+        signal.signal({number:d}, interrupted)
         pathlib.Path({str(folder / "ready")!r}).touch()
         end = time.monotonic() + 90
         while time.monotonic() < end: time.sleep(0.05)
@@ -363,21 +364,44 @@ def test_second_ctrl_c_ends_a_program_that_goes_on(tmp_path: Path) -> None:
     assert document["exit"].exit_status == -signal.SIGTERM
 
 
-def test_interrupt_that_only_this_process_got_is_forwarded(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False)
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "termination"])
+
+
+@SIGNALS
+def test_a_signal_that_only_this_process_got_is_forwarded_once(tmp_path: Path, number: int) -> None:
+    driver = Driver(tmp_path, sleeper(tmp_path, "time.sleep(2); sys.exit(6)", number), log=True, terminal=False)
     driver.wait_for(tmp_path / "ready")
-    driver.process.send_signal(signal.SIGINT)
+    driver.process.send_signal(number)
     assert driver.end()["exit"].exit_status == 6
     assert (tmp_path / "interrupts").read_text() == "1"
 
 
-def test_interrupt_of_the_whole_group_is_not_doubled(tmp_path: Path) -> None:
-    # The program may take its time to end on a busy machine.
-    driver = Driver(tmp_path, sleeper(tmp_path, "sys.exit(6)"), log=True, terminal=False, forwarding=PATIENCE / 2)
+@SIGNALS
+def test_a_signal_to_the_whole_group_is_not_doubled_while_the_program_saves(tmp_path: Path, number: int) -> None:
+    # The program ends later than when what only this process got is forwarded, and the machine may be busy.
+    on_signal = "time.sleep(4); sys.exit(6)"
+    driver = Driver(tmp_path, sleeper(tmp_path, on_signal, number), log=True, terminal=False, witness=3.0)
+    driver.wait_for(tmp_path / "ready")
+    os.killpg(driver.process.pid, number)
+    assert driver.end()["exit"].exit_status == 6
+    assert (tmp_path / "interrupts").read_text() == "1"
+
+
+def test_a_signal_to_the_whole_group_is_forwarded_to_a_program_that_left_it(tmp_path: Path) -> None:
+    code = sleeper(tmp_path, "sys.exit(6)")[-1]
+    command = python(f"import os\nos.setsid()\nexec({code!r})")
+    driver = Driver(tmp_path, command, log=True, terminal=False)
     driver.wait_for(tmp_path / "ready")
     os.killpg(driver.process.pid, signal.SIGINT)
     assert driver.end()["exit"].exit_status == 6
     assert (tmp_path / "interrupts").read_text() == "1"
+
+
+def test_no_process_is_left_that_watched_for_signals(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, python("import time; time.sleep(0.5)"), log=True, terminal=False)
+    driver.end()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(driver.process.pid, 0)
 
 
 def test_stubborn_program_is_killed(tmp_path: Path) -> None:

@@ -51,6 +51,21 @@ def test_a_stored_report_makes_the_same_files(traces: list[str], tmp_path: Path)
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
 
 
+def test_the_command_that_shows_the_details_is_named_and_works(traces: list[str], tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    _, printed, _ = run("compare", *traces, "--json", "kept/report.json", folder=tmp_path)
+    assert "  details           determinism report -v kept/report.json" in printed.splitlines()
+    status, short, _ = run("report", "kept", folder=tmp_path)
+    assert status == 0
+    assert short.splitlines()[-1] == "  details           determinism report -v kept"
+    status, whole, _ = run("report", "-v", "kept", folder=tmp_path)
+    assert status == 0
+    assert "  kind " in whole and "  kind " not in short
+    assert "determinism report -v" not in whole
+    _, printed, _ = run("compare", *traces, folder=tmp_path)
+    assert "  details           the same command with -v" in printed.splitlines()
+
+
 def test_trouble_is_in_every_report(traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     files = ["--html", "r.html", "--junit", "r.xml", "--annotate"]

@@ -768,3 +768,199 @@ def test_of_a_chain_over_several_lines_the_line_of_its_link_is_named() -> None:
         rules_in(text.replace("deterministic=False)", "deterministic=False)  # determinism: ignore[pipeline-order]"))
         == []
     )
+
+
+RESEEDED = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+torch.seed()
+print(torch.rand(2))
+{}
+loss = model(torch.rand(2)).sum()
+loss.backward()
+"""
+
+WARMED_UP = """
+import numpy as np
+import torch
+
+
+def warm_up(model):
+    with {}:
+        model(torch.from_numpy(np.random.rand(2)))
+
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 2)
+warm_up(model)
+np.random.seed(1)
+model(torch.ones(2)).sum().backward()
+"""
+
+OVERWRITTEN = """
+import torch
+
+model = torch.nn.Linear(2, 2)
+{}
+print(model(torch.ones(2)).sum().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_certain"),
+    [
+        (RESEEDED.format(""), True),
+        (RESEEDED.format("torch.manual_seed(1)"), False),
+        (WARMED_UP.format("torch.enable_grad()"), True),
+        (WARMED_UP.format("torch.no_grad()"), False),
+        (OVERWRITTEN.format(""), True),
+        (OVERWRITTEN.format("torch.nn.init.constant_(model.weight, 0.5)"), False),
+        (OVERWRITTEN.format("model.load_state_dict(torch.load('model.pt'))"), False),
+        ("import torch\nx = hash('a') % 4\nprint(torch.ones(x + 1))\n", True),
+        ("import torch\nname = f\"cache-{hash('a') % 4}.pkl\"\nprint(torch.ones(2))\n", False),
+    ],
+)
+def test_what_need_not_matter_is_said_to_be_possible_only(text: str, is_certain: bool) -> None:
+    (finding,) = lint_text(Source("program.py", text), None)
+    assert finding.severity == ("differs" if is_certain else "may differ")
+    assert ("may differ" in finding.message) is not is_certain
+
+
+BUFFERED = """
+import torch
+
+
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("values", torch.empty(4, 2))
+        {}
+
+    def forward(self, x):
+        return x @ self.values.t()
+
+
+torch.manual_seed(0)
+model = Memory()
+{}
+print(model(torch.ones(2)).sum())
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "loaded", "is_named"),
+    [
+        ("pass", "", True),
+        ("self.values.zero_()", "", False),
+        ("torch.nn.init.normal_(self.values)", "", False),
+        ("self.values = torch.ones(4, 2)", "", False),
+        ("pass", "model.load_state_dict(torch.load('model.pt'))", False),
+        ("pass", "model.values.fill_(1.0)", False),
+    ],
+)
+def test_a_buffer_that_nothing_writes(written: str, loaded: str, is_named: bool) -> None:
+    assert rules_in(BUFFERED.format(written, loaded)) == ["uninitialized-memory"] * is_named
+    library = BUFFERED.format(written, loaded).partition("torch.manual_seed")[0]
+    assert rules_in(library) == [], "another file may load it"
+
+
+OWN_SEEDING = """
+import random
+import numpy as np
+import torch
+
+
+class Flip:
+    def __call__(self, image):
+        return image.flip(-1) if random.random() < 0.5 else image
+
+
+def seed_everything(seed):
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    {}
+
+
+seed_everything(1)
+flip, model = Flip(), torch.nn.Linear(2, 2)
+model(flip(torch.ones(2))).sum().backward()
+"""
+
+
+def test_a_function_that_is_called_as_if_it_seeded_all_seeds_what_is_in_it() -> None:
+    assert rules_in(OWN_SEEDING.format("pass")) == ["seed-missing-python"]
+    assert rules_in(OWN_SEEDING.format("random.seed(seed)")) == []
+    elsewhere = OWN_SEEDING.replace("def seed_everything", "from helpers import seed_everything\ndef other").format(
+        "pass"
+    )
+    assert rules_in(elsewhere) == []
+
+
+COUNTED = """
+from collections import Counter
+import torch
+
+counts = {}
+for document in ["a b", "b c"]:
+    counts.update({})
+print(torch.tensor([len(word) for word, _ in counts.{}]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "asked", "is_named"),
+    [
+        ("Counter()", "set(document.split())", "most_common(2)", True),
+        ("Counter()", "sorted(set(document.split()))", "most_common(2)", False),
+        ("Counter()", "document.split()", "most_common(2)", False),
+        ("Counter()", "set(document.split())", "total()", False),
+        ("set()", "set(document.split())", "most_common(2)", False),
+    ],
+)
+def test_a_set_that_is_counted(made: str, given: str, asked: str, is_named: bool) -> None:
+    text = COUNTED.replace("counts = {}", f"counts = {made}").replace("update({})", f"update({given})")
+    assert rules_in(text.replace("counts.{}", f"counts.{asked}")) == ["hash-order"] * is_named
+
+
+@pytest.mark.parametrize(
+    ("written", "is_named"),
+    [("list(words)", True), ("sorted(words)", False), ("len(words)", False), ("'a' in words", False)],
+)
+def test_a_set_in_a_dictionary_that_is_written_to_a_file(written: str, is_named: bool) -> None:
+    text = (
+        "import json\nimport torch\nwords = frozenset(w.lower() for w in open('words'))\n"
+        f"json.dump({{'words': {written}}}, open('words.json', 'w'))\n"
+    )
+    assert rules_in(text) == ["hash-order"] * is_named
+    assert rules_in(text.replace("json.dump(", "print(")) == []
+
+
+TAKEN_IN_TIME = """
+import queue
+import torch
+
+waiting, last = queue.Queue(), torch.ones(2)
+for _ in range(4):
+    try:
+        batch = waiting.get({})
+    except queue.Empty:
+        {}
+    print(batch.sum())
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "instead", "is_named"),
+    [
+        ("timeout=0.1", "batch = last", True),
+        ("timeout=0.1", "batch = None", False),
+        ("timeout=0.1", "continue", False),
+        ("timeout=0.1", "raise", False),
+        ("timeout=None", "batch = last", False),
+        ("", "batch = last", False),
+    ],
+)
+def test_what_is_computed_with_if_a_queue_is_empty_for_too_long(limit: str, instead: str, is_named: bool) -> None:
+    assert rules_in(TAKEN_IN_TIME.format(limit, instead)) == ["clock"] * is_named

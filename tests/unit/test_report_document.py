@@ -110,6 +110,7 @@ def test_the_first_divergence() -> None:
         "site": None,
         "received_from": None,
         "detail": "Output 0 has digest 5a8a768a in run 1 and 472eedad in run 2.",
+        "hint": "",
         "forward_site": {
             "file": "/home/ada/project/train.py",
             "line": 17,

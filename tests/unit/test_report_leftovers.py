@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from determinism.comparison.result import Comparison, FileChange, Leftover
+from determinism.comparison.result import Comparison, FileChange, Fix, Leftover
 from determinism.report.document import document
 from determinism.report.terminal import render
-from tests.builders import make_comparison, make_different, make_inconclusive
+from tests.builders import make_comparison, make_different, make_frame, make_inconclusive
 from tests.rendered import lines_of, text_of
 
 
@@ -104,6 +104,33 @@ def test_what_an_earlier_report_did_not_say_is_said() -> None:
     for above in (make_different(leftovers=left("last.pt")), make_different()):
         assert printed(found, above) == printed(found, make_inconclusive())
         assert "run 2 read last.pt and table, which" in " ".join(printed(found, above))
+
+
+def fix_of(*leftovers: Leftover, title: str = "Start each run from the same files") -> tuple[str, str]:
+    """Title and code of the fix for files that were left over."""
+    fix = Fix("leftover-file", title, "determinism check --fresh-copy -- COMMAND", None, True, 3, None)
+    (written,) = document(make_different(leftovers=leftovers, fixes=[fix]))["fixes"]
+    return written["title"], written["code"]
+
+
+def test_the_fix_says_first_what_to_change_about_the_program() -> None:
+    made = [replace(one, site=make_frame(7)) for one in left("last.pt")]
+    title, code = fix_of(*made, title="Start each run from the same files; it is not enough alone")
+    begin = "Delete last.pt before each run, or start each run in an empty folder: "
+    end = "/home/ada/project/train.py:7 reads what the run before left there; it is not enough alone"
+    assert title == f"{begin}{end}"
+    assert code.splitlines()[1:] == ["determinism check --fresh-copy -- python train.py"]
+    assert "empty folder" not in fix_of(*left("last.pt", is_copied=False))[0]
+
+
+def test_the_fix_deletes_nothing_that_may_be_the_users_own() -> None:
+    written = left("last.pt", change=FileChange.OVERWRITTEN)
+    title, _ = fix_of(*left("made.pt"), *written)
+    assert title.startswith("Have the program write to another place than made.pt and last.pt: it reads them")
+    for leftovers in ([], left("last.pt", change=FileChange.UNSEEN), [*written, *left("x", change=FileChange.UNSEEN)]):
+        title, code = fix_of(*leftovers)
+        assert title == "Start each run from the same files"
+        assert code == "determinism check --fresh-copy -- python train.py"
 
 
 def test_without_leftovers_nothing_is_said() -> None:

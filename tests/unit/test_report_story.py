@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import Visible
+from determinism.comparison.result import BlindSpot, Visible
 from determinism.types import Kind
 from tests.builders import (
     make_different,
@@ -17,6 +17,7 @@ from tests.builders import (
     make_looked_at,
     make_output,
     make_recorded,
+    make_run,
     make_varied,
 )
 from tests.rendered import lines_of, text_of
@@ -202,19 +203,51 @@ def test_a_thread() -> None:
 
 
 def test_a_difference_that_only_reached_what_the_program_reads() -> None:
+    kept = "nothing that was trained and no saved tensor differs"
     read = Visible(3, "value read by item()", make_frame(30))
     only = {"first_visible": read, "infected": [read]}
-    text = text_of(make_different(**only, recorded=make_recorded(steps_by="SGD.step")))
-    assert "nothing that was trained or saved: only values that the program reads differ" in text
-    assert "visible first at step 3: value read by item() at /home/ada/project/train.py:30" in text
+
+    def short(**changes: Any) -> str:
+        return " ".join(" ".join(lines_of(make_different(**{**only, **changes}))).split())
+
+    assert f"reached value read by item() at step 3; {kept}" in short()
     unread = Visible(3, "result that the program may read (no other op used it)")
-    handed_out = make_different(first_visible=unread, infected=[unread], recorded=make_recorded(steps_by="SGD.step"))
-    assert "nothing that was trained or saved: only values that the program reads differ" in text_of(handed_out)
-    trained = [read, Visible(4, "parameter weight")]
-    assert "only values that the program reads" not in text_of(
-        make_different(first_visible=read, infected=trained, recorded=make_recorded(steps_by="SGD.step"))
+    assert kept in short(first_visible=unread, infected=[unread])
+    assert "visible first at step 3: value read by item() at /home/ada/project/train.py:30" in text_of(
+        make_different(**only)
     )
-    # Where no optimizer steps, nobody knows what is trained.
-    assert "only values that the program reads" not in text_of(
-        make_different(**only, recorded=make_recorded(steps_by=None))
-    )
+    for what in ("parameter weight", "gradient weight", "loss", "saved tensor"):
+        assert kept not in short(infected=[read, Visible(4, what)])
+    # Without an optimizer nobody knows what is trained; nor where something was not recorded, received or compared.
+    assert kept not in short(recorded=make_recorded(steps_by=None))
+    assert kept not in short(recorded=make_recorded(steps_by="batches"))
+    assert kept not in short(recorded=make_recorded(blind_spots=[BlindSpot("subprocess", "a process", "", 1)]))
+    assert kept not in short(divergences=[make_divergence(received_from="main")])
+    assert kept not in short(first_divergence=make_divergence(kind=Kind.STRUCTURE))
+    assert kept not in short(runs=[make_run(1), make_run(2, stopped_by="steps")])
+    assert kept not in short(ran_on=[("package jax", "0.5")])
+
+
+def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:
+    def lines(step: int, **changes: Any) -> str:
+        read = Visible(step, "value read by item()", make_frame(30))
+        changed = {name: changes.pop(name) for name in ("kind", "phase") if name in changes}
+        first = make_divergence(**{"step": step, "kind": Kind.DATA, "phase": "other", **changed})
+        fields = {"first_divergence": first, "first_visible": read, "infected": [read], **changes}
+        return " ".join(" ".join(lines_of(make_different(**fields))).split())
+
+    # Ten steps, 0 to 9.
+    after = lines(10)
+    assert after.startswith("Different: a value from outside the framework differs after the last step, /home/ada")
+    assert "first difference after the last step" in after
+    assert "reached value read by item() after the last step" in after
+    assert "step 10" not in after
+    assert "at step 9," in lines(9)
+    # A run that was cut, or took another way, or several processes, may have had this step.
+    assert "at step 10," in lines(10, kind=Kind.STRUCTURE)
+    assert "at step 10," in lines(10, phase="forward")
+    assert "loss at step 10" in lines(10, infected=[Visible(10, "loss")])
+    assert "at step 10," in lines(10, recorded=make_recorded(processes=2))
+    assert "at step 10," in lines(10, recorded=make_recorded(steps_by="batches"))
+    assert "at step 10," in lines(10, runs=[make_run(1), make_run(2, exit_status=1)])
+    assert "at step 10," in lines(10, runs=[make_run(1, stopped_by="steps"), make_run(2)])

@@ -124,7 +124,7 @@ def test_different_without_a_cause() -> None:
         "  first difference  step 3 (float32 [1024, 512], 37 of 524,288 elements, at most",
         "                    3 ulp)",
         "  reached           gradients at step 3; loss at step 4",
-        "  report            -v shows more",
+        "  details           the same command with -v",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -31,6 +32,19 @@ if TYPE_CHECKING:
 
 NOTHING = Reports()
 """Only what is printed."""
+
+PAGE_FILE = "report.html"
+DOCUMENT_FILE = "report.json"
+"""What a check that found a difference keeps beside the traces."""
+
+
+def details_command(stored: Path) -> str:
+    """The command that prints every detail of a stored report.
+
+    Args:
+        stored: The document, or the folder of the check that kept it.
+    """
+    return shlex.join(["determinism", "report", "-v", path_text(str(stored))])
 
 
 def _no_runs() -> list[RunSummary]:
@@ -83,7 +97,7 @@ def conclude(
     reports: Reports,
     interrupt_status: int = 0,
     *,
-    kept: str | None = None,
+    kept: Path | None = None,
     shown: dict[str, Any] | None = None,
 ) -> NoReturn:
     """Show a comparison, write it down, and exit as its verdict says.
@@ -92,7 +106,7 @@ def conclude(
         comparison: What is shown.
         reports: Where the report goes.
         interrupt_status: The exit status if the user ended the search for causes; 0 if nobody did.
-        kept: Where the page of the report was written without being asked for, if it was.
+        kept: The folder that the report was written to without being asked for, if it was.
         shown: The document that was printed before the search for causes began, if one was. If the search was interrupted before it
             found anything, the same report is not printed again; nor is, in any case, what it said of leftovers.
     """
@@ -102,13 +116,15 @@ def conclude(
     content = document(comparison)
     # Written first: a terminal that is gone must not cost the report.
     written = 0 if reports.write(content, say) else 2
-    page = reports.html_file
-    file = path_text(str(page)) if page else kept
+    page = reports.html_file or (kept / PAGE_FILE if kept else None)
+    file = path_text(str(page)) if page else None
+    stored = kept or reports.json_file
+    details = details_command(stored) if stored else None
     with reports.commands_stopped():
         if interrupt_status and shown is not None and not reports.is_verbose and not _has_news(content, shown):
-            render_rest(content, ReportConsole(), file=file)
+            render_rest(content, ReportConsole(), file=file, details=details)
         else:
-            render(content, ReportConsole(), verbose=reports.is_verbose, file=file, above=shown)
+            render(content, ReportConsole(), verbose=reports.is_verbose, file=file, details=details, above=shown)
     reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
 
@@ -202,7 +218,7 @@ def run_check(make: Callable[..., RunningCheck], reports: Reports) -> NoReturn:
     conclude(comparison, reports, running.interrupt_status, kept=kept, shown=shown[-1] if shown else None)
 
 
-def keep_report(comparison: Comparison, folder: Path) -> str | None:
+def keep_report(comparison: Comparison, folder: Path) -> Path | None:
     """Write the report beside the traces, for their owner only: page, document, and the diffs of verified fixes.
 
     Args:
@@ -210,20 +226,20 @@ def keep_report(comparison: Comparison, folder: Path) -> str | None:
         folder: Where the check keeps what it made.
 
     Returns:
-        The page as it is named to the user; None if the folder cannot be written to.
+        The folder; None if it cannot be written to.
     """
     from determinism.report.document import document, json_text, write_report
     from determinism.report.html import page, patch_text
 
     content = document(comparison)
-    texts = {"report.html": page(content), "report.json": json_text(content), "fix.patch": patch_text(content)}
+    texts = {PAGE_FILE: page(content), DOCUMENT_FILE: json_text(content), "fix.patch": patch_text(content)}
     try:
         for name, text in texts.items():
             if text:
                 write_report(folder / name, text, name, mode=0o600)
     except DeterminismError:
         return None
-    return path_text(str(folder / "report.html"))
+    return folder
 
 
 def fail(

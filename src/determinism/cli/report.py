@@ -27,26 +27,29 @@ from determinism.cli.options import (
 @code_quality_option
 @annotate_option
 @verbose_option
-@click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json")
+@click.argument("document", type=click.Path(path_type=Path), metavar="REPORT.json|DIR")
 def report(document: Path, annotate: bool, verbose: bool, **files: Any) -> None:
     """Print a report stored with `--json`, or convert it to a page or a test result.
+
+    Of a DIR that `check` kept, its report is taken.
 
     Neither the traces nor the program are needed.
 
     Exit status: 0 success, 2 trouble.
     """
-    from determinism.cli.ending import reporting, say
+    from determinism.cli.ending import DOCUMENT_FILE, details_command, reporting, say
 
     reports = Reports(is_annotated=annotate, **files)
     with reporting():
         from determinism.report.document import read_document
 
-        reports.check_places(document)
-        content = read_document(document)
+        file = document / DOCUMENT_FILE if document.is_dir() else document
+        reports.check_places(file)
+        content = read_document(file)
         if not reports.is_wanted:
             from determinism.report.terminal import ReportConsole, render
 
-            render(content, ReportConsole(), verbose=verbose)
+            render(content, ReportConsole(), verbose=verbose, details=details_command(document))
         if not reports.write(content, say):
             sys.exit(2)
         reports.annotate(content)

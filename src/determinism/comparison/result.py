@@ -249,6 +249,8 @@ class Divergence:
     """Where a thread saved what was read back, while others may have changed it."""
     inside: Inside | None = None
     """What varies within the op, where that is a compiled function; None where that was not found."""
+    hint: str = ""
+    """What the author may not have meant, where the runs show it; empty where they do not."""
 
 
 @dataclass(frozen=True)

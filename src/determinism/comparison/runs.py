@@ -45,11 +45,11 @@ from determinism.comparison.unordered import Surroundings, compare_unordered
 from determinism.comparison.values import with_values
 from determinism.errors import UsageError
 from determinism.exit_status import exit_phrase
-from determinism.op_semantics import Op, OpSemantics
+from determinism.op_semantics import Op, OpSemantics, may_be_dropout
 from determinism.trace.opening import open_trace
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, STEP_OP, STOPPED_BY_US, Meaning, Table
-from determinism.types import Kind, Level, Verdict
+from determinism.types import Kind, Level, Phase, Verdict
 
 # What exit statuses and cut recordings add to what the tensors say.
 
@@ -291,13 +291,44 @@ def compare_runs(
         )
         if comparison.verdict is Verdict.DIFFERENT:
             break
-    comparison = _with_environment(_with_losses(comparison, traces), traces)
+    comparison = _with_environment(_with_hint(_with_losses(comparison, traces), traces), traces)
     return conclude(comparison, traces, allow_failure=allow_failure)
 
 
 def _open_settings(trace: Trace) -> tuple[tuple[str, str], ...]:
     of_processes = [(process.description.get("open_settings") or {}).items() for process in trace.processes]
     return tuple(sorted({item for settings in of_processes for item in settings}))
+
+
+_TRAINING_MODE = (
+    "The run has no backward pass, yet a dropout drew numbers: the model is in training mode. Call model.eval() if dropout is "
+    "not wanted here."
+)
+
+
+def _with_hint(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:
+    """Say that a model which is only evaluated is in training mode, where its dropout is what differs."""
+    first = comparison.first_divergence
+    is_dropout = (
+        first is not None
+        and first.kind is Kind.RNG
+        and first.phase == Phase.FORWARD.label
+        and first.module is not None
+        and may_be_dropout(first.op)
+    )
+    # Of a run that was cut, or that failed, the backward pass may have been to come.
+    is_cut = any(run.exit_status for run in comparison.runs) or any(map(cut_reasons, traces))
+    if first is None or not is_dropout or is_cut or any(map(_computes_gradients, traces)):
+        return comparison
+    return replace(comparison, first_divergence=replace(first, hint=_TRAINING_MODE))
+
+
+def _computes_gradients(trace: Trace) -> bool:
+    return any(
+        bool(np.isin(chunk.columns["phase"], (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+        for process in trace.processes
+        for chunk in process.chunks()
+    )
 
 
 def _with_losses(comparison: Comparison, traces: Sequence[Trace]) -> Comparison:

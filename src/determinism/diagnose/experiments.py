@@ -60,7 +60,7 @@ def causes() -> dict[str, CauseEntry]:
 
 # What an experiment changes about a run of the program.
 
-_MOST_NAMES = 5
+_MOST_NAMES = 2
 _ENTROPY = "entropy"
 """The factor, and the source, that random bytes of the operating system are."""
 
@@ -128,8 +128,10 @@ class Intervention:
     @property
     def title(self) -> str:
         """What it is done to, in a few words."""
-        more = len(self._names) - _MOST_NAMES
-        shown = self._names if more < 2 else [*self._names[:_MOST_NAMES], f"{more} more"]
+        # Many clocks stand still while one is shifted: that one tells an experiment from the next.
+        names = sorted(self._names, key=lambda name: not name.startswith("shifted "))
+        more = len(names) - _MOST_NAMES
+        shown = names if more < 2 else [*names[:_MOST_NAMES], f"{more} more"]
         return " and ".join(shown) or "nothing"
 
     @property

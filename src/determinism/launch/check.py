@@ -239,6 +239,10 @@ class LaunchedExperiments(ExperimentRunner):
         why_not = next((why for factor in sorted(intervention.factors) if (why := obstacle(*factor))), None)
         if why_not is not None:
             return Trial(intervention, 0, Verdict.INCONCLUSIVE, None, failure=why_not)
+        seconds = self._run_seconds if early is None else early.seconds
+        if runs > 1 and seconds * (1 + _SLACK) > self._left:
+            # One run by itself shows nothing: what would be broken off after it is not begun.
+            raise BudgetSpent
         self._number += 1
         self._experiments += not probes
         title = _PROBING if probes else f"experiment {self._experiments}: {intervention.summary}"
@@ -270,6 +274,10 @@ class LaunchedExperiments(ExperimentRunner):
                 steps=None if early is None else early.steps,
             )
             return self._with_sources(trial, names) if probes else trial
+        except BudgetSpent:
+            end = f"{title}: broken off, as the time for further runs has run out"
+            self._announce(end, self._output.log(names[-1]), part=f"run {len(names)}")
+            raise
         except DeterminismError as error:
             if isinstance(error, Interrupted):
                 raise

@@ -190,7 +190,8 @@ def _seconds_in_queue(process: int) -> float:
 # Ends the program when the user wants it to end: politely first, then by force.
 
 GRACE_SECONDS = 5.0
-_FORWARDING_SECONDS = 0.25
+_WITNESS_SECONDS = 1.0
+"""How long it may take on a busy machine until a process that a signal ends has ended."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that the user ended with Ctrl-C, as shells give it."""
 
@@ -218,52 +219,85 @@ def caught_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+class GroupWitness:
+    """Tells a signal that the whole process group got from one that only this process got.
+
+    The system does not tell them apart. But another process of the group, which does nothing and which nobody knows, is
+    ended by a signal to the group and by no other: Ctrl-C on a terminal, `kill -INT -- -GROUP`, a batch system.
+    """
+
+    def __init__(self) -> None:
+        """Start the other process."""
+        try:
+            # It ends at the end of its input, so also where this process is killed.
+            self._other: subprocess.Popen[bytes] | None = subprocess.Popen(
+                ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            self._other = None
+
+    def got(self, number: int, process: int) -> bool:
+        """Whether a signal went to the whole group, and a process belongs to it."""
+        try:
+            is_member = os.getpgid(process) == os.getpgrp()
+        except OSError:
+            return False
+        return is_member and self._other is not None and self._other.poll() == -number
+
+    def end(self) -> None:
+        """End the other process."""
+        if self._other is not None:
+            self._other.kill()
+            self._other.communicate()
+
+
 class Interruption:
     """What to send to the program, and when, once the first signal came in."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], witness: GroupWitness) -> None:
         self._process = process
+        self._witness = witness
         self._seen = 0
         self._plan: list[tuple[float, int]] = []
         self._since = 0.0
+        self._may_have_it = False
+        """Whether the first signal is not sent yet since the program may have got it."""
 
-    def advance(self, received: list[int]) -> None:
+    def advance(self, received: Sequence[int]) -> None:
         """Send what is due; a further signal from the user makes the next stage due at once."""
         if not received:
             return
         if self._seen == 0:
-            self._plan = _plan(received[0])
-            self._since = time.monotonic()
+            # The program may have got it as well, and twice would break its own ending, such as saving its state.
+            self._begin(received[0], _WITNESS_SECONDS)
+            self._may_have_it = True
         elif len(received) > self._seen:
             following = [number for _, number in self._plan if number != signal.SIGINT]
             self._plan = [(GRACE_SECONDS if index else 0.0, number) for index, number in enumerate(following)]
+            self._may_have_it = False
         self._seen = len(received)
+        if self._may_have_it and self._witness.got(received[0], self._process.pid):
+            self._plan.pop(0)
+            self._may_have_it = False
+        self._send_what_is_due()
+
+    def stop(self) -> None:
+        """End the program without having been asked to by a signal."""
+        if self._seen == 0:
+            self._begin(signal.SIGTERM, 0.0)
+            self._seen = 1
+        self._send_what_is_due()
+
+    def _begin(self, first: int, seconds: float) -> None:
+        force = [(GRACE_SECONDS, number) for number in (signal.SIGTERM, signal.SIGKILL) if number != first]
+        self._plan = [(seconds, first), *force]
+        self._since = time.monotonic()
+
+    def _send_what_is_due(self) -> None:
         if self._plan and time.monotonic() - self._since >= self._plan[0][0]:
+            self._may_have_it = False
             send(self._process, self._plan.pop(0)[1])
             self._since = time.monotonic()
-
-
-def _plan(first: int) -> list[tuple[float, int]]:
-    """Seconds to wait before each signal."""
-    force: list[tuple[float, int]] = [(GRACE_SECONDS, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)]
-    if first == signal.SIGINT:
-        # The terminal sends it to the whole group. Elsewhere, who sent it may have sent it to the program as well, and
-        # twice would break the program's own ending; so it gets a moment to show that.
-        return force if _in_foreground() else [(_FORWARDING_SECONDS, signal.SIGINT), *force]
-    return [(0.0, first), *(entry for entry in force if entry[1] != first)]
-
-
-def _in_foreground() -> bool:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def send(process: subprocess.Popen[bytes], number: int) -> None:
@@ -421,6 +455,8 @@ def run_program(
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
         output = stack.enter_context(OutputLog(log))
         received = stack.enter_context(caught_signals())
+        witness = GroupWitness()
+        stack.callback(witness.end)
         hidden = HiddenProcesses(folder)
         started = time.monotonic()
         process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, prepare)
@@ -436,7 +472,7 @@ def run_program(
                 on_progress(*progress.read())
             return TIME_LIMIT if time.monotonic() - started - hidden.waited > most_seconds else why_stop()
 
-        reason = _watch(process, received, why_stop_now)
+        reason = _watch(process, Interruption(process, witness), received, why_stop_now)
         seconds = time.monotonic() - started
     status = process.returncode
     by_signal = signal_name(received[0]) if received else signal_name(-status) if status < 0 else None
@@ -476,12 +512,11 @@ def _start(
 
 def _watch(
     process: subprocess.Popen[bytes],
+    interruption: Interruption,
     received: list[int],
     why_stop: Callable[[], str | None],
 ) -> str | None:
     """Wait for the end of the program; gives why it was stopped, None if it was not. Asks for that ten times a second and at the end."""
-    interruption = Interruption(process)
-    sent: list[int] = []
     reason = None
     ended = False
     while not ended:
@@ -491,11 +526,12 @@ def _watch(
         except subprocess.TimeoutExpired:
             pass
         why_now = why_stop()
-        if not (ended or received or sent) and why_now is not None:
+        if not (ended or received or reason):
             reason = why_now
-            sent.append(signal.SIGTERM)
-        if not ended:
-            interruption.advance(received or sent)
+        if not ended and received:
+            interruption.advance(received)
+        elif not ended and reason is not None:
+            interruption.stop()
     return None if received else reason
 
 

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from determinism.diagnose.experiments import CauseEntry, causes
-from determinism.diagnose.program_flow import Module, Program, last_part
+from determinism.diagnose.program_flow import Function, Module, Program, last_part
 from determinism.errors import UsageError
 
 _FILE = Path(__file__).with_name("data") / "rules.toml"
@@ -128,6 +128,48 @@ class Text:
         return bool(
             self.module.packages
             & {"torch", "numpy", "tensorflow", "keras", "jax", "flax", "lightning", "pytorch_lightning"}
+        )
+
+    def is_written_in_class(self, target: ast.Attribute) -> bool:
+        """Whether anything in the class, or in the file by a walk over parameters, gives an attribute values."""
+        owner: ast.AST | None = target
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self.module.parents.get(owner)
+        if owner is None or (
+            isinstance(owner, ast.ClassDef) and not all(last_part(base) == "Module" for base in owner.bases)
+        ):
+            return True
+        for node in self.module.nodes:
+            if isinstance(node, ast.Call) and last_part(node.func) in (
+                "parameters",
+                "load_state_dict",
+                "named_parameters",
+            ):
+                if last_part(node.func) != "load_state_dict" and self._is_filled_in_loop(node):
+                    return True
+            if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
+                continue
+            within = self.module.scope_of(node)
+            if isinstance(within, Function) and within.name == "reset_parameters" and within.name not in self.calls:
+                # PyTorch does not call it by itself.
+                continue
+            at: ast.AST = node
+            while (parent := self.module.parents.get(at)) is not None and not isinstance(parent, ast.stmt):
+                if isinstance(parent, ast.Call):
+                    name = last_part(parent.func)
+                    if name.endswith("_") or "init" in self.module.dotted(parent.func) or "init" in name:
+                        return True
+                at = parent
+            if isinstance(parent, ast.Assign) and any(at is one or node in ast.walk(one) for one in parent.targets):
+                return True
+        return False
+
+    def _is_filled_in_loop(self, node: ast.AST) -> bool:
+        at: ast.AST | None = node
+        while at is not None and not isinstance(at, ast.For):
+            at = self.module.parents.get(at)
+        return at is not None and any(
+            isinstance(one, ast.Call) and last_part(one.func).endswith("_") for one in ast.walk(at)
         )
 
 

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from determinism.diagnose.checkpoints import PARTS, fix
 from determinism.diagnose.program_flow import Function, last_part
+from determinism.lint.execution import is_program
 from determinism.lint.findings import Finding, Severity, Text
 
 _EMPTY = frozenset({"torch.empty", "torch.empty_like", "numpy.empty", "numpy.empty_like"})
 _ARITHMETIC = (ast.BinOp, ast.Compare)
+_GIVES_VALUES = frozenset({"load_state_dict", "from_pretrained", "load_model", "copy_", "buffers"})
+"""Calls by which buffers may get values that no line of their module gives them."""
 _READS = frozenset({"sum", "mean", "abs", "max", "min", "matmul", "exp", "norm"})
 
 
@@ -25,10 +28,27 @@ def of_fresh_memory(text: Text) -> Iterator[Finding]:
             continue
         if any(one.arg == "device" and "meta" in ast.unparse(one.value) for one in node.keywords):
             continue
-        if _is_read(text, node):
+        if _is_read(text, node) or _is_buffer(text, node):
             name = text.module.dotted(node.func)
             message = f"{name} allocates memory without values, and nothing writes all of it before it is read."
             yield text.finding("uninitialized-memory", Severity.MAY_DIFFER, message, node)
+
+
+def _is_buffer(text: Text, node: ast.Call) -> bool:
+    """Whether memory becomes a buffer of a module of a whole program that nothing in it writes or loads."""
+    call = text.module.parents.get(node)
+    if not (isinstance(call, ast.Call) and last_part(call.func) == "register_buffer" and len(call.args) > 1):
+        return False
+    name = call.args[0]
+    if call.args[1] is not node or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return False
+    # Buffers of libraries, and those of a model that is loaded, get their values elsewhere.
+    if not is_program(text.module) or text.calls & _GIVES_VALUES:
+        return False
+    attribute = ast.copy_location(ast.Attribute(ast.Name("self", ast.Load()), name.value, ast.Store()), call)
+    text.module.parents.setdefault(attribute, call)
+    reads = [one for one in text.module.nodes if isinstance(one, ast.Attribute) and one.attr == name.value]
+    return bool(reads) and not text.is_written_in_class(attribute)
 
 
 def _is_read(text: Text, node: ast.Call) -> bool:
@@ -53,59 +73,17 @@ def _is_read(text: Text, node: ast.Call) -> bool:
                     ast.Attribute(ast.Name("self", ast.Load()), name.value, ast.Store()), holder
                 )
                 text.module.parents.setdefault(attribute, holder)
-                return not _is_written_in_class(text, attribute)
+                return not text.is_written_in_class(attribute)
     elif isinstance(parent, ast.Call):
         return False
     if not isinstance(holder, ast.Assign) or len(holder.targets) != 1:
         return False
     target = holder.targets[0]
     if isinstance(target, ast.Attribute) and holder is not parent:
-        return not _is_written_in_class(text, target)
+        return not text.is_written_in_class(target)
     if isinstance(target, ast.Name) and holder is parent:
         return _is_name_read(text, holder, target.id)
     return False
-
-
-def _is_written_in_class(text: Text, target: ast.Attribute) -> bool:
-    """Whether anything in the class, or in the file by a walk over parameters, gives the attribute values."""
-    owner: ast.AST | None = target
-    while owner is not None and not isinstance(owner, ast.ClassDef):
-        owner = text.module.parents.get(owner)
-    if owner is None or (isinstance(owner, ast.ClassDef) and not all(_is_torch_module(base) for base in owner.bases)):
-        return True
-    for node in text.module.nodes:
-        if isinstance(node, ast.Call) and last_part(node.func) in ("parameters", "load_state_dict", "named_parameters"):
-            if last_part(node.func) != "load_state_dict" and _is_filled_in_loop(text, node):
-                return True
-        if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
-            continue
-        within = text.module.scope_of(node)
-        if isinstance(within, Function) and within.name == "reset_parameters" and within.name not in text.calls:
-            # PyTorch does not call it by itself.
-            continue
-        at: ast.AST = node
-        while (parent := text.module.parents.get(at)) is not None and not isinstance(parent, ast.stmt):
-            if isinstance(parent, ast.Call):
-                name = last_part(parent.func)
-                if name.endswith("_") or "init" in text.module.dotted(parent.func) or "init" in name:
-                    return True
-            at = parent
-        if isinstance(parent, ast.Assign) and any(at is one or node in ast.walk(one) for one in parent.targets):
-            return True
-    return False
-
-
-def _is_torch_module(base: ast.expr) -> bool:
-    return last_part(base) == "Module"
-
-
-def _is_filled_in_loop(text: Text, node: ast.AST) -> bool:
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.For):
-        at = text.module.parents.get(at)
-    return at is not None and any(
-        isinstance(one, ast.Call) and last_part(one.func).endswith("_") for one in ast.walk(at)
-    )
 
 
 def _is_name_read(text: Text, statement: ast.Assign, name: str) -> bool:

@@ -122,7 +122,15 @@ class Flow:
             return self.is_used_in_order(parent, depth + 1)
         if isinstance(parent, ast.Yield | ast.YieldFrom):
             return True
+        if isinstance(parent, ast.Dict):
+            return node in parent.values and self._is_kept(parent)
         return isinstance(parent, ast.List | ast.Tuple) and isinstance(node, ast.Starred)
+
+    def _is_kept(self, literal: ast.Dict) -> bool:
+        """Whether what is written down as a dictionary goes straight into a file that is read again."""
+        call = self._parents.get(literal)
+        name = self._text.module.dotted(call.func) if isinstance(call, ast.Call) else ""
+        return name in ("json.dump", "json.dumps", "pickle.dump", "pickle.dumps", "torch.save")
 
     def is_only_one(self, node: ast.AST) -> bool:
         """Whether the function asks if there is more than one element, so that an element taken from there is the only one."""
@@ -645,6 +653,24 @@ def _gives_texts(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and last_part(node.func) in ("split", "splitlines", "listdir", "readlines")
 
 
+def of_counted(text: Text) -> Iterator[Finding]:
+    """A set of strings that a `Counter` counts: of those that are equally common, `most_common` names first what came first."""
+    if "most_common" not in text.calls or not text.uses_frameworks():
+        return
+    for node in text.module.nodes:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update"):
+            continue
+        holder = node.func.value
+        if len(node.args) != 1 or not isinstance(holder, ast.Name) or not _is_set(text, node.args[0]):
+            continue
+        made = [one for _, one in text.program.values_of(text.module, holder, as_whole=True)]
+        is_counter = any(isinstance(one, ast.Call) and last_part(one.func) == "Counter" for one in made)
+        if is_counter and _has_texts(text, node.args[0]):
+            message = "A set of strings is counted in the order of its elements, which decides between those that are equally common."
+            fix = around(node.args[0], "sorted(", ")", "Count in a fixed order")
+            yield text.finding("hash-order", Severity.MAY_DIFFER, message, node.args[0], fix)
+
+
 def of_listings(text: Text, flow: Flow) -> Iterator[Finding]:
     """A directory listing whose order reaches something."""
     flow.is_certain = True
@@ -715,5 +741,6 @@ def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     flow = Flow(text)
     yield from of_sets(text, flow)
+    yield from of_counted(text)
     yield from of_listings(text, flow)
     yield from of_completion(text, flow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from determinism.diagnose.program_flow import CALLS, Function, is_number, last_part
+from determinism.diagnose.program_flow import CALLS, Function, is_none, is_number, last_part
 from determinism.lint.execution import becomes_seed
 from determinism.lint.findings import Finding, Severity, Text
 
@@ -74,13 +74,27 @@ def of_hashes(text: Text) -> Iterator[Finding]:
         if source == "hash":
             if node.args and not is_number(text.module, node.args[0]):
                 message = "hash() of a string is a different number in each run, and the number is used."
-                yield text.finding("hash-value", Severity.DIFFERS, message, node)
+                severity = Severity.DIFFERS
+                if _becomes_text(text, node):
+                    severity = Severity.MAY_DIFFER
+                    message = "hash() of a string is a different number in each run, and runs may differ by the text that it becomes part of."
+                yield text.finding("hash-value", severity, message, node)
         elif source == "id":
             message = "The number that is used is an address, which differs from run to run."
             yield text.finding("address-order", Severity.MAY_DIFFER, message, node)
         else:
             message = "The process ID differs in each run, and it is used as data."
             yield text.finding("process-id", Severity.DIFFERS, message, node)
+
+
+def _becomes_text(text: Text, node: ast.AST) -> bool:
+    """Whether a number becomes part of a text, such as the name of a file, which need not matter."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        if isinstance(at, ast.FormattedValue):
+            return True
+        at = text.module.parents.get(at)
+    return False
 
 
 def _is_key_by(node: ast.expr, function: str) -> bool:
@@ -150,6 +164,9 @@ def of_clocks(text: Text) -> Iterator[Finding]:
             if read is not None and "timeout" not in ast.unparse(node.value).lower():
                 message = "The clock decides here, and the caller computes accordingly."
                 yield text.finding("clock", Severity.MAY_DIFFER, message, node.value)
+        if isinstance(node, ast.Try) and (late := _taken_in_time(text, node)) is not None:
+            message = "Whether something is in the queue in time decides here what is computed."
+            yield text.finding("clock", Severity.MAY_DIFFER, message, late)
         if not isinstance(node, ast.If | ast.While):
             continue
         # A time that is 0, or a list of times that is empty, only guards a division or a message.
@@ -164,6 +181,25 @@ def of_clocks(text: Text) -> Iterator[Finding]:
         seen.add(node.lineno)
         message = f"The clock decides here what is computed (read at line {clock.lineno})."
         yield text.finding("clock", Severity.MAY_DIFFER, message, node.test)
+
+
+def _taken_in_time(text: Text, node: ast.Try) -> ast.Call | None:
+    """A `get` of a queue with a time limit, in whose place something else is computed with when the time is over."""
+    late = [one for one in node.handlers if one.type is not None and text.module.dotted(one.type) == "queue.Empty"]
+    for statement in node.body:
+        if not (isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and late):
+            continue
+        call, targets = statement.value, {ast.unparse(one) for one in statement.targets}
+        waits = last_part(call.func) == "get" and any(
+            one.arg == "timeout" and not is_none(one.value) for one in call.keywords
+        )
+        # None says that nothing came, for the loop to go on waiting.
+        instead = [one for handler in late for one in handler.body if isinstance(one, ast.Assign)]
+        if waits and any(
+            not is_none(one.value) and targets & {ast.unparse(target) for target in one.targets} for one in instead
+        ):
+            return call
+    return None
 
 
 def _clock_in(text: Text, node: ast.AST, depth: int) -> ast.Call | None:

@@ -56,7 +56,11 @@ def of_order(text: Text) -> Iterator[Finding]:
         if seed is None:
             if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
                 message = f"{draw.title} draws here, and the program never seeds it."
-                yield text.finding(cause, Severity.DIFFERS, message, draw.node)
+                severity = Severity.DIFFERS
+                if _is_overwritten(text, draw):
+                    severity = Severity.MAY_DIFFER
+                    message = f"{message} Runs may differ, unless all that it draws is overwritten."
+                yield text.finding(cause, severity, message, draw.node)
         elif own.index(draw) < own.index(seed) and not _has_own_generators(text, draw):
             yield _too_late(text, draw, seed)
 
@@ -96,9 +100,31 @@ def _is_demonstration(text: Text) -> bool:
     return bool(parts) and has_definitions and not calls_functions
 
 
+_OVERWRITES = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
+"""Functions of `torch.nn.init` that draw nothing."""
+
+
+def _is_overwritten(text: Text, draw: Event) -> bool:
+    """Whether what is drawn are the first weights of layers, and the file gives weights other values."""
+    if not text.module.dotted(draw.node.func).startswith("torch.nn."):
+        return False
+    is_init = any(name.startswith("torch.nn.init.") and last in _OVERWRITES for name, last in _split(text.names))
+    return is_init or "load_state_dict" in text.calls
+
+
+def _split(names: frozenset[str]) -> Iterator[tuple[str, str]]:
+    return ((name, name.rpartition(".")[2]) for name in names)
+
+
 def _seedings(text: Text, library: str) -> list[ast.Call]:
     calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
-    return [call for call in calls if library in seeded_libraries(text.module, call)]
+    return [call for call in calls if library in seeded_libraries(text.module, call) and not _is_own(text, call)]
+
+
+def _is_own(text: Text, call: ast.Call) -> bool:
+    """Whether a function of the file itself is called, however it is named: what is in it says what it seeds."""
+    name = call.func.id if isinstance(call.func, ast.Name) else None
+    return any(owner is text.module for owner, _ in text.program.functions.get(name or "", ()))
 
 
 def _drawn_anywhere(text: Text, library: str) -> Event | None:
@@ -137,14 +163,29 @@ def _too_late(text: Text, draw: Event, seed: Event) -> Finding:
             f"The seed is drawn from {draw.title}'s generator, which nothing has seeded yet, so it differs in each run."
         )
         return text.finding("seed-varies", Severity.DIFFERS, message, draw.node)
-    message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator. Seed before the first draw."
-    return text.finding("seed-too-late", Severity.DIFFERS, message, seed.node)
+    message = f"{draw.title} is seeded here, after line {draw.node.lineno} has drawn from its generator"
+    if _is_without_gradients(text, draw.node):
+        message = f"{message}, perhaps only to warm up: runs may differ by it. Seed before the first draw."
+        return text.finding("seed-too-late", Severity.MAY_DIFFER, message, seed.node)
+    return text.finding("seed-too-late", Severity.DIFFERS, f"{message}. Seed before the first draw.", seed.node)
+
+
+def _is_without_gradients(text: Text, node: ast.AST) -> bool:
+    """Whether what is drawn is computed with where no gradients are, so that nothing is trained with it at once."""
+    at: ast.AST | None = node
+    while at is not None:
+        expressions = [one.context_expr for one in at.items] if isinstance(at, ast.With) else []
+        expressions += at.decorator_list if isinstance(at, Function) else []
+        if any(word in ast.unparse(one) for one in expressions for word in ("no_grad", "inference_mode")):
+            return True
+        at = text.module.parents.get(at)
+    return False
 
 
 def _seeds_elsewhere(text: Text) -> bool:
     """Whether a function that is not followed, such as one handed to a launcher, may seed."""
     return any(
-        (isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1)
+        (isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1 and not _is_own(text, node))
         or (isinstance(node, ast.Attribute) and _is_handed_on(text, node))
         for node in text.module.nodes
     )
@@ -176,7 +217,11 @@ def of_values(text: Text) -> Iterator[Finding]:
             and not given
         ):
             message = f"{name}() without a value seeds from the operating system, differently in each run."
-            yield text.finding("generator-unseeded", Severity.DIFFERS, message, node)
+            again = _seeded_again(text, node)
+            if again is not None:
+                message = f"{message} Runs may differ by what is drawn until line {again} seeds it anew."
+            severity = Severity.DIFFERS if again is None else Severity.MAY_DIFFER
+            yield text.finding("generator-unseeded", severity, message, node)
             continue
         if name == "tensorflow.random.Generator.from_non_deterministic_state":
             message = "The generator takes its seed from the operating system. Use from_seed."
@@ -234,6 +279,19 @@ def of_environments(text: Text) -> Iterator[Finding]:
             message = "The environment is never given a seed, so it starts from random bytes of the operating system. Use reset(seed=...)."
             yield text.finding("generator-unseeded", Severity.DIFFERS, message, call)
             return
+
+
+def _seeded_again(text: Text, node: ast.Call) -> int | None:
+    """The line below, in the same function, that gives a generator a fixed seed after it got one from the operating system."""
+    (library, *_) = text.module.dotted(node.func).split(".")
+    scope = text.module.scope_of(node)
+    later = (
+        call.lineno
+        for call in _seedings(text, library)
+        if call.lineno > node.lineno and text.module.scope_of(call) is scope
+        if any(isinstance(one, ast.Constant) and one.value is not None for one in given_to(call))
+    )
+    return min(later, default=None)
 
 
 def _is_harmless(text: Text, node: ast.Call) -> bool:
@@ -536,7 +594,7 @@ def _copied_generators(text: Text) -> Iterator[Finding]:
     kept = [node for node in text.module.nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
     for statement in kept:
         call, target = statement.value, statement.targets[0]
-        if not isinstance(call, ast.Call) or not _is_own(target) or text.module.dotted(call.func) not in GENERATORS:
+        if not isinstance(call, ast.Call) or not _is_of_self(target) or text.module.dotted(call.func) not in GENERATORS:
             continue
         given = given_to(call)
         if not given or is_none(given[0]) or any(isinstance(one, ast.Call) for one in ast.walk(given[0])):
@@ -550,7 +608,7 @@ def _copied_generators(text: Text) -> Iterator[Finding]:
         yield text.finding("workers-alike", Severity.REPEATS, message, call)
 
 
-def _is_own(target: ast.expr) -> bool:
+def _is_of_self(target: ast.expr) -> bool:
     return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
 
 

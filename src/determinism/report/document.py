@@ -31,6 +31,7 @@ from determinism.environment import Part, part_of
 from determinism.errors import UsageError
 from determinism.redaction import redacted, redacted_code
 from determinism.report.entries import Section, answer, cause_document, fix_document, headline
+from determinism.report.notes import with_command_and_files
 from determinism.report.sections import batch_document, narrowing_document
 from determinism.report.story import compose, story_document
 from determinism.trace.schema import Frame
@@ -283,7 +284,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "evidence": _evidence(comparison.evidence),
         "reproducer": None if comparison.evidence is None else comparison.evidence.reproducer,
         "causes": [cause_document(cause) for cause in comparison.causes],
-        "fixes": [fix_document(fix) for fix in comparison.fixes],
+        "fixes": [fix_document(with_command_and_files(fix, comparison)) for fix in comparison.fixes],
         "experiments": comparison.experiments,
         "diagnosis": comparison.diagnosis.limit,
         "varied": comparison.varied,
@@ -358,7 +359,7 @@ def _recorded(recorded: Recorded) -> dict[str, Any]:
 def _divergence(divergence: Divergence) -> dict[str, Any]:
     return {
         **_short_divergence(divergence),
-        **_fields(divergence, "detail forward_site stack inputs_equal"),
+        **_fields(divergence, "detail hint forward_site stack inputs_equal"),
         "inputs": [_input(value) for value in divergence.inputs],
         "outputs": [_output(output) for output in divergence.outputs],
         "inside": None if divergence.inside is None else _fields(divergence.inside, "op site functions"),
@@ -479,6 +480,7 @@ def _fill_in(content: dict[str, Any]) -> None:
     if isinstance(first, dict):
         first.setdefault("inputs", [])
         first.setdefault("detail", "")
+        first.setdefault("hint", "")
         first.setdefault("inside", None)
     recorded = content.get("recorded")
     if isinstance(recorded, dict):

@@ -210,6 +210,11 @@ _SORTS = {
     "optimizer state": "optimizer state",
 }
 
+_ONLY_READ = ("value read by", "printed tensor", "result that the program may read")
+"""How what a difference reached begins where the program only looked at it."""
+_OUTSIDE_STEPS = (*_ONLY_READ, "saved tensor")
+_NOTHING_KEPT = "nothing that was trained and no saved tensor differs"
+
 _PHASES = {
     "init": "before the first forward pass",
     "data": "while loading data",
@@ -282,6 +287,8 @@ def answer(content: Document) -> Iterator[Entry]:
         yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
     yield from _cause_entries(content)
     if first is not None:
+        if first["hint"]:
+            yield Entry(first["hint"], "hint", Section.FIX)
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
         said, *commands = content["diagnosis"].split("\n")
@@ -484,7 +491,8 @@ def _point(first: Document, content: Document) -> str:
     """Where a divergence is, as short as can be: its step and its line."""
     place = _line(first)
     parts = [_step(first, content), _named(first) if place is None else line_of(place)]
-    return f"at {', '.join(part for part in parts if part)}"
+    text = ", ".join(part for part in parts if part)
+    return text if text.startswith(_AFTER) else f"at {text}"
 
 
 def _named(first: Document) -> str:
@@ -495,7 +503,33 @@ def _named(first: Document) -> str:
 def _step(first: Document, content: Document) -> str:
     # Where nothing counts steps, nothing shows where initialisation ends: it may as well be the middle of a loop.
     is_counted = content["recorded"]["steps"] or first["phase"] != "init"
-    return f"step {first['step']:,}" if is_counted else ""
+    is_after = is_counted and first["phase"] in _BETWEEN_STEPS and _is_after_steps(first["step"], content)
+    return _AFTER if is_after else f"step {first['step']:,}" if is_counted else ""
+
+
+_AFTER = "after the last step"
+_BETWEEN_STEPS = ("other", "checkpoint")
+"""Phases of what a program does when its steps are over."""
+
+
+def _is_after_steps(step: int, content: Document) -> bool:
+    """Whether what has this number came after the last step of both runs; the number itself would be one that no step has."""
+    recorded = content["recorded"]
+    is_whole = not any(run["stopped_by"] or run["exit_status"] for run in content["runs"])
+    return (
+        # Runs that took different ways may have different numbers of steps, and so may processes.
+        content["first_divergence"]["kind"] != Kind.STRUCTURE
+        and recorded["processes"] == 1
+        and recorded["steps_by"] not in (None, "batches")
+        and is_whole
+        and step == recorded["steps"]
+        # What computes a loss then is a step that nothing counted.
+        and all(one["step"] < step or one["what"].startswith(_OUTSIDE_STEPS) for one in content["reached"] or ())
+    )
+
+
+def _at_step(step: int, content: Document) -> str:
+    return _AFTER if _is_after_steps(step, content) else f"at step {step:,}"
 
 
 def _size(outputs: Sequence[Document]) -> str:
@@ -519,13 +553,33 @@ def _reached(content: Document) -> str:
     by_step: dict[int, list[str]] = {}
     for one in content["reached"] or ():
         by_step.setdefault(one["step"], []).append(_sort(one["what"]))
-    parts = [f"{listed(list(dict.fromkeys(sorts)))} at step {step:,}" for step, sorts in sorted(by_step.items())]
+    parts = [
+        f"{listed(list(dict.fromkeys(sorts)))} {_at_step(step, content)}" for step, sorts in sorted(by_step.items())
+    ]
     if parts:
-        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "")
+        kept = f"; {_NOTHING_KEPT}" if _is_only_read(content) else ""
+        return "; ".join(parts[:3]) + ("; and more later" if len(parts) > 3 else "") + kept
     visible = content["first_visible"]
     if visible is None:
         return "nothing that was kept: the difference was read and then disappeared" if content["absorbed"] else ""
-    return f"{visible['what']} at step {visible['step']:,}"
+    return f"{visible['what']} {_at_step(visible['step'], content)}"
+
+
+def _is_only_read(content: Document) -> bool:
+    """Whether it is known that only values which the program reads differ, such as a speed that it logs."""
+    first, recorded = content["first_divergence"], content["recorded"]
+    return (
+        all(one["what"].startswith(_ONLY_READ) for one in content["reached"] or ())
+        # Where no optimizer steps, nobody knows what is trained; of a program of JAX not even then.
+        and recorded["steps_by"] not in (None, "batches")
+        and "package jax" not in content["ran_on"]
+        # Parameters of runs that took different ways are not compared; what another stream received has its own list.
+        and first["kind"] != Kind.STRUCTURE
+        and not content["divergences"]
+        # What was not recorded may have been trained.
+        and not recorded["blind_spots"]
+        and not any(run["stopped_by"] for run in content["runs"])
+    )
 
 
 def _sort(what: str) -> str:

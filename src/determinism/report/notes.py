@@ -6,9 +6,10 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
-from determinism.comparison.result import Comparison, DeadDifference, FileChange, Leftover, RunSummary
+from determinism.comparison.result import Comparison, DeadDifference, FileChange, Fix, Leftover, RunSummary
 from determinism.environment import EnvironmentDifference, Part, part_of, stack_differences
 from determinism.exit_status import exit_phrase
 from determinism.report.entries import (
@@ -120,6 +121,41 @@ def _original(leftovers: Sequence[Leftover]) -> str:
 
 def _all_copied(leftovers: Sequence[Leftover]) -> bool:
     return all(leftover.is_copied for leftover in leftovers)
+
+
+def with_command_and_files(fix: Fix, comparison: Comparison) -> Fix:
+    """A fix with the command that was checked; of one for files that were left over, with what to change about the program first."""
+    code = fix.code
+    if code is None or not code.endswith(_PLACEHOLDER):
+        return fix
+    if comparison.runs and comparison.runs[0].command:
+        code = f"{code.removesuffix(_PLACEHOLDER)}{shlex.join(comparison.runs[0].command)}"
+    first = _program_change([one for one in comparison.leftovers if one.cache is None])
+    if first is None:
+        return replace(fix, code=code)
+    # What else a title says, such as that other causes are left, follows the first sentence.
+    title = fix.title.replace(fix.title.partition(";")[0], first, 1)
+    way = "What was verified" if fix.verified else "Or"
+    return replace(fix, title=title, code=f"# {way}: each run in a fresh copy of the folder.\n{code}")
+
+
+_PLACEHOLDER = "COMMAND"
+"""How the command of a fix ends that starts the program, which those who find causes do not know."""
+
+
+def _program_change(leftovers: Sequence[Leftover]) -> str | None:
+    """What to change about a program that reads what it wrote itself in an earlier run; None where it was not seen to write."""
+    changes = {one.change for one in leftovers}
+    if not changes or FileChange.UNSEEN in changes:
+        return None
+    files = _files(leftovers)
+    named, are = _named(files), "it" if len(files) == 1 else "them"
+    site = next((one.site for one in leftovers if one.site is not None), None)
+    reads = f"{line_text(site)} reads" if site is not None else "it reads"
+    if changes == {FileChange.CREATED}:
+        empty = ", or start each run in an empty folder" if _all_copied(leftovers) else ""
+        return f"Delete {named} before each run{empty}: {reads} what the run before left there"
+    return f"Have the program write to another place than {named}: {reads} {are}, and so gets what the run before wrote"
 
 
 _REMEDIES = {FileChange.CREATED: _removal, FileChange.OVERWRITTEN: _restoring, FileChange.UNSEEN: _repeating}

@@ -216,7 +216,6 @@ def _whole_fix_entries(comparison: Comparison) -> Iterator[Entry]:
 MOST_FRAMES = 4
 MOST_INFECTED = 6
 MOST_RECEIVERS = 3
-_ONLY_READ = ("value read by", "printed tensor", "result that the program may read")
 
 
 def origin_entries(comparison: Comparison, first: Divergence) -> Iterator[Entry]:
@@ -253,14 +252,6 @@ def consequence_entries(comparison: Comparison) -> Iterator[Entry]:
         more = len(infected) - MOST_INFECTED
         text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
         yield Entry(text, "reached")
-    elif (
-        first is not None
-        and first.what.startswith(_ONLY_READ)
-        and comparison.recorded.steps_by not in (None, "batches")
-        # What a program of JAX trains or saves is not told from its other values.
-        and "jax" not in comparison.recorded.frameworks
-    ):
-        yield Entry("nothing that was trained or saved: only values that the program reads differ", "reached")
     if comparison.absorbed:
         text = "The difference was read and then disappeared: it reached nothing that was kept."
         if comparison.recorded.blind_spots:

@@ -158,6 +158,7 @@ def render(
     *,
     verbose: bool = False,
     file: str | None = None,
+    details: str | None = None,
     hint: bool = True,
     above: dict[str, Any] | None = None,
 ) -> None:
@@ -168,6 +169,7 @@ def render(
         console: Where to print; its width and encoding are kept to.
         verbose: Whether details are shown.
         file: Where the report was written in full, if it was.
+        details: The command that shows the details, if one does without running anything again.
         hint: Whether the report ends with where the rest is.
         above: The JSON document of the report that was printed just before, if one was. What it said of leftovers is not
             said again in the same words.
@@ -179,9 +181,9 @@ def render(
     story = content["story"] if above is None else _without_leftovers_of(above["story"], content["story"])
     if not verbose:
         story = _short_diffs([entry for entry in story if not entry["is_detail"]])
-    if hint and (rest := _rest(content, verbose=verbose, file=file)):
+    if hint and (rest := _rest(content, verbose=verbose, file=file, details=details)):
         at = next((number for number, entry in enumerate(story) if entry["is_detail"]), len(story))
-        story.insert(at, rest)
+        story[at:at] = rest
     if story:
         lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
@@ -203,17 +205,20 @@ def _begins_anew(story: Sequence[dict[str, Any]], number: int) -> bool:
     return bool(story[number]["label"]) or story[number]["section"] != story[number - 1]["section"]
 
 
-def render_rest(content: dict[str, Any], console: Console, *, file: str | None = None) -> None:
+def render_rest(
+    content: dict[str, Any], console: Console, *, file: str | None = None, details: str | None = None
+) -> None:
     """Print only where the rest of a report is that was printed without it.
 
     Args:
         content: The JSON document.
         console: Where to print.
         file: Where the report was written in full, if it was.
+        details: The command that shows the details, if one does without running anything again.
     """
-    rest = _rest(content, verbose=False, file=file)
-    if rest is not None:
-        console.print(Text("\n").join(laid_out([rest], console)), soft_wrap=True, highlight=False)
+    rest = _rest(content, verbose=False, file=file, details=details)
+    if rest:
+        console.print(Text("\n").join(laid_out(rest, console)), soft_wrap=True, highlight=False)
 
 
 def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -249,17 +254,21 @@ def _without_empty_end(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return entries[:last]
 
 
-def _rest(content: dict[str, Any], *, verbose: bool, file: str | None) -> dict[str, Any] | None:
-    """Where the rest of the report is."""
+_SAME_COMMAND = "the same command with -v"
+
+
+def _rest(content: dict[str, Any], *, verbose: bool, file: str | None, details: str | None) -> list[dict[str, Any]]:
+    """Where the rest of the report is: the page, and what shows the details."""
     has_more = (
         not verbose and content["verdict"] != Verdict.SAME and any(entry["is_detail"] for entry in content["story"])
     )
-    if file is None and not has_more:
-        return None
     section = next((entry["section"] for entry in reversed(content["story"]) if not entry["is_detail"]), Section.NOTES)
-    more = "-v shows more" if has_more else ""
-    text = f"{file} ({more})" if file and more else file or more
-    return {"section": section, "label": "report", "text": text, "is_code": False, "is_detail": False}
+    rows = [("report", file), ("details", details or _SAME_COMMAND if has_more else None)]
+    return [
+        {"section": section, "label": label, "text": text, "is_code": False, "is_detail": False}
+        for label, text in rows
+        if text is not None
+    ]
 
 
 # Every form of a report, as the methods of `determinism.Comparison` give it.
