@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -42,14 +40,17 @@ from determinism.exit_status import exit_phrase
 from determinism.factors.catalog import Action, obstacle, perturbed_variables
 from determinism.launch.enabling_child import ENTROPY_PREFIX
 from determinism.launch.further_runs import (
+    TIMED_RULES,
     EvidenceRuns,
     ShortRuns,
     default_budget,
     duration,
     early_runs,
     longer_search,
+    racy_work,
     search_commands,
     short_runs,
+    timed_work,
     why_not_searched,
 )
 from determinism.launch.interpreter import check_interpreter, script_of
@@ -673,7 +674,7 @@ class Check:
     def _compare(self, traces: Sequence[Trace]) -> Comparison:
         request = self.request
         comparison = compare_runs(traces, strict=request.strict, allow_failure=request.allow_failure)
-        racy = sorted({*self._timed, *(word for trace in traces for word in _racy(trace))})
+        racy = sorted({*self._timed, *(word for trace in traces for word in racy_work(trace))})
         return replace(comparison, leftovers=tuple(self._series.leftovers), racy=tuple(racy))
 
     def _run_again(self, comparison: Comparison, traces: list[Trace]) -> Comparison:
@@ -681,7 +682,9 @@ class Check:
         extra = 0
         if comparison.verdict is Verdict.SAME and self.request.num_runs is None:
             # Only now: a difference that two runs show comes each time, as far as anyone knows, and takes few runs to explain.
-            self._timed = _timed(traces[0], script_of(self.request.command))
+            script = script_of(self.request.command)
+            rules = [] if script is None else timed_rules(script, TIMED_RULES)
+            self._timed = timed_work(traces[0], rules)
             comparison = replace(comparison, racy=sorted({*comparison.racy, *self._timed}))
         while (
             comparison.verdict is Verdict.SAME
@@ -784,27 +787,3 @@ def _with_varied(comparison: Comparison, factors: Sequence[str]) -> Comparison:
     ours = {f"variable {name}" for name in perturbed_variables(factors)}
     environment = [difference for difference in comparison.environment if difference[0] not in ours]
     return replace(comparison, environment=environment, diagnosis=replace(comparison.diagnosis, varied=tuple(factors)))
-
-
-def _timed(trace: Trace, script: Path | None) -> list[str]:
-    """What of a run may depend on timing by how it looks: no recorder could tell."""
-    by_text = [] if script is None else [_TIMED_RULES[rule] for rule in timed_rules(script, _TIMED_RULES)]
-    return [*by_text, *(["child processes that work side by side"] if _gets_from_children(trace) else [])]
-
-
-_TIMED_RULES = {"clock": "what the clock decides", "completion-order": "results in the order in which they arrive"}
-"""Rules of lint about timing, with what a program does where one fires."""
-_STARTED_BY_MULTIPROCESSING = re.compile(r"(.+)\.[A-Za-z]*Process-\d+")
-
-
-def _gets_from_children(trace: Trace) -> bool:
-    """Whether a process computes, too, beside several children that it started: it may take what they give as it comes."""
-    # One record says how a process ended.
-    computing = [process.key for process in trace.processes if (process.description.get("records") or 0) > 1]
-    parents = Counter(found[1] for key in computing if (found := _STARTED_BY_MULTIPROCESSING.fullmatch(key)))
-    return any(count > 1 and parent in computing for parent, count in parents.items())
-
-
-def _racy(trace: Trace) -> list[str]:
-    """What the processes of a run did whose outcome depends on timing."""
-    return [str(word) for process in trace.processes for word in process.description.get("racy") or []]

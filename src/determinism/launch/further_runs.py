@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -356,3 +358,43 @@ def _seen(first: Divergence, *, moves: bool) -> str:
     counts = [output.distinct_alignments if moves else output.distinct for output in first.outputs]
     repeats = max((output.repeats or 0) for output in first.outputs)
     return f"there it gave {max(count or 0 for count in counts)} distinct results in {repeats} repeats"
+
+
+# What makes two equal runs say little, so that more are made.
+
+
+TIMED_RULES = {"clock": "what the clock decides", "completion-order": "results in the order in which they arrive"}
+"""Rules of lint about timing, with what a program does where one fires."""
+
+
+def timed_work(trace: Trace, rules: Sequence[str]) -> list[str]:
+    """What of a run may depend on timing by how it looks, which no recorder could tell.
+
+    Args:
+        trace: Of it.
+        rules: Those of `TIMED_RULES` that fire in the program's text.
+    """
+    return [
+        *(TIMED_RULES[rule] for rule in rules),
+        *(["child processes that work side by side"] if _gets_from_children(trace) else []),
+    ]
+
+
+_STARTED_BY_MULTIPROCESSING = re.compile(r"(.+)\.[A-Za-z]*Process-\d+")
+
+
+def _gets_from_children(trace: Trace) -> bool:
+    """Whether a process computes, too, beside several children that it started: it may take what they give as it comes."""
+    # One record says how a process ended.
+    computing = [process.key for process in trace.processes if (process.description.get("records") or 0) > 1]
+    parents = Counter(found[1] for key in computing if (found := _STARTED_BY_MULTIPROCESSING.fullmatch(key)))
+    return any(count > 1 and parent in computing for parent, count in parents.items())
+
+
+def racy_work(trace: Trace) -> list[str]:
+    """What the processes of a run did whose outcome depends on timing, as their recorders saw it.
+
+    Args:
+        trace: Of the run.
+    """
+    return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
