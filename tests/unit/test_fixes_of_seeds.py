@@ -43,6 +43,10 @@ def test_the_first_possible_change_of_a_line_that_reads_random_bytes(line: str, 
         ("def new_seed(given):\n    return given or int(time.time())\n", "    return given or 0"),
         ("parser.add_argument('--seed', type=int, default=int(time.time()))\n", "parser.add_argument('--seed', type=int, default=0)"),
         ("options.seed = (int(time.time()) * 31) % 2**32\n", "options.seed = 0"),
+        ("settings['run']['seed'] = int(time.time())\n", "settings['run']['seed'] = 0"),
+        ("settings = {'name': 'a', 'seed': int(time.time())}\n", "settings = {'name': 'a', 'seed': 0}"),
+        ("os.environ.setdefault('SEED', str(int(time.time())))\n", "os.environ.setdefault('SEED', '0')"),
+        ("value = settings.get('seed', time.time())\n", "value = settings.get('seed', 0)"),
     ],
 )  # fmt: skip
 def test_a_seed_made_of_the_clock_is_constant_where_it_is_made(text: str, fixed: str, tmp_path: Path) -> None:
@@ -54,6 +58,8 @@ def test_a_seed_made_of_the_clock_is_constant_where_it_is_made(text: str, fixed:
     [
         "def started():\n    return int(time.time())\n",
         "parser.add_argument('--run-name', default=int(time.time()))\n",
+        "settings['started'] = int(time.time())\n",
+        "settings = {'seed': 1, 'started': time.time()}\n",
     ],
 )
 def test_a_time_that_goes_into_no_seed_is_left_alone(text: str, tmp_path: Path) -> None:
@@ -76,6 +82,20 @@ def test_a_seed_that_others_choose_gets_no_constant_in_its_place(text: str, choo
     tree = ProgramText((_HEAD + text).encode(), "train.py")
     [call] = [one for one in ast.walk(tree.tree) if isinstance(one, ast.Call) and last_name(one.func) == "manual_seed"]
     assert chosen_by(tree, call.args[0]) == chooser
+
+
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        ("streams = SeedSequence(seed)\n", "streams = SeedSequence(0 if seed is None else seed)"),
+        ("rng = default_rng(options.seed)\n", "rng = default_rng(0 if options.seed is None else options.seed)"),
+        ("rng = default_rng(None)\n", "rng = default_rng(0)"),
+        ("rng = default_rng(seed=seed)\n", "rng = default_rng(seed=0 if seed is None else seed)"),
+    ],
+)
+def test_a_generator_that_got_none_as_its_seed_still_takes_one(text: str, fixed: str, tmp_path: Path) -> None:
+    call = text.partition("= ")[2].strip()
+    assert _changed(text, call, "unseeded-generator", tmp_path) == fixed
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,12 @@ def _goes_into_seed(place: Place) -> bool:
     while (parent := text.parent(node)) is not None and not isinstance(parent, ast.stmt):
         if isinstance(parent, ast.keyword) and parent.arg in _SEED_KEYWORDS:
             return True
-        if isinstance(parent, ast.Call) and (_is_of_seeds(last_name(parent.func)) or _is_option_of_seed(parent)):
+        if isinstance(parent, ast.Call) and (_is_of_seeds(last_name(parent.func)) or _is_named_seed(parent)):
+            return True
+        if isinstance(parent, ast.Dict) and any(
+            value is node and key is not None and _is_of_seeds(_name_of(key))
+            for key, value in zip(parent.keys, parent.values, strict=True)
+        ):
             return True
         node = parent
     if isinstance(parent, ast.Return):
@@ -136,7 +141,14 @@ def _goes_into_seed(place: Place) -> bool:
     targets = parent.targets if isinstance(parent, ast.Assign) else []
     if isinstance(parent, ast.AnnAssign):
         targets = [parent.target]
-    return any(_is_of_seeds(last_name(target)) for target in targets)
+    return any(_is_of_seeds(_name_of(target)) for target in targets)
+
+
+def _name_of(target: ast.expr) -> str:
+    """What is given a value, by its last name or its key; empty if it has neither."""
+    if isinstance(target, ast.Subscript):
+        target = target.slice
+    return str(target.value) if isinstance(target, ast.Constant) else last_name(target)
 
 
 def _name_of_function(text: ProgramText, node: ast.AST) -> str:
@@ -147,11 +159,13 @@ def _name_of_function(text: ProgramText, node: ast.AST) -> str:
     return "" if at is None else at.name
 
 
-def _is_option_of_seed(call: ast.Call) -> bool:
-    """Whether a call adds an option to a command line that a seed is given with: what else is in it is the default."""
-    if last_name(call.func) not in ("add_argument", "option"):
-        return False
-    return any(isinstance(one, ast.Constant) and "seed" in str(one.value).lower() for one in call.args)
+_WITH_DEFAULT = ("add_argument", "option", "setdefault", "get", "getenv", "pop")
+
+
+def _is_named_seed(call: ast.Call) -> bool:
+    """Whether a call asks for a seed by its name, such as an option of a command line: what else is in it is the default."""
+    names = (one.value for one in call.args if isinstance(one, ast.Constant))
+    return last_name(call.func) in _WITH_DEFAULT and any("seed" in str(name).lower() for name in names)
 
 
 def _varying_part(place: Place) -> ast.expr:
@@ -215,11 +229,13 @@ def entropy(place: Place) -> Change:
 def unseeded(place: Place) -> Change:
     """A generator that is made or seeded without a seed gets one."""
     text, call = place.text, place.call
-    if call.args:
-        return [text.replaced(call.args[0], "0")], ()
-    for keyword in call.keywords:
-        if keyword.arg in _SEED_KEYWORDS:
-            return [text.replaced(keyword.value, "0")], ()
+    given = next(iter(_seeds_given(call)), None)
+    if given is not None:
+        # It was None in these runs, and may be a seed in others.
+        may_be_given = isinstance(given, ast.Name | ast.Attribute)
+        return [
+            text.replaced(given, f"0 if {text.of(given)} is None else {text.of(given)}" if may_be_given else "0")
+        ], ()
     edits = [text.first_argument(call, "0")]
     # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
     is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
