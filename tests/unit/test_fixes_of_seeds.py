@@ -112,6 +112,34 @@ def test_a_seed_that_the_program_makes_itself_becomes_a_constant(text: str, tmp_
     assert changed.strip() == "torch.manual_seed(0)"
 
 
+TRAINER = """
+class Trainer:
+    def __init__(self, seed=None):
+        self.run = uuid.uuid4().hex
+        self.seed = {made}
+        self.seed_all()
+
+    def seed_all(self):
+        for one in (torch.manual_seed, library.seed):
+            one(self.seed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "fixed"),
+    [
+        ("seed if seed is not None else int(self.run[:8], 16)", "        self.seed = seed if seed is not None else 0"),
+        ("seed or int(self.run[:8], 16)", "        self.seed = seed or 0"),
+        ("int(os.getenv('SEED', '0'))", None),
+        ("seed", None),
+    ],
+)
+def test_a_seed_that_is_kept_in_an_object_is_constant_where_it_is_made(
+    made: str, fixed: str | None, tmp_path: Path
+) -> None:
+    assert _changed("import uuid\n" + TRAINER.format(made=made), "one(self.seed)", "seed-value", tmp_path) == fixed
+
+
 _HEAD = "import os, time, torch, library\n"
 
 

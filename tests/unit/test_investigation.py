@@ -492,6 +492,21 @@ def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_re
     assert ("draws the same numbers" in fix.title) == (times > 1)
 
 
+@pytest.mark.parametrize("made", ["elsewhere", "there"])
+def test_of_a_seed_that_is_made_on_another_line_it_is_not_said_that_it_repeats(made: str, tmp_path: Path) -> None:
+    given = "seed" if made == "elsewhere" else "get()"
+    lines = ["import time", "seed = options.seed or int(time.time())", f"for one in (os.nice, os.umask): one({given})"]
+    line = in_a_file(tmp_path, "\n".join(lines), "seed-value", 32, len(f"one({given})"))
+    seed = replace(line, site=replace(line.site, line=4, end_line=4, code=lines[2]), counts=(2, 2))
+    [fix] = investigated(Changeable([(divergence(kind=Kind.RNG), [held(seed)])], [seed])).fixes
+    if made == "elsewhere":
+        assert fix.code == "seed = options.seed or 0"
+        assert fix.title == "Seed with a constant, at read.py:3"
+    else:
+        assert fix.code == "for one in (os.nice, os.umask): one(0)"
+        assert "draws the same numbers" in fix.title
+
+
 def test_beside_a_changed_line_what_no_line_can_change_is_held_still(tmp_path: Path) -> None:
     listing = in_a_file(tmp_path, "names = os.listdir()", "listing", 8, 12)
     program = Changeable([(divergence(), [held(listing), CLOCK])], [listing, used(CLOCK)])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from determinism.diagnose.program_flow import assigned, parameters
+from determinism.diagnose.program_flow import Module, Program, assigned, parameters
 from determinism.diagnose.program_text import (
     Change,
     Edit,
@@ -16,6 +16,7 @@ from determinism.diagnose.program_text import (
     Unfixable,
     keyword_of,
     last_name,
+    place_of,
     seeded_calls,
 )
 from determinism.diagnose.sources import Source, SourceSite
@@ -255,9 +256,24 @@ def seed_value(place: Place) -> Change:
         Unfixable: It comes from a caller, the command line or the environment, of which a constant would take the say.
     """
     values = _seeds_given(place.call)
-    if not values or chosen_by(place.text, values[0]) is not None:
+    value = None if not values else values[0]
+    if value is not None and chosen_by(place.text, value) is not None:
+        value = _made_in_file(place.text, value)
+    if value is None:
         raise Unfixable
-    return [place.text.replaced(values[0], "0")], ()
+    return [place.text.replaced(value, "0")], ()
+
+
+def _made_in_file(text: ProgramText, value: ast.expr) -> ast.expr | None:
+    """The expression of the same file that makes what a seed is set to another one in each run; None if none is seen."""
+    module = Module.parsed("", text.source.decode())
+    same = next(
+        (node for node in module.nodes if isinstance(node, ast.expr) and place_of(node) == place_of(value)), None
+    )
+    if same is None:
+        return None
+    made = Program([module], has_fixed_hashes=False).varying_seed(module, same)
+    return None if made is None else text.at_place(place_of(made))
 
 
 def _seeds_given(call: ast.Call) -> list[ast.expr]:

@@ -123,7 +123,12 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
         if held.source in MADE_SEEDS:
             entry = causes()["seed-varies"]
-        warning = None if led_by else _repeated(hypothesis) or _apart(hypothesis, change, started)
+        is_elsewhere = held.source == "seed-value" and change.changes[0].line != line
+        if is_elsewhere:
+            # The seed is made on another line than the one that sets it, perhaps for several generators.
+            place = f"at {PurePath(file).name}:{change.changes[0].line}"
+        repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
+        warning = None if led_by else repeated or _apart(hypothesis, change, started)
         title = f"{entry.remedy}, {place}{'' if warning is None else f'. {warning}'}"
         code = "\n".join([*change.imports, textwrap.dedent(change.code)])
         return Fix(

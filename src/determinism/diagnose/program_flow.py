@@ -362,6 +362,40 @@ class Program:
             waiting.extend(self._behind(module, node))
         return other
 
+    def varying_seed(self, module: Module, value: ast.expr) -> ast.expr | None:
+        """The expression that makes what a seed is set to, and makes another in each run; None if none is seen in the file.
+
+        Names of seeds and parameters are followed back to where these are given a value; of alternatives, those are left out
+        that do not vary, such as a seed that is given.
+
+        Args:
+            module: The file.
+            value: What the seed is set to.
+        """
+        waiting = deque([value])
+        seen: set[ast.expr] = set()
+        while waiting:
+            node = waiting.popleft()
+            if node in seen:
+                continue
+            seen.add(node)
+            inner = node
+            while (
+                isinstance(inner, ast.Call) and last_part(inner.func) in ("int", "str", "abs") and len(inner.args) == 1
+            ):
+                inner = inner.args[0]
+            if isinstance(inner, ast.IfExp | ast.BoolOp):
+                waiting.extend((inner.body, inner.orelse) if isinstance(inner, ast.IfExp) else inner.values)
+            elif isinstance(inner, ast.Name) and (_names_seed(inner.id) or _is_parameter(module, inner)):
+                waiting.extend(one for _, one in self.values_of(module, inner) if isinstance(one, ast.expr))
+            elif isinstance(inner, ast.Attribute) and _names_seed(inner.attr):
+                waiting.extend(one for _, one in self.attributes.get(inner.attr, ()))
+            else:
+                found = self.back_from([(module, node)])
+                if found is not None and found.source in _MADE_OF:
+                    return node
+        return None
+
     def _calls_beside(self, module: Module, node: ast.expr) -> tuple[tuple[str, ast.Call], ...]:
         at: ast.AST = node
         while not isinstance(at, ast.stmt) and (parent := module.parents.get(at)) is not None:
@@ -573,6 +607,18 @@ class Program:
 
 
 # Pieces of syntax.
+
+_MADE_OF = ("clock", "entropy", "process-id")
+"""What programs make seeds of that are to differ in each run."""
+
+
+def _names_seed(name: str) -> bool:
+    return "seed" in name.lower()
+
+
+def _is_parameter(module: Module, name: ast.Name) -> bool:
+    scope = module.scope_of(name)
+    return isinstance(scope, Function | ast.Lambda) and name.id in parameters(scope)
 
 
 def last_part(node: ast.expr) -> str:

@@ -46,9 +46,12 @@ class ProgramText:
 
     def at(self, site: SourceSite) -> ast.expr | None:
         """The piece that lies at a place, the outermost of several; None if there is none."""
-        place = (site.line, site.column, site.end_line, site.end_column)
+        return self.at_place((site.line, site.column, site.end_line, site.end_column))
+
+    def at_place(self, place: tuple[int, int, int | None, int | None]) -> ast.expr | None:
+        """The same, of a place as `place_of` gives it."""
         expressions = (node for node in ast.walk(self.tree) if isinstance(node, ast.expr))
-        return next((node for node in expressions if _place_of(node) == place), None)
+        return next((node for node in expressions if place_of(node) == place), None)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """What a piece is a part of."""
@@ -120,7 +123,8 @@ class ProgramText:
         return ChangedLines(first + 1, last + 1, before.decode(), after.decode())
 
 
-def _place_of(node: ast.expr) -> tuple[int, int, int | None, int | None]:
+def place_of(node: ast.expr) -> tuple[int, int, int | None, int | None]:
+    """Line and column at which a piece begins, and those at which it ends."""
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
