@@ -492,6 +492,15 @@ def test_of_a_generator_that_is_made_again_and_again_it_is_said_that_one_seed_re
     assert ("draws the same numbers" in fix.title) == (times > 1)
 
 
+@pytest.mark.parametrize("elements", ["objects", "text"])
+def test_a_fix_of_an_order_of_objects_is_verified_while_these_lie_elsewhere(elements: str, tmp_path: Path) -> None:
+    order = in_a_file(tmp_path, "for one in {*os.sep}: print(one)", "set-order", 11, 9)
+    program = Changeable([(divergence(), [held(order)])], [replace(order, elements=elements)])
+    investigated(program)
+    [changed] = [made for made in program.made if made.changes]
+    assert (("addresses", Action.PERTURBED) in changed.factors) == (elements == "objects")
+
+
 @pytest.mark.parametrize("made", ["elsewhere", "there"])
 def test_of_a_seed_that_is_made_on_another_line_it_is_not_said_that_it_repeats(made: str, tmp_path: Path) -> None:
     given = "seed" if made == "elsewhere" else "get()"

@@ -546,7 +546,7 @@ class Investigation:
         """The trial; if its runs were equal and ended early, one of whole runs, unless such with the changed lines show as much."""
         if trial.steps is None or not trial.is_equal:
             return trial
-        fixed = with_fixes(found, self.plain)
+        fixed = with_fixes(found, self._surroundings)
         if self.can_try_fixes and fixed.changes and self._with_lines_changed(fixed).is_equal:
             return trial
         added = trial.intervention.without(self.plain)
@@ -643,7 +643,7 @@ class Investigation:
     def _change_lines(self) -> None:
         """Run the program with the changed lines themselves, where they are what removes a cause."""
         last = self._trials.get(self._held)
-        fixed = with_fixes([one.hypothesis for one in self._found], self.plain)
+        fixed = with_fixes([one.hypothesis for one in self._found], self._surroundings)
         first = self.comparison.first_divergence
         if not (self.can_try_fixes and fixed.changes and last is not None and last.is_equal) or first is None:
             return
@@ -652,6 +652,12 @@ class Investigation:
         for one in self._found:
             if code_change(one.hypothesis) is not None:
                 one.experiments.append(self._experiments_with_changes[-1])
+
+    @property
+    def _surroundings(self) -> Intervention:
+        """What all runs have in common, and what is perturbed so that runs are not equal by chance."""
+        moving = Intervention.perturb(_ADDRESSES)
+        return self.plain.also(moving) if self._held.covers(moving) else self.plain
 
     def _with_lines_changed(self, fixed: Intervention) -> Trial:
         # That the divergence goes with its causes, and not by chance, was shown by the trial without them.
