@@ -53,3 +53,12 @@ def test_damage_of_one_is_that_of_all(tmp_path: Path) -> None:
 def test_no_streams_are_an_empty_process() -> None:
     none = JoinedStreams("none", [])
     assert (none.extent, list(none.chunks()), none.numbers.size, none.stopped_by) == ((0, 0), [], 0, None)
+
+
+def test_a_pass_that_is_broken_off_forgets_nothing_that_an_earlier_one_has_seen(tmp_path: Path) -> None:
+    process = joined(tmp_path)
+    total = records(process)
+    places = [process.place(number) for number in range(total)]
+    next(iter(process.chunks()))
+    assert [process.place(number) for number in range(total)] == places
+    assert places[-1][0] == len(process.streams) - 1

@@ -79,13 +79,14 @@ class JoinedStreams(ProcessTrace):
 
     def chunks(self, decoder: Decoder | None = None) -> Iterator[Chunk]:
         """Every record of every stream."""
-        self._starts = [0]
         for index, stream in enumerate(self.streams):
-            start = end = self._starts[-1]
+            start = end = self._starts[index]
             for chunk in stream.chunks(decoder):
                 end = start + chunk.first + chunk.rows
                 yield self._shifted(index, start, chunk)
-            self._starts.append(end)
+            # A pass that is broken off must not forget what an earlier one has seen.
+            if len(self._starts) == index + 1:
+                self._starts.append(end)
         self.truncated = any(stream.truncated for stream in self.streams)
 
     def until(self, limit: int) -> JoinedStreams:
@@ -133,7 +134,7 @@ class JoinedStreams(ProcessTrace):
 
     def place(self, number: int) -> tuple[int, int]:
         """Which stream holds a record, and the record's number there."""
-        index = bisect_right(self._starts, number, hi=len(self.streams)) - 1
+        index = bisect_right(self._starts, number, hi=min(len(self._starts), len(self.streams))) - 1
         return index, number - self._starts[index]
 
     def stream_of(self, numbers: Array) -> Array:
