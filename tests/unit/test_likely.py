@@ -173,6 +173,8 @@ def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path
     assert named(tmp_path, text, Kind.RNG, **draws) == ("seed-missing-torch", True)
     seeded = text.replace("import torch\n", "import torch\n    torch.manual_seed(0)\n")
     assert named(tmp_path, seeded, Kind.RNG, **draws) == (None, False)
+    passed_on = text.replace("import torch\n", "import torch\n    for seed in (torch.manual_seed,): seed(0)\n")
+    assert named(tmp_path, passed_on, Kind.RNG, **draws) == (None, False)
     varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")
     assert named(tmp_path, varies, Kind.RNG, **draws) == ("seed-varies", True)
 

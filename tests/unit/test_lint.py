@@ -335,6 +335,22 @@ def test_what_is_given_a_seed_or_is_no_program_is_no_missing_seed(text: str) -> 
     assert rules_in(text) == []
 
 
+@pytest.mark.parametrize(
+    ("seeds", "found"),
+    [("torch.manual_seed", []), ("numpy.random.seed", ["seed-missing-torch"]), ("print", ["seed-missing-torch"])],
+)
+def test_a_module_beside_the_program_may_seed_for_it(seeds: str, found: list[str], tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    helper = f"import numpy, torch\n\ndef start(seed):\n    for one in ({seeds},):\n        one(seed)\n"
+    (tmp_path / "training" / "beginning.py").write_text(helper)
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\nfrom training.beginning import start\n\nstart(3)\nlayer = torch.nn.Linear(2, 2)\n"
+        "layer(torch.ones(1, 2)).sum().backward()\n"
+    )
+    assert [one.rule for one in lint_text(Source(str(program), program.read_text()))] == found
+
+
 def test_the_seed_of_gpus_leaves_the_generator_of_the_cpu_without_one() -> None:
     text = "import torch\ntorch.cuda.manual_seed_all(0)\nx = torch.randn(3DEVICE)\nprint(x)\nmodel.fit(x)\n"
     assert rules_in(text.replace("DEVICE", "")) == ["seed-missing-torch"]

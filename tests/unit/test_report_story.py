@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from determinism.comparison.result import BlindSpot, Visible
+from determinism.comparison.result import BlindSpot, Diagnosis, Fix, Visible
+from determinism.report.document import document
 from determinism.types import Kind
 from tests.builders import (
     make_different,
@@ -226,6 +227,14 @@ def test_a_difference_that_only_reached_what_the_program_reads() -> None:
     assert kept not in short(first_divergence=make_divergence(kind=Kind.STRUCTURE))
     assert kept not in short(runs=[make_run(1), make_run(2, stopped_by="steps")])
     assert kept not in short(ran_on=[("package jax", "0.5")])
+
+
+@pytest.mark.parametrize(("what", "is_apart"), [("value read by item()", True), ("parameter weight", False)])
+def test_of_times_that_are_only_looked_at_it_is_not_said_that_they_decide_anything(what: str, is_apart: bool) -> None:
+    fix = Fix("clock", "Decide by a count of steps instead of by time, at train.py:30")
+    fixes = document(make_different(infected=[Visible(3, what)], diagnosis=Diagnosis(fixes=(fix,))))["fixes"]
+    assert fixes[0]["title"].startswith("Keep measured times out of tensors" if is_apart else "Decide by a count")
+    assert fixes[0]["title"].endswith(", at train.py:30")
 
 
 def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:

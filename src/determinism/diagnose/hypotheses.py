@@ -644,6 +644,8 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
         return []
     calls = program.seedings(library)
     if not calls:
+        if program.names_seeding(library):
+            return []
         cause = f"seed-missing-{library}"
         evidence = f"No recorded file of the program seeds {'PyTorch' if library == 'torch' else 'TensorFlow'}."
         return [Hypothesis(cause, Intervention.fix(f"{library}-seed"), sites_of(divergence), (evidence,))]

@@ -315,6 +315,11 @@ class Program:
             or module.dotted(call.func) == "determinism.seed" or module.dotted(call.func) == "determinism.enable"
         ]  # fmt: skip
 
+    def names_seeding(self, library: str) -> bool:
+        """Whether a function that seeds a library's global generator is named anywhere, such as in a list of those that are called."""
+        nodes = ((module, node) for module in self._modules for node in module.nodes)
+        return any(isinstance(node, ast.Attribute) and module.dotted(node) in SEEDS[library] for module, node in nodes)
+
     def statement_at(self, file: str, line: int, *, conditions: bool) -> Iterator[_Node]:
         """The expressions of the smallest statement at a line, and of the conditions that it hangs on if these matter."""
         for module in self._modules:

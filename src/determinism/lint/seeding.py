@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from determinism.diagnose.experiments import SEEDED_LIBRARIES
 from determinism.diagnose.program_flow import (
@@ -13,6 +14,7 @@ from determinism.diagnose.program_flow import (
     SEEDS,
     Found,
     Function,
+    Module,
     given_to,
     is_none,
     is_number,
@@ -54,7 +56,7 @@ def of_order(text: Text) -> Iterator[Finding]:
         if draw is None or (not trains and _is_demonstration(text)):
             continue
         if seed is None:
-            if not _seeds_elsewhere(text) and not _has_own_generators(text, draw):
+            if not _seeds_elsewhere(text, library) and not _has_own_generators(text, draw):
                 message = f"{draw.title} draws here, and the program never seeds it."
                 severity = Severity.DIFFERS
                 if _is_overwritten(text, draw):
@@ -71,7 +73,7 @@ def of_keras(text: Text) -> Iterator[Finding]:
         return
     calls = (node for node in text.module.nodes if isinstance(node, ast.Call))
     draw = next((call for call in calls if draws_by_keras(text.module, call)), None)
-    if draw is not None and not _is_printed(text, draw) and not _seeds_elsewhere(text):
+    if draw is not None and not _is_printed(text, draw) and not _seeds_elsewhere(text, "random"):
         message = (
             "Keras takes the seed of these random numbers from Python's generator, which nothing seeds: tf.random.set_seed does not. "
             "Use keras.utils.set_random_seed."
@@ -182,13 +184,33 @@ def _is_without_gradients(text: Text, node: ast.AST) -> bool:
     return False
 
 
-def _seeds_elsewhere(text: Text) -> bool:
-    """Whether a function that is not followed, such as one handed to a launcher, may seed."""
+def _seeds_elsewhere(text: Text, library: str) -> bool:
+    """Whether what is not followed, such as a function handed to a launcher or one of a module beside the file, may seed a library."""
     return any(
         (isinstance(node, ast.Call) and len(seeded_libraries(text.module, node)) > 1 and not _is_own(text, node))
         or (isinstance(node, ast.Attribute) and _is_handed_on(text, node))
         for node in text.module.nodes
-    )
+    ) or any(_names_seeding(module, library) for module in _imported_beside(text.module))
+
+
+def _imported_beside(module: Module) -> Iterator[Module]:
+    """The modules beside a file, and in packages beside it, that it imports from."""
+    folder = Path(module.file).parent
+    files = {
+        folder.joinpath(*parts[:count]).with_suffix(".py")
+        for parts in (name.split(".") for name in module.imports.values())
+        for count in range(1, len(parts) + 1)
+        if all(parts[:count])
+    }
+    for file in sorted(files):
+        found = Module.read(str(file))
+        if found is not None:
+            yield found
+
+
+def _names_seeding(module: Module, library: str) -> bool:
+    """Whether a function that seeds a library is named in a module, be it called there or handed on."""
+    return any(isinstance(node, ast.Attribute) and module.dotted(node) in SEEDS[library] for node in module.nodes)
 
 
 def _is_handed_on(text: Text, node: ast.Attribute) -> bool:

@@ -565,6 +565,26 @@ def _reached(content: Document) -> str:
     return f"{visible['what']} {_at_step(visible['step'], content)}"
 
 
+_TIMES_APART = "Keep measured times out of tensors, for example with statistics.fmean; nothing else depends on them"
+
+
+def with_times_apart(content: Document) -> list[Document]:
+    """The fixes, of which one for the clock is another where the program only looks at times that it measured.
+
+    Args:
+        content: What is known of the comparison.
+    """
+    fixes: list[Document] = content["fixes"]
+    if content["first_divergence"] is None or not content["reached"] or not _is_only_read(content):
+        return fixes
+    return [
+        {**fix, "title": f"{_TIMES_APART}{''.join(fix['title'].rpartition(', at ')[1:])}", "side_effect": ""}
+        if fix["id"] == "clock" and fix["code"] is None
+        else fix
+        for fix in fixes
+    ]
+
+
 def _is_only_read(content: Document) -> bool:
     """Whether it is known that only values which the program reads differ, such as a speed that it logs."""
     first, recorded = content["first_divergence"], content["recorded"]
