@@ -255,6 +255,29 @@ def test_a_look_at_the_clock_whose_time_is_only_logged_is_not_blamed() -> None:
     assert [site.line for site in comparison.causes[0].sites] == [25, 19, 17, 20]
 
 
+@pytest.mark.parametrize(("line", "sites", "tried"), [(19, [19, 20], [19]), (25, [19, 17, 20], [25, 17, 19])])
+def test_a_look_at_the_clock_that_the_text_names_is_tried_first_and_is_enough_if_it_decides(
+    line: int, sites: list[int], tried: list[int]
+) -> None:
+    begun, limit, logged = (FixedSource("/p/train.py", line, "clock") for line in (17, 19, 25))
+    shifted: list[int] = []
+
+    @dataclass
+    class Limited(Pretended):
+        def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:
+            lines = [one.line for one in intervention.sources if one.source == "shifted clock"]
+            shifted.extend(lines)
+            if lines and lines[0] in (17, 19):
+                return Trial(intervention, 2, Verdict.DIFFERENT, divergence())
+            return super().compare(intervention, runs=runs, may_be_short=may_be_short)
+
+    looks = [used(begun, records=1), used(limit, records=8), used(logged, records=9)]
+    named = Hypothesis("clock", Intervention(), (Frame("/p/train.py", line, "main", "x"),))
+    comparison = investigated(Limited([(divergence(), [begun, limit, logged])], looks), likely=[named])
+    assert [site.line for site in comparison.causes[0].sites] == sites
+    assert shifted == tried
+
+
 @pytest.mark.parametrize(
     ("source", "differs", "kind", "status"),
     [

@@ -187,7 +187,11 @@ _MOST_LINES = 6
 
 
 def deciding_looks(
-    one: Hypothesis, sources: Sequence[Source], held: Intervention, compare: Callable[[Intervention], Trial]
+    one: Hypothesis,
+    sources: Sequence[Source],
+    held: Intervention,
+    compare: Callable[[Intervention], Trial],
+    likely: Collection[tuple[str, int]] = (),
 ) -> Hypothesis:
     """The same cause with only those lines at which a shifted clock makes runs differ, while it stands still elsewhere.
 
@@ -199,6 +203,7 @@ def deciding_looks(
         sources: What the program took from outside.
         held: What makes the runs equal, this cause among it.
         compare: Makes runs with an intervention.
+        likely: Lines, by file and number, that the program's text names. Where one of them decides, no other is tried.
 
     Returns:
         The cause as it was given where nothing can be told.
@@ -210,7 +215,13 @@ def deciding_looks(
     lines = list(dict.fromkeys((look.site.file, look.site.line) for look in looks))
     if not 1 < len(lines) <= _MOST_LINES:
         return one
-    idle = {line for line in lines if compare(_shifted(held, *line)).is_equal}
+    idle: set[tuple[str, int]] = set()
+    for line in sorted(lines, key=lambda line: line not in likely):
+        if compare(_shifted(held, *line)).is_equal:
+            idle.add(line)
+        elif line in likely:
+            idle = {other for other in lines if other != line}
+            break
     deciding = [look for look in looks if (look.site.file, look.site.line) not in idle]
     if not idle or not deciding:
         return one

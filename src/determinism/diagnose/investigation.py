@@ -627,6 +627,7 @@ class Investigation:
                 sources,
                 held,
                 lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS, may_be_short=self._may_end_early),
+                {(site.file, site.line) for one in self.likely if one.cause == CLOCK for site in one.sites[:1]},
             )
         except BudgetSpent:
             return hypothesis
