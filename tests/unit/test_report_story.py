@@ -234,7 +234,7 @@ def test_of_times_that_are_only_looked_at_it_is_not_said_that_they_decide_anythi
     fix = Fix("clock", "Decide by a count of steps instead of by time, at train.py:30")
     fixes = document(make_different(infected=[Visible(3, what)], diagnosis=Diagnosis(fixes=(fix,))))["fixes"]
     assert fixes[0]["title"].startswith("Keep measured times out of tensors" if is_apart else "Decide by a count")
-    assert fixes[0]["title"].endswith(", at train.py:30")
+    assert ", at train.py:30" in fixes[0]["title"]
 
 
 def test_what_comes_after_the_last_step_has_no_number_of_a_step() -> None:

@@ -565,7 +565,7 @@ def _reached(content: Document) -> str:
     return f"{visible['what']} {_at_step(visible['step'], content)}"
 
 
-_TIMES_APART = "Keep measured times out of tensors, for example with statistics.fmean; nothing else depends on them"
+_TIMES_APART = "Keep measured times out of tensors{}, for example with statistics.fmean: nothing else depends on them"
 
 
 def with_times_apart(content: Document) -> list[Document]:
@@ -578,7 +578,7 @@ def with_times_apart(content: Document) -> list[Document]:
     if content["first_divergence"] is None or not content["reached"] or not _is_only_read(content):
         return fixes
     return [
-        {**fix, "title": f"{_TIMES_APART}{''.join(fix['title'].rpartition(', at ')[1:])}", "side_effect": ""}
+        {**fix, "title": _TIMES_APART.format("".join(fix["title"].rpartition(", at ")[1:])), "side_effect": ""}
         if fix["id"] == "clock" and fix["code"] is None
         else fix
         for fix in fixes
