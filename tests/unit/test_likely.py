@@ -173,6 +173,8 @@ def test_a_generator_that_nobody_seeds_is_likely_missing_its_seed(tmp_path: Path
     assert named(tmp_path, text, Kind.RNG, **draws) == ("seed-missing-torch", True)
     seeded = text.replace("import torch\n", "import torch\n    torch.manual_seed(0)\n")
     assert named(tmp_path, seeded, Kind.RNG, **draws) == (None, False)
+    own = text.replace("layer = torch.nn.Linear(2, 2)", "torch.nn.init.uniform_(weight, generator=own)")
+    assert named(tmp_path, own, Kind.RNG, **draws) == (None, False)
     passed_on = text.replace("import torch\n", "import torch\n    for seed in (torch.manual_seed,): seed(0)\n")
     assert named(tmp_path, passed_on, Kind.RNG, **draws) == (None, False)
     varies = text.replace("import torch\n", "import os, torch\n    torch.manual_seed(os.getpid())  # origin\n")

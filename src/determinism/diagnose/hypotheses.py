@@ -653,6 +653,9 @@ def _of_generator(divergence: Divergence, program: Program) -> list[Hypothesis]:
     library = framework_of(divergence.op)
     if library not in ("torch", "tensorflow") or ".generator" in divergence.op:
         return []
+    if any("generator=" in frame.code for frame in divergence.stack[:_MOST_FRAMES]):
+        # Many ops that take a generator have no other name for it.
+        return []
     calls = program.seedings(library)
     if not calls:
         if program.names_seeding(library):
