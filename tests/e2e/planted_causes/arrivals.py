@@ -40,8 +40,11 @@ _TRAIN = """
 """
 
 
-def _program(name: str, line: str, body: str, *mended: tuple[str, str], train: str = _TRAIN) -> Planted:
-    return Planted(name, _CAUSES, (line,), _HEAD + body + train + _TAIL, mended, is_fixed=False)
+def _program(
+    name: str, line: str, body: str, *mended: tuple[str, str], train: str = _TRAIN, or_line: str | None = None
+) -> Planted:
+    lines = (line,) if or_line is None else (line, or_line)
+    return Planted(name, _CAUSES, lines, _HEAD + body + train + _TAIL, mended, is_fixed=False)
 
 
 PROGRAMS = (
@@ -200,6 +203,8 @@ PROGRAMS = (
         """,
         ("dist.recv(first)", "dist.recv(first, 1)"),
         ("src=None", "src=2"),
+        # The first may by chance get what it got before, while the second does not.
+        or_line="dist.recv(second",
     ),
     _program(
         "from a class",
