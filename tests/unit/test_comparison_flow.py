@@ -114,6 +114,26 @@ def test_absorbed(tmp_path: Path) -> None:
     assert comparison.absorbed
 
 
+@pytest.mark.parametrize(
+    ("reads", "is_absorbed"),
+    [(("20 19 21 22", "19 21 22 20"), False), (("20 19 21", "19 21 23"), False), (("20 19", "20 19"), True)],
+)
+def test_numbers_that_are_read_one_after_the_other_have_not_vanished_if_equal_ones_are_elsewhere(
+    reads: tuple[str, str], is_absorbed: bool, tmp_path: Path
+) -> None:
+    """As the hits of batches: each is read, and some batch of the other run had as many."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        record = differing(b, run)
+        for number in reads[run - 1].split():
+            record = b.add("op::hits", [record], [f"hits {number}"])
+            escape(b, record, number)
+
+    comparison = compared(tmp_path, write)
+    assert comparison.absorbed is is_absorbed
+    assert (comparison.first_visible is None) is is_absorbed
+
+
 def test_what_is_held_beside_a_part_that_was_written_over_has_not_vanished(tmp_path: Path) -> None:
     def write(b: TraceBuilder, run: int) -> None:
         part = b.add("aten::fill_", [carry(differing(b, run), LOW)], layouts=[LOW])

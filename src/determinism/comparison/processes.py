@@ -15,7 +15,7 @@ from determinism.comparison.columns import Group, StepCounts
 from determinism.comparison.records import NOTHING, Pair, Received
 from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
 from determinism.op_semantics import OpSemantics
-from determinism.trace.chunks import Chunk
+from determinism.trace.chunks import Chunk, Names
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import RESULTS_OP, Frame, Table
 from determinism.types import NO_DIGEST, Role, Stream
@@ -98,9 +98,10 @@ SORTS = ("loss", "gradient", "parameter", "buffer", "optimizer state", "checkpoi
 class VisibleDifferences:
     """Collects, for each sort of value, the first step at which it differed."""
 
-    def __init__(self, first: ProcessTrace, second: ProcessTrace) -> None:
+    def __init__(self, first: ProcessTrace, second: ProcessTrace, *, has_order: bool = True) -> None:
         self._process = first
         self._processes = (first, second)
+        self._has_order = has_order
         self._differing: list[np.ndarray] = []
         self.first: dict[str, Visible] = {}
 
@@ -120,7 +121,7 @@ class VisibleDifferences:
             return
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
-        self._look_at_extra_losses(group)
+        self._look_at_extra(group)
         for role in _SINKS:
             # A step has no outputs, nor has memory that is handed out; whether they differ shows in their inputs.
             by_inputs = role in (Role.STATE, Role.ESCAPE)
@@ -128,7 +129,8 @@ class VisibleDifferences:
             for row in rows[chosen]:
                 self._look(group, int(row), role)
 
-    def _look_at_extra_losses(self, group: Group) -> None:
+    def _look_at_extra(self, group: Group) -> None:
+        """Losses and numbers that only one run has: of several reads in a row, equal ones are paired wherever they are."""
         for run, (mine, other, chunk) in enumerate(
             (
                 (group.pairing.first, group.pairing.second, group.first),
@@ -136,9 +138,26 @@ class VisibleDifferences:
             )
         ):
             alone = mine[(mine >= 0) & (other < 0)]
-            losses = alone[chunk.columns["role"][alone] == Role.LOSS] if len(alone) else alone
-            if len(losses):
-                self._note("loss", int(chunk.columns["step"][losses[0]]), f"loss that only run {run + 1} has")
+            if not len(alone):
+                continue
+            roles = chunk.columns["role"][alone]
+            for row in alone[roles == Role.LOSS][:1]:
+                self._note("loss", int(chunk.columns["step"][row]), f"loss that only run {run + 1} has")
+            self._look_at_reads(alone[roles == Role.ESCAPE], chunk, run)
+        both = group.pairing.are_pairs
+        reads, others = group.pairing.first[both], group.pairing.second[both]
+        is_read = group.first.columns["role"][reads] == Role.ESCAPE if len(reads) else np.zeros(0, dtype=bool)
+        if is_read.any() and (np.diff(others[is_read]) < 0).any():
+            self._look_at_reads(reads[is_read], group.first, 0)
+
+    def _look_at_reads(self, rows: np.ndarray, chunk: Chunk, run: int) -> None:
+        """Note the first number that was read among records which are no equal reads at the same place of both runs."""
+        if not self._has_order or "escape" in self.first:
+            # Which of several threads reads a number first says nothing of what reached it.
+            return
+        row = next((int(row) for row in rows if chunk.children["outputs"].of(int(row))), None)
+        if row is not None:
+            self._note_escape(chunk, row, self._processes[run].names)
 
     def _look(self, group: Group, row: int, role: Role) -> None:
         step = int(group.first.columns["step"][row])
@@ -155,7 +174,7 @@ class VisibleDifferences:
             name = names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row]))
             self._note(sort, step, f"{sort} {name}")
         elif "escape" not in self.first and self._escaped_differs(group, row):
-            self._note_escape(group, row, step)
+            self._note_escape(group.first, row, self._process.names)
 
     def _escaped_differs(self, group: Group, row: int) -> bool:
         """Whether what left the framework differs: the value itself, or the tensor whose memory was handed out."""
@@ -164,16 +183,15 @@ class VisibleDifferences:
             return bool(group.flags.outputs[position])
         return any(self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row))
 
-    def _note_escape(self, group: Group, row: int, step: int) -> None:
-        names = self._process.names
-        stack = names.stack(int(group.first.columns["stack"][row]))
-        op = names.op(int(group.first.columns["op"][row]))
+    def _note_escape(self, chunk: Chunk, row: int, names: Names) -> None:
+        stack = names.stack(int(chunk.columns["stack"][row]))
+        op = names.op(int(chunk.columns["op"][row]))
         name = "item" if OpSemantics.READS_NUMBER in op.semantics else op.partition("::")[2].partition(".")[0]
         # No call of the program stands for values that nothing was seen to read.
         what = (
             _UNREAD_RESULT if op == RESULTS_OP else "printed tensor" if name == "print" else f"value read by {name}()"
         )
-        self._note("escape", step, what, stack[0] if stack else None)
+        self._note("escape", int(chunk.columns["step"][row]), what, stack[0] if stack else None)
 
     def _look_at_state(self, group: Group, row: int, step: int) -> None:
         if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):

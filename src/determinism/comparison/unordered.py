@@ -200,7 +200,7 @@ def compare_unordered(streams: Streams, around: Surroundings) -> ProcessComparis
     counted = [r for r in dead if not (r.is_extra and is_of_workers)]
     result.first_dead = described.of(counted[0]) if counted else None
     if live:
-        visible = VisibleDifferences(first, second)
+        visible = VisibleDifferences(first, second, has_order=False)
         visible.add(group)
         result.divergence, result.received = described.begun(live[0])
         result.first_visible = visible.earliest()

@@ -123,9 +123,9 @@ def _fix(hypothesis: Hypothesis, trial: Trial | None, step_seconds: float | None
             return Fix(hypothesis.cause, f"{entry.remedy}, {place}", side_effect=entry.side_effect)
         if held.source in MADE_SEEDS:
             entry = causes()["seed-varies"]
-        is_elsewhere = held.source == "seed-value" and change.changes[0].line != line
+        is_elsewhere = not led_by and all(one.line != line for one in change.changes)
         if is_elsewhere:
-            # The seed is made on another line than the one that sets it, perhaps for several generators.
+            # What is used here is made there, such as a set, or a seed that several generators get.
             place = f"at {PurePath(file).name}:{change.changes[0].line}"
         repeated = None if led_by or is_elsewhere else _repeated(hypothesis)
         warning = None if led_by else repeated or _apart(hypothesis, change, started)
