@@ -234,7 +234,7 @@ def _reads_like(group: Group, side: int, row: int) -> set[tuple[int, int]]:
 
 
 _RACE = (
-    "Two threads use the same tensor without synchronization, and at least one writes to it. Which comes first differs "
+    "Two threads use the same tensor, and at least one writes to it. Which comes first differs "
     "from run to run, and an update can be lost."
 )
 
@@ -376,7 +376,7 @@ _TURNS = (
     "on it."
 )
 _PROCESSES_DETAIL = (
-    "Processes share this memory without synchronization, and at least one writes to it. Which comes first differs from "
+    "Processes share this memory, and at least one writes to it. Which comes first differs from "
     "run to run, and an update can be lost."
 )
 _HANDED_OVER = (
