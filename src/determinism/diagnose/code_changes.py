@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from determinism.diagnose.program_flow import Module, Program, assigned, parameters
+from determinism.diagnose.program_flow import MADE_SEEDS, Module, Program, assigned, parameters
 from determinism.diagnose.program_text import (
     Change,
     Edit,
@@ -253,7 +253,7 @@ def seed_value(place: Place) -> Change:
     """A seed that is given becomes a constant.
 
     Raises:
-        Unfixable: It comes from a caller, the command line or the environment, of which a constant would take the say.
+        Unfixable: It comes from a caller, the command line or the environment, and a constant would override that choice.
     """
     values = _seeds_given(place.call)
     value = None if not values else values[0]
@@ -680,6 +680,3 @@ _FIXES: dict[str, Callable[[Place], Change]] = {
     "pipeline-order": _pipeline,
 }
 """How each source is taken away. A queue's order, and draws from a generator that nobody seeded, take more than one line."""
-
-MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
-"""Sources of which a line is changed only where a seed is made of them."""

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from determinism.comparison.result import Fix
-from determinism.diagnose.code_changes import MADE_SEEDS, code_fix, keeps_other_parts, possible_uses, seed_chosen_by
+from determinism.diagnose.code_changes import code_fix, keeps_other_parts, possible_uses, seed_chosen_by
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, causes
+from determinism.diagnose.program_flow import MADE_SEEDS
 from determinism.diagnose.program_text import keyword_of, last_name, lines_at_start, unified_diff
 from determinism.factors.catalog import FACTORS
 from determinism.run_spec import CodeChange, FixedSource

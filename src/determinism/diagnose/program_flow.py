@@ -89,6 +89,8 @@ _BY_SOURCE = {
 CALLS = {name: source for source, names in _BY_SOURCE.items() for name in names}
 """Calls that give something else in each run, with the source that they are: those that are noted while a program runs, as far as the text
 names them by their module. A test sees that the two agree; what is noted is defined where much more is imported than reading needs."""
+MADE_SEEDS = ("clock", "process-id", "entropy", "machine-state", "file-time")
+"""Sources that programs make seeds of which are to differ in each run; a line is changed for them only where it makes one."""
 METHODS = {"iterdir": "listing", "rglob": "listing", "imap_unordered": "completion-order", "getpid": "process-id"}
 GENERATORS = (
     "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
@@ -397,7 +399,7 @@ class Program:
                 waiting.extend(one for _, one in self.attributes.get(inner.attr, ()))
             else:
                 found = self.back_from([(module, node)])
-                if found is not None and found.source in _MADE_OF:
+                if found is not None and found.source in MADE_SEEDS:
                     return node
         return None
 
@@ -612,9 +614,6 @@ class Program:
 
 
 # Pieces of syntax.
-
-_MADE_OF = ("clock", "entropy", "process-id")
-"""What programs make seeds of that are to differ in each run."""
 
 
 def _names_seed(name: str) -> bool:

@@ -222,7 +222,7 @@ def caught_signals() -> Iterator[list[int]]:
 class GroupWitness:
     """Tells a signal that the whole process group got from one that only this process got.
 
-    The system does not tell them apart. But another process of the group, which does nothing and which nobody knows, is
+    The system does not tell them apart. But another process of the group, which does nothing and is known to nobody else, is
     ended by a signal to the group and by no other: Ctrl-C on a terminal, `kill -INT -- -GROUP`, a batch system.
     """
 
