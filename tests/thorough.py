@@ -135,18 +135,9 @@ def run_part(name: str, workers: str) -> int:
     if part.framework != "torch":
         subprocess.run(["make", "--no-print-directory", f"{environment.name}/.installed"], cwd=ROOT, check=True)
     python = str(environment / "bin" / "python")
-    tests = (
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        workers,
-        "--dist",
-        "worksteal",
-        "tests/adapters",
-        "tests/e2e",
-        "tests/integrations",
-    )
+    # Tests that need no framework are run with PyTorch's.
+    folders = ("tests",) if part.framework == "torch" else ("tests/adapters", "tests/e2e", "tests/integrations")
+    tests = ("-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *folders)
     variables = {"DETERMINISM_TEST_FRAMEWORKS": part.framework, VARIABLE: name}
     return subprocess.run(
         [python, *(part.command or tests)],

@@ -126,7 +126,7 @@ def test_search_for_causes_that_is_interrupted_leaves_the_verdict(tmp_path: Path
     assert (report["verdict"], report["first_divergence"]["kind"]) == ("different", "rng")
     # The report was there before the search: nothing was found since, so it is not printed again.
     assert ended.stdout.count("Different: ") == 1
-    assert ended.stdout.rstrip().splitlines()[-1].split()[0] == "report"
+    assert [line.split()[0] for line in ended.stdout.rstrip().splitlines()[-2:]] == ["report", "details"]
 
 
 def test_runs_for_evidence_that_are_interrupted_leave_the_verdict(tmp_path: Path) -> None:
