@@ -29,7 +29,7 @@ def picture(width: int) -> str:
     content = read_document(REPORT)
     # It was stored by an earlier version, which worded it in another way.
     content |= {"headline": headline(content), "story": story_document(answer(content))}
-    render(content, console, hint=False)
+    render(content, console, rest=None)
     return console.export_svg(title="determinism check -- python task_losses.py", unique_id=f"report-{width}")
 
 

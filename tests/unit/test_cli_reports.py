@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from determinism.cli.ending import conclude, keep_report
 from determinism.cli.options import Reports
+from determinism.comparison.result import Fix
+from tests.builders import make_different
 from tests.html_structure import Page
 from tests.unit.test_trace_damage import write
 
@@ -49,6 +53,27 @@ def test_a_stored_report_makes_the_same_files(traces: list[str], tmp_path: Path)
     assert run("report", "r.json", "--html", "b.html", "--junit", "b.xml", folder=tmp_path) == (0, "", "")
     for kind in ("html", "xml"):
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+def test_the_command_that_applies_a_verified_fix_is_named_and_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "train.py"
+    program.write_text("import torch\n", encoding="utf-8")
+    diff = "--- train.py\n+++ train.py\n@@ -1 +1,2 @@\n import torch\n+torch.manual_seed(0)"
+    for is_verified in (False, True):
+        fix = Fix("torch-seed", "Seed PyTorch", "torch.manual_seed(0)", verified=is_verified, runs=2, patch=diff)
+        found = make_different(fixes=[fix])
+        with pytest.raises(SystemExit):
+            conclude(found, Reports(), kept=keep_report(found, folder))
+        commands = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  apply the fix ")]
+        assert len(commands) == is_verified
+    subprocess.run(commands[0].removeprefix("  apply the fix "), shell=True, check=True, cwd=tmp_path)
+    assert program.read_text(encoding="utf-8") == "import torch\ntorch.manual_seed(0)\n"
 
 
 def test_the_command_that_shows_the_details_is_named_and_works(traces: list[str], tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_equal_runs_get_a_note() -> None:
 def printed(comparison: Comparison, above: Comparison, *, verbose: bool = False) -> list[str]:
     """What is printed after the report of another comparison."""
     file = io.StringIO()
-    render(document(comparison), Console(file=file, width=200), verbose=verbose, hint=False, above=document(above))
+    render(document(comparison), Console(file=file, width=200), verbose=verbose, rest=None, above=document(above))
     return file.getvalue().splitlines()
 
 

@@ -111,7 +111,7 @@ def conclude(
             found anything, the same report is not printed again; nor is, in any case, what it said of leftovers.
     """
     from determinism.report.document import document
-    from determinism.report.terminal import ReportConsole, render, render_rest
+    from determinism.report.terminal import ReportConsole, Rest, render, render_rest
 
     content = document(comparison)
     # Written first: a terminal that is gone must not cost the report.
@@ -119,14 +119,21 @@ def conclude(
     page = reports.html_file or (kept / PAGE_FILE if kept else None)
     file = path_text(str(page)) if page else None
     stored = kept or reports.json_file
-    details = details_command(stored) if stored else None
+    rest = Rest(file, details_command(stored) if stored else None, _patch_command(content, kept) if kept else None)
     with reports.commands_stopped():
         if interrupt_status and shown is not None and not reports.is_verbose and not _has_news(content, shown):
-            render_rest(content, ReportConsole(), file=file, details=details)
+            render_rest(content, ReportConsole(), rest)
         else:
-            render(content, ReportConsole(), verbose=reports.is_verbose, file=file, details=details, above=shown)
+            render(content, ReportConsole(), verbose=reports.is_verbose, rest=rest, above=shown)
     reports.annotate(content)
     sys.exit(interrupt_status or max(comparison.verdict.exit_status, written))
+
+
+def _patch_command(content: dict[str, Any], kept: Path) -> str | None:
+    """The command that applies the diffs of a report; None if it has none."""
+    from determinism.report.html import PATCH_FILE, patch_command, patch_text
+
+    return patch_command(content, path_text(str(kept / PATCH_FILE))) if patch_text(content) else None
 
 
 def _has_news(content: dict[str, Any], shown: dict[str, Any]) -> bool:
@@ -145,7 +152,7 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
 
     from determinism.invariants.findings import invariants_document, invariants_report, verdict_of
     from determinism.report.document import write_report
-    from determinism.report.terminal import ReportConsole, render
+    from determinism.report.terminal import ReportConsole, Rest, render
 
     content = invariants_report(findings)
     written = 0 if replace(reports, json_file=None).write(content, say) else 2
@@ -157,7 +164,7 @@ def conclude_invariants(findings: InvariantFindings, reports: Reports) -> NoRetu
             written = 2
     page = reports.html_file
     with reports.commands_stopped():
-        render(content, ReportConsole(), verbose=reports.is_verbose, file=path_text(str(page)) if page else None)
+        render(content, ReportConsole(), verbose=reports.is_verbose, rest=Rest(path_text(str(page)) if page else None))
     reports.annotate(content)
     sys.exit(max(verdict_of(findings).exit_status, written))
 
@@ -181,7 +188,7 @@ def show_first(comparison: Comparison, reports: Reports, line: ProgressLine) -> 
 
     content = document(comparison)
     with line.silent(), reports.commands_stopped():
-        render(content, ReportConsole(), hint=False)
+        render(content, ReportConsole(), rest=None)
         click.echo()
     if reports.is_wanted:
         reports.write({**content, "diagnosis": _SEARCHING}, say)
@@ -229,10 +236,10 @@ def keep_report(comparison: Comparison, folder: Path) -> Path | None:
         The folder; None if it cannot be written to.
     """
     from determinism.report.document import document, json_text, write_report
-    from determinism.report.html import page, patch_text
+    from determinism.report.html import PATCH_FILE, page, patch_text
 
     content = document(comparison)
-    texts = {PAGE_FILE: page(content), DOCUMENT_FILE: json_text(content), "fix.patch": patch_text(content)}
+    texts = {PAGE_FILE: page(content), DOCUMENT_FILE: json_text(content), PATCH_FILE: patch_text(content)}
     try:
         for name, text in texts.items():
             if text:

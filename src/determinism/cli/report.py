@@ -47,9 +47,9 @@ def report(document: Path, annotate: bool, verbose: bool, **files: Any) -> None:
         reports.check_places(file)
         content = read_document(file)
         if not reports.is_wanted:
-            from determinism.report.terminal import ReportConsole, render
+            from determinism.report.terminal import ReportConsole, Rest, render
 
-            render(content, ReportConsole(), verbose=verbose, details=details_command(document))
+            render(content, ReportConsole(), verbose=verbose, rest=Rest(details=details_command(document)))
         if not reports.write(content, say):
             sys.exit(2)
         reports.annotate(content)

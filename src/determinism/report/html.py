@@ -24,7 +24,10 @@ from determinism.report.entries import Section
 from determinism.report.formats import summary
 from determinism.types import __version__
 
-# Scales and ticks of charts: where a number lies in a drawing, and which numbers stand beside an axis.
+PATCH_FILE = "fix.patch"
+"""The file of the diffs of all verified fixes."""
+
+# Scales and ticks of charts: where a number lies in a drawing, and which numbers are written beside an axis.
 
 _NICE = (1, 2, 5, 10)
 
@@ -33,7 +36,7 @@ class Tick(NamedTuple):
     """A number beside an axis."""
 
     at: float
-    """Where it stands in the drawing."""
+    """Where it is in the drawing."""
     text: str
 
 
@@ -493,10 +496,15 @@ def patch_text(document: dict[str, Any]) -> str:
     return "".join(f"{diff}\n" for diff in dict.fromkeys(diffs))
 
 
-def patch_command(document: dict[str, Any]) -> str:
-    """How the file of diffs is applied; `patch` takes no path from the root unless it is started there."""
+def patch_command(document: dict[str, Any], file: str = PATCH_FILE) -> str:
+    """How the file of diffs is applied; `patch` takes no path from the root unless it is started there.
+
+    Args:
+        document: The report that the diffs are from.
+        file: Where they are.
+    """
     names = re.findall(r"^--- (.)", patch_text(document), re.MULTILINE)
-    return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < fix.patch"
+    return f"patch {'-d / ' if names and set(names) == {'/'} else ''}-p0 < {shlex.quote(file)}"
 
 
 def story_rows(document: dict[str, Any]) -> list[Row]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -38,7 +38,7 @@ _GAP = "  "
 """Between a place that is wider than its column and the code there."""
 
 _PLACE = re.compile(r"\.\w+:\d")
-"""A file and a line; many terminals open it where it stands in one piece, also if they fold it themselves."""
+"""A file and a line; many terminals open it if it is in one piece, also if they fold it themselves."""
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
@@ -152,14 +152,23 @@ _TONES = {
 }
 
 
+class Rest(NamedTuple):
+    """Where the rest of a report is."""
+
+    file: str | None = None
+    """Where it was written in full, if it was."""
+    details: str | None = None
+    """The command that shows the details, if one does without running anything again."""
+    patch: str | None = None
+    """The command that applies the fixes, if they were written to a file."""
+
+
 def render(
     content: dict[str, Any],
     console: Console,
     *,
     verbose: bool = False,
-    file: str | None = None,
-    details: str | None = None,
-    hint: bool = True,
+    rest: Rest | None = Rest(),
     above: dict[str, Any] | None = None,
 ) -> None:
     """Print a report.
@@ -168,9 +177,7 @@ def render(
         content: The JSON document.
         console: Where to print; its width and encoding are kept to.
         verbose: Whether details are shown.
-        file: Where the report was written in full, if it was.
-        details: The command that shows the details, if one does without running anything again.
-        hint: Whether the report ends with where the rest is.
+        rest: Where the rest of the report is, which it ends with; None to leave that out.
         above: The JSON document of the report that was printed just before, if one was. What it said of leftovers is not
             said again in the same words.
     """
@@ -181,9 +188,9 @@ def render(
     story = content["story"] if above is None else _without_leftovers_of(above["story"], content["story"])
     if not verbose:
         story = _short_diffs([entry for entry in story if not entry["is_detail"]])
-    if hint and (rest := _rest(content, verbose=verbose, file=file, details=details)):
+    if rest is not None:
         at = next((number for number, entry in enumerate(story) if entry["is_detail"]), len(story))
-        story[at:at] = rest
+        story[at:at] = _rest_rows(content, rest, verbose=verbose)
     if story:
         lines += [Text(), *laid_out(story, console)]
     console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
@@ -205,20 +212,17 @@ def _begins_anew(story: Sequence[dict[str, Any]], number: int) -> bool:
     return bool(story[number]["label"]) or story[number]["section"] != story[number - 1]["section"]
 
 
-def render_rest(
-    content: dict[str, Any], console: Console, *, file: str | None = None, details: str | None = None
-) -> None:
+def render_rest(content: dict[str, Any], console: Console, rest: Rest) -> None:
     """Print only where the rest of a report is that was printed without it.
 
     Args:
         content: The JSON document.
         console: Where to print.
-        file: Where the report was written in full, if it was.
-        details: The command that shows the details, if one does without running anything again.
+        rest: Where the rest is.
     """
-    rest = _rest(content, verbose=False, file=file, details=details)
-    if rest:
-        console.print(Text("\n").join(laid_out(rest, console)), soft_wrap=True, highlight=False)
+    rows = _rest_rows(content, rest, verbose=False)
+    if rows:
+        console.print(Text("\n").join(laid_out(rows, console)), soft_wrap=True, highlight=False)
 
 
 def _short_diffs(story: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -257,13 +261,16 @@ def _without_empty_end(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 _SAME_COMMAND = "the same command with -v"
 
 
-def _rest(content: dict[str, Any], *, verbose: bool, file: str | None, details: str | None) -> list[dict[str, Any]]:
-    """Where the rest of the report is: the page, and what shows the details."""
+def _rest_rows(content: dict[str, Any], rest: Rest, *, verbose: bool) -> list[dict[str, Any]]:
     has_more = (
         not verbose and content["verdict"] != Verdict.SAME and any(entry["is_detail"] for entry in content["story"])
     )
     section = next((entry["section"] for entry in reversed(content["story"]) if not entry["is_detail"]), Section.NOTES)
-    rows = [("report", file), ("details", details or _SAME_COMMAND if has_more else None)]
+    rows = [
+        ("apply the fix", rest.patch),
+        ("report", rest.file),
+        ("details", rest.details or _SAME_COMMAND if has_more else None),
+    ]
     return [
         {"section": section, "label": label, "text": text, "is_code": False, "is_detail": False}
         for label, text in rows
@@ -291,7 +298,7 @@ def text(comparison: Comparison, *, verbose: bool) -> str:
     file = io.StringIO()
     # In a notebook, rich would show the text there, and leave the file empty; with FORCE_COLOR it would write escapes.
     console = Console(file=file, width=_WIDTH, no_color=True, force_jupyter=False, force_terminal=False)
-    render(document(comparison), console, verbose=verbose, hint=False)
+    render(document(comparison), console, verbose=verbose, rest=None)
     return file.getvalue()
 
 
