@@ -163,12 +163,15 @@ class Rest(NamedTuple):
     """The command that applies the fixes, if they were written to a file."""
 
 
+NOWHERE_ELSE = Rest()
+
+
 def render(
     content: dict[str, Any],
     console: Console,
     *,
     verbose: bool = False,
-    rest: Rest | None = Rest(),
+    rest: Rest | None = NOWHERE_ELSE,
     above: dict[str, Any] | None = None,
 ) -> None:
     """Print a report.
