@@ -287,8 +287,6 @@ def answer(content: Document) -> Iterator[Entry]:
         yield Entry(_varied_sentence(content), "perturbed", Section.CAUSE)
     yield from _cause_entries(content)
     if first is not None:
-        if first["hint"]:
-            yield Entry(first["hint"], "hint", Section.FIX)
         yield from _place_entries(content, first)
     if content["diagnosis"] is not None:
         said, *commands = content["diagnosis"].split("\n")
@@ -316,14 +314,20 @@ def _cause_entries(content: Document) -> Iterator[Entry]:
     # What a checkpoint lacks is told with how to save it.
     fixes = _by_cause(content["fixes"] if content["missing"] is None else [], known)
     command = content["runs"][0]["command"] if content["runs"] else []
+    first = content["first_divergence"]
+    hints = [Entry(first["hint"], "hint", Section.FIX)] if first is not None and first["hint"] else []
     for cause, belonging in zip(known[:MOST_CAUSES], fixes, strict=False):
         if len(known) > 1:
             yield Entry(f"{_title(cause, content)} ({cause['status']})", "cause", Section.CAUSE)
         for site in cause["sites"][:1]:
             yield site_entry(site, Section.CAUSE)
+        # Of what is not wanted at all, that comes before how to make it repeatable.
+        yield from hints
+        hints = []
         for number, fix in enumerate(belonging[:MOST_FIXES]):
             if not _is_alternative(fix, belonging):
                 yield from _fix_entries(fix, cause, "or" if number else "fix", command)
+    yield from hints
     possible = list(dict.fromkeys(_possible(cause) for cause in causes if cause["status"] == "possible"))
     for number, text in enumerate(possible[:MOST_POSSIBLE]):
         yield Entry(text, "" if number else "possible causes", Section.CAUSE)
