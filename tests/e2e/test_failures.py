@@ -129,7 +129,7 @@ def test_steps_end_the_program(whole: Path, tmp_path: Path) -> None:
 NOTHING: list[tuple[list[str], str]] = [
     (["true"], "torch"),
     ([*program()[:1], "-c", "print(1)"], "torch"),
-    ([*program()[:1], "-c", "import torch"], "ran no op"),
+    ([*program()[:1], "-c", "import torch"], "no op of it was recorded"),
 ]
 
 

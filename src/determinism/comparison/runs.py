@@ -395,10 +395,17 @@ def _compare_pair(
             _with_origin(comparison, ways), step_history=StepHistory((1, number), StepCounts.spans(counts) or None)
         )
     comparison = replace(comparison, trouble=(*comparison.trouble, *troubles(whole)))
+    return _where_no_record_differs(comparison, results, first, second, strict=strict)
+
+
+def _where_no_record_differs(
+    comparison: Comparison, results: Sequence[ProcessComparison], first: Trace, second: Trace, *, strict: bool
+) -> Comparison:
+    """What a pair of runs shows of which no record differs that something read: processes of one only, and dead differences."""
     partial = [result.key for result in results if result.is_partial]
     if partial:
         comparison = replace(comparison, trouble=(*comparison.trouble, _too_many(partial)))
-    unmatched = sorted({process.key for process in mine} ^ set(partners))
+    unmatched = sorted({process.key for process in ordered(first)} ^ {process.key for process in ordered(second)})
     # A process that a trace has lost is not a difference between the runs: `conclude` names it.
     is_whole = not (first.missing_processes or second.missing_processes)
     if unmatched and is_whole and first.processes and second.processes:

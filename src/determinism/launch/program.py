@@ -474,12 +474,17 @@ def run_program(
 
         reason = _watch(process, Interruption(process, witness), received, why_stop_now)
         seconds = time.monotonic() - started
-    status = process.returncode
-    by_signal = signal_name(received[0]) if received else signal_name(-status) if status < 0 else None
-    ended = ProgramExit(status, reason or by_signal, seconds, tuple(hidden.found.values()), hidden.waited)
+    reason = reason or _signal_that_ended(process.returncode, received)
+    ended = ProgramExit(process.returncode, reason, seconds, tuple(hidden.found.values()), hidden.waited)
     if received:
         raise Interrupted(ended)
     return ended
+
+
+def _signal_that_ended(status: int, received: Sequence[int]) -> str | None:
+    if received:
+        return signal_name(received[0])
+    return signal_name(-status) if status < 0 else None
 
 
 def _start(
