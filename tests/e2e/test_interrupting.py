@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from determinism.trace.opening import open_trace
-from tests.e2e.commands import COMMAND, compare, program, tiny_code, torch_program
+from tests.e2e.commands import COMMAND, check, compare, program, tiny_code, torch_program
 
 
 class Ended(NamedTuple):
@@ -91,6 +91,34 @@ def test_record(tmp_path: Path) -> None:
 def test_end_asked_for_by_another_signal_has_its_status(tmp_path: Path) -> None:
     ended = interrupt(tmp_path, "check", "--output", "out", "--", *program("wait"), group=False, number=signal.SIGTERM)
     assert ended.status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_programs_that_an_interrupt_ends_at_different_steps_do_not_differ(
+    recorder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `timeout -s INT 60 python train.py` ends them."""
+    monkeypatch.setenv("DETERMINISM_RECORDER", recorder)
+    words = script(
+        tmp_path,
+        """
+        import os, signal, torch
+        first = not os.path.exists("ran")
+        open("ran", "w").close()
+        torch.manual_seed(0)
+        weight = torch.randn(3, 3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for step in range(10):
+            optimizer.zero_grad()
+            (torch.randn(3) @ weight).sum().backward()
+            if step == (4 if first else 6):
+                signal.raise_signal(signal.SIGINT)
+            optimizer.step()
+        """,
+    )
+    found = check(tmp_path, "--", *words)
+    assert (found.report["verdict"], found.report["first_divergence"]) == ("inconclusive", None)
+    assert "interrupted" in found.trouble
 
 
 UNSEEDED = tiny_code("import time; frame.mean(frame.randn(3)).item(); time.sleep(2)")

@@ -140,7 +140,8 @@ def num_records(process: ProcessTrace) -> int:
 
 def cut_reasons(trace: Trace) -> list[str]:
     """Why records of a run are missing: identifiers of troubles; known when the run was read."""
-    found = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
+    stops = [process.stopped_by for process in trace.processes if process.stopped_by is not None]
+    found = ["interrupted" if stop == INTERRUPT else stop for stop in stops]
     if any(process.truncated for process in trace.processes):
         found.append("trace-truncated")
     if trace.missing_processes:
@@ -180,8 +181,8 @@ _CUT_MESSAGES = {
     "--output.",
     "fail-fast": "{runs} was stopped by --fail-fast after {records} records, but everything recorded up to then is "
     "equal. Repeat the run without it.",
-    "interrupted": "The user interrupted {runs} after {records} records. Everything recorded up to then is equal. "
-    "Repeat the run.",
+    "interrupted": "SIGINT (Ctrl-C) ended {runs} after {records} records. Everything recorded up to then is equal. "
+    "Let the program come to its end, or end all runs at the same step with --steps.",
     "run-unfinished": "How {runs} ended was not recorded: the recording was killed, or is still running. The "
     "{records} records that exist are equal. Repeat the run.",
     "time-limit": "{runs} exceeded its time limit and was stopped after {records} records. Everything recorded up to "

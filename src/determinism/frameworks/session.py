@@ -261,6 +261,8 @@ class AdapterSession:
         if self._process != os.getpid() or not self._undo:
             return
         if self.recorder.is_active:
+            if ends_interrupted():
+                self.writer.interrupted()
             self._finish_trace()
         self._stop_recorder()
         for undo in reversed(self._undo):
@@ -296,6 +298,13 @@ class AdapterSession:
         """Close, and show our frames again."""
         self.close()
         self._show_own_frames()
+
+
+def ends_interrupted() -> bool:
+    """Whether Python is ending because of a `KeyboardInterrupt` that the program did not catch."""
+    # `last_exc` came with Python 3.12.
+    newest = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return isinstance(newest, KeyboardInterrupt)
 
 
 def _end_daemons() -> None:

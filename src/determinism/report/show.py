@@ -21,7 +21,7 @@ from determinism.report.entries import counted, frame_text, stop_phrase
 from determinism.trace.files import stored_bytes
 from determinism.trace.opening import name_of, part_names
 from determinism.trace.reader import ProcessTrace, Trace
-from determinism.trace.schema import Table
+from determinism.trace.schema import INTERRUPT, Table
 from determinism.types import NO_DIGEST, Phase, Role
 
 _MOST_OPS = 12
@@ -54,12 +54,17 @@ def _ending(manifest: dict[str, Any]) -> str:
     return f"{', '.join(parts)}, after {manifest.get('seconds') or 0:.1f} s"
 
 
+_WHY_STOPPED = {
+    "disk-full": "the disk was full",
+    "max-disk": "the limit of --max-disk was reached",
+    INTERRUPT: "SIGINT (Ctrl-C) ended it",
+}
+
+
 def _completeness(process: ProcessTrace) -> str | None:
     """Why the trace lacks records; None if it has all."""
     if process.stopped_by is not None:
-        return {"disk-full": "the disk was full", "max-disk": "the limit of --max-disk was reached"}.get(
-            process.stopped_by
-        )
+        return _WHY_STOPPED.get(process.stopped_by)
     if process.truncated:
         return "its files are truncated or damaged"
     return None if process.description.get("ended") else "the process was killed; everything before that is here"

@@ -203,7 +203,7 @@ CHILD_COLUMNS = {
 """Lists within a record. `producer`: how many records back the producer lies; 0 where nobody recorded produced it."""
 
 INTERRUPT = "interrupt"
-"""What a manifest says has stopped a run that the user ended."""
+"""What has stopped a run that the user ended, as its manifest says, or a process that ended with `KeyboardInterrupt`."""
 FAIL_FAST = "fail-fast"
 """What a manifest says has stopped a run that had shown a difference."""
 TIME_LIMIT = "time-limit"

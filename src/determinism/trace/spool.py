@@ -22,7 +22,7 @@ import pyarrow as pa
 from determinism.errors import TraceError
 from determinism.trace.batches import CELL_TYPES, RECORD_SCHEMA, child_type
 from determinism.trace.files import open_plain, read_plain
-from determinism.trace.schema import CHILD_COLUMNS, RECORD_COLUMNS, Column
+from determinism.trace.schema import CHILD_COLUMNS, INTERRUPT, RECORD_COLUMNS, Column
 from determinism.types import NO_DIGEST
 
 # What the file of a spool looks like, and how it is read after the process that wrote it is gone.
@@ -41,7 +41,7 @@ HEADER_BYTES = 64
 _MOST_TRIES = 3
 _MOST_BYTES = 256 << 20
 """The largest spool that is read: one with room for records of a million tensors."""
-STOPS = ("", "disk-full", "max-disk")
+STOPS = ("", "disk-full", "max-disk", INTERRUPT)
 """Why recording stopped. On a full disk this byte is all that can still be said, because it has its place already."""
 
 RECORDS = "records"

@@ -31,6 +31,7 @@ from determinism.trace.schema import (
     EARLIER_RECORDS,
     FIRST_METADATA,
     FORMAT,
+    INTERRUPT,
     LEDGER_FILE,
     NAMES_FILE,
     PENDING_NAMES_FILE,
@@ -739,6 +740,12 @@ class ProcessWriter:
         self._stop_storing(reason)
         self.describe(stopped_at=self.num_records, stopped_detail=detail)
 
+    def interrupted(self) -> None:
+        """Write what is left, and say that the process was interrupted: where its records end is up to chance."""
+        self._flush_numbers()
+        self.flush()
+        self._stop(INTERRUPT, "it ended with KeyboardInterrupt")
+
     def _stop_storing(self, reason: str) -> None:
         if self.stopped_by is None:
             self.stopped_by = reason
@@ -763,7 +770,7 @@ class ProcessWriter:
                 file.close()
             except (OSError, pa.ArrowException) as error:
                 self._stop("disk-full", str(error))
-        if self.stopped_by is None:
+        if self.stopped_by in (None, INTERRUPT):
             self._files.discard_pending()
         self._write_description(ended=True)
 
