@@ -804,6 +804,45 @@ def test_when_the_time_is_up_what_is_known_stays() -> None:
     assert not any(fix.verified for fix in comparison.fixes)
 
 
+def two_libraries_that_nobody_seeds(runs_left: int = 1000) -> tuple[Pretended, dict[str, Any]]:
+    """A program that draws weights from PyTorch and batches from NumPy, and what its text says of either divergence."""
+    weights, batches = divergence(0, Kind.RNG, line=10), divergence(50, line=30)
+    program = Pretended([(weights, ["torch-seed"]), (batches, ["numpy-seed"])], runs_left=runs_left)
+
+    def named(library: str) -> list[Hypothesis]:
+        return [Hypothesis(f"seed-missing-{library}", Intervention.fix(f"{library}-seed"), ())]
+
+    return program, {
+        "likely": named("torch"),
+        "likely_of": lambda left: named("numpy" if left == batches else "torch"),
+    }
+
+
+def test_of_a_later_divergence_what_the_text_names_is_tried_before_anything_is_observed() -> None:
+    program, told = two_libraries_that_nobody_seeds()
+    comparison = investigated(program, **told)
+    assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-numpy", "confirmed")]
+    assert [sorted(name for name, _ in made.factors) for made in program.made] == [
+        ["torch-seed"],
+        ["numpy-seed", "torch-seed"],
+    ]
+    assert all(fix.verified for fix in comparison.fixes)
+
+
+def test_if_the_time_is_up_before_a_later_divergence_is_explained_what_the_text_names_is_likely() -> None:
+    program, told = two_libraries_that_nobody_seeds(runs_left=3)
+    comparison = investigated(program, **told)
+    assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-numpy", "likely")]
+    assert not any(fix.verified for fix in comparison.fixes)
+
+
+def test_what_a_later_divergence_was_said_to_come_from_is_not_likely_if_it_changes_nothing() -> None:
+    program, told = two_libraries_that_nobody_seeds()
+    program.divergences = [program.divergences[0], (program.divergences[1][0], ["python-seed"])]
+    comparison = investigated(program, **told)
+    assert found(comparison) == [("seed-missing-torch", "confirmed"), ("seed-missing-python", "confirmed")]
+
+
 def test_when_the_user_ends_the_search_what_was_to_be_tried_is_possible() -> None:
     class Interrupted(Pretended):
         def compare(self, intervention: Intervention, *, runs: int, may_be_short: bool = False) -> Trial:

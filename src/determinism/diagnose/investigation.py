@@ -105,6 +105,8 @@ class Investigation:
     """Those that the program was recorded with."""
     likely: Sequence[Hypothesis] = ()
     """What most likely made the runs differ, by what was known before any experiment."""
+    likely_of: Callable[[Divergence], Sequence[Hypothesis]] = lambda divergence: ()
+    """The same of a later divergence, which shows when what made the first one is removed."""
     is_linted: Callable[[Hypothesis], bool] = lambda hypothesis: False
     """Whether a rule of lint fires at the line of a candidate, which is then tried first."""
     command: str = ""
@@ -130,6 +132,10 @@ class Investigation:
                 self._note_pair(differs=bool(output.elements_different), is_short=True)
         self._found: list[_Found] = []
         self._trials: dict[Intervention, Trial] = {}
+        self._likely_now: Sequence[Hypothesis] = self.likely
+        """What most likely makes the divergence that is looked at."""
+        self._unexplained: Divergence | None = None
+        """The divergence that is looked at, as long as nothing made it go."""
         self._untried: list[Hypothesis] = []
         """What is to be tried of the divergence that is looked at."""
         self._too_few: set[Intervention] = set()
@@ -184,10 +190,11 @@ class Investigation:
 
     def _explain(self, divergence: Divergence) -> Divergence | None:
         """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
-        if not self._found and (cheapest := self._confirmed_at_once(divergence)):
-            if not cheapest.is_equal:
-                self._begin_rates(cheapest)
-            return cheapest.divergence
+        self._unexplained = divergence
+        if self._found:
+            self._likely_now = self.likely_of(divergence)
+        if cheapest := self._confirmed_at_once(divergence):
+            return self._next(cheapest)
         probed = self._probe(divergence)
         leftovers = self.comparison.leftovers if not self._found else []
         environment = self.comparison.environment if not self._found else []
@@ -228,10 +235,13 @@ class Investigation:
             self._suppose(divergence, probed.sources)
             return None
         self._take(needed, divergence)
-        trial = self._trials[self._held]
-        if trial.is_equal:
-            return None
-        self._begin_rates(trial)
+        return self._next(self._trials[self._held])
+
+    def _next(self, trial: Trial) -> Divergence | None:
+        """The divergence that is left without what was found; None if there is none."""
+        self._unexplained = trial.divergence
+        if not trial.is_equal:
+            self._begin_rates(trial)
         return trial.divergence
 
     def _with_caches_in_place(
@@ -293,7 +303,7 @@ class Investigation:
         if self._rate.came_once:
             # Two further runs were equal, and perhaps all are: nothing can be told from runs that are equal with something fixed.
             return None
-        for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self.likely)):
+        for hypothesis in (*self._varying(divergence), *filter(self._may_be_tried_first, self._likely_now)):
             # Where few runs tell enough, whole ones cost less than short ones and then whole ones.
             self._trial([hypothesis], may_be_short=not self._is_certain(self._held.also(hypothesis.intervention)))
             if self._removes([hypothesis], divergence):
@@ -448,7 +458,7 @@ class Investigation:
         # Where it comes and goes by itself, that it comes later shows nothing.
         if not self._is_steady or (self._is_race and is_same_line(trial.divergence, divergence)):
             return False
-        return self._is_seen_again(trial, divergence)
+        return self._is_certain(trial.intervention) or self._is_seen_again(trial, divergence)
 
     def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
         """Whether the program takes in what timing decides, and nothing points to what was fixed instead.
@@ -716,6 +726,9 @@ class Investigation:
             likely = [cause for cause in likely_causes_left(self.likely, self._is_tried) if _named(cause) not in shown]
             said = {_named(cause) for cause in likely}
             self._causes = [*likely, *(cause for cause in self._causes if _named(cause) not in said)]
+        elif self._unexplained is not None and self._found:
+            # What was found does not explain all, and the search ended before it came to what is left.
+            self._causes += likely_causes_left(self._likely_now, self._is_tried)
         last = self._trials.get(self._held)
         self._fixes = [
             *fixes_for(

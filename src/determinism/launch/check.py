@@ -496,6 +496,7 @@ def _search(
                 can_try_fixes=request.fix,
                 frameworks={str(p.description.get("framework")) for trace in traces for p in trace.processes},
                 likely=likely,
+                likely_of=lambda left: likely_hypotheses(replace(comparison, first_divergence=left), traces),
                 is_linted=LintedCandidates(comparison, traces),
                 command=longer_search(request, 2 * budget),
                 executions=executions(comparison.first_divergence, traces) if comparison.first_divergence else 1,

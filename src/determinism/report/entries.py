@@ -434,8 +434,11 @@ def proof(fix: Document, cause: Document) -> str:
         cause: The cause that it removes, likewise.
     """
     if not fix["verified"]:
-        changed = (made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line "))
-        outcome = next((str(made["outcome"]) for made in changed if made["equal"] is not True), None)
+        with_lines = [made for made in cause["experiments"] if fix["patch"] and made["factor"].startswith("line ")]
+        # Without them, what the experiment fixed is what the fix does.
+        others = [made for made in cause["experiments"] if fix["patch"] and made["equal"] is False]
+        failed = (made for made in with_lines or others if made["equal"] is not True)
+        outcome = next((str(made["outcome"]) for made in failed), None)
         if outcome is None:
             return "not verified: no run was made with it"
         outcome = outcome.removeprefix("No conclusion: ").rstrip(".")
