@@ -237,13 +237,16 @@ SEEDED_LIBRARIES = {
 
 
 def is_never_seeded(hypothesis: Hypothesis, divergence: Divergence) -> bool:
-    """Whether a framework's generator was drawn from that nobody has seeded: two runs never agree then.
+    """Whether a global generator was drawn from that nobody has seeded: two runs never agree then.
+
+    Either the state of a framework's generator differs, or what differs is made of draws from Python's or NumPy's, by the program's text.
 
     Args:
         hypothesis: What most likely made the runs differ.
         divergence: Where they differ first.
     """
-    return divergence.kind is Kind.RNG and divergence.step == 0 and hypothesis.cause in SEEDED_LIBRARIES.values()
+    is_drawn = divergence.kind in (Kind.RNG, Kind.DATA) and divergence.step == 0
+    return is_drawn and hypothesis.cause in SEEDED_LIBRARIES.values()
 
 
 _DOUBT = 0.1

@@ -214,12 +214,10 @@ class Investigation:
         named = [one for one in candidates if is_used_at(one, divergence)]
         named += [one for one in candidates if self.is_linted(one) and one not in named]
         candidates = [*named, *(one for one in candidates if one not in named)]
-        if not self._found:
-            candidates = with_likely_lines(candidates, self.likely)
+        candidates = with_likely_lines(candidates, self._likely_now)
         # One constant where a seed is made does for every generator that it is set for.
         candidates.sort(key=lambda one: not one.makes_seed)
-        if not self._found:
-            named += [one for one in candidates if any(is_same(one, other) for other in self.likely)]
+        named += [one for one in candidates if any(is_same(one, other) for other in self._likely_now)]
         candidates = self._with_caches_in_place(candidates, probed, divergence)
         if _has_order_of_addresses(candidates) and obstacle(_ADDRESSES, Action.PERTURBED) is None:
             # Objects often lie as they did in the run before. Of several such orders, fixing any one would then seem to help.
@@ -468,7 +466,9 @@ class Investigation:
         if divergence.kind in (Kind.RNG, Kind.UNINITIALIZED):
             return False
         sources = self._probed.sources if self._probed is not None else ()
-        is_pointed_to = all(one.source is not None or one.cause in _SCHEDULES or one in self.likely for one in together)
+        is_pointed_to = all(
+            one.source is not None or one.cause in _SCHEDULES or one in self._likely_now for one in together
+        )
         removed = [found.hypothesis.source for found in self._found]
         is_shared = any(source is not None and is_interchangeable(source.process) for source in removed)
         return not is_pointed_to and (is_shared or any(source.source in TIMED for source in sources))
@@ -547,9 +547,9 @@ class Investigation:
 
     def _is_certain(self, intervention: Intervention) -> bool:
         """Whether two runs without it never agree: a generator that nobody seeded starts from random bytes of the operating system."""
-        first = self.comparison.first_divergence
-        return first is not None and any(
-            one.intervention == intervention and is_never_seeded(one, first) for one in self.likely
+        at = self._unexplained
+        return at is not None and any(
+            self._held.also(one.intervention) == intervention and is_never_seeded(one, at) for one in self._likely_now
         )
 
     def _to_the_end(self, trial: Trial, found: Sequence[Hypothesis]) -> Trial:
@@ -637,7 +637,7 @@ class Investigation:
                 sources,
                 held,
                 lambda shifted: self.runner.compare(shifted, runs=_SHIFTED_RUNS, may_be_short=self._may_end_early),
-                {(site.file, site.line) for one in self.likely if one.cause == CLOCK for site in one.sites[:1]},
+                {(site.file, site.line) for one in self._likely_now if one.cause == CLOCK for site in one.sites[:1]},
             )
         except BudgetSpent:
             return hypothesis

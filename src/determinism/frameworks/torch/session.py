@@ -278,8 +278,9 @@ class Session(AdapterSession):
         recorder.begin(recorder.stream_of(self.writer, self._devices))
         recorder.progress.step = self._spec.first_step
         if self._part.stream == "process" and self._keeps_ledger:
-            # Kept values are of what is recorded, so that parameters would be sized at some steps only.
-            if self._spec.values is None and (self.level is Level.STEP or self._spec.window is not None):
+            # Kept values are of what is recorded, so that parameters would be sized at some steps only. Replicas are compared at each step.
+            needs_all = self._spec.values is not None or self._spec.invariants
+            if not needs_all and (self.level is Level.STEP or self._spec.window is not None):
                 recorder.state_every = self._spec.state_every
                 self.writer.describe(state_every=recorder.state_every)
             recorder.ledger = StepLedger(folder, recorder.state_every)
