@@ -128,6 +128,12 @@ def compile_cache_of(file: str, environ: Environment) -> CompileCache | None:
     return None
 
 
+def own_cache() -> Path:
+    """The folder in which this tool keeps what it compiles: its native recorder, and its kernel for GPUs."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(folder) / "determinism"
+
+
 def empty_caches(folder: Path) -> Iterator[tuple[str, str]]:
     """The variables that give a run caches of its own, which are empty.
 

@@ -93,6 +93,22 @@ class SiteTable:
         number = self._by_instruction.get(key)
         return self._new_stack(frame, key) if number is None else number
 
+    def stack_of_helper(self, frame: FrameType, waiting_at: FrameType | None, waiting: Sequence[Waiting]) -> int:
+        """Number of the stack of a thread that works for another one: its own if user code runs in it, else that of the other.
+
+        Args:
+            frame: The innermost frame of the thread.
+            waiting_at: The innermost frame of the thread that waits for it.
+            waiting: As for `stack`, of that thread.
+        """
+        at: FrameType | None = frame
+        while at is not None:
+            known = self._owners.get(id(at.f_code))
+            if (self._classify(at) if known is None else known) is Owner.USER:
+                return self.stack(frame)
+            at = at.f_back
+        return self.stack(waiting_at, waiting)
+
     def _instructions(self, frame: FrameType | None, waiting: Sequence[Waiting], last: int) -> tuple[int, ...]:
         """Code and instruction of each frame that is not foreign, out to a waiting one, whose number then follows.
 

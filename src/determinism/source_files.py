@@ -58,7 +58,12 @@ def owner_of_module(module: str, file: str) -> Owner:
         return Owner.FOREIGN
     if root in _started_packages() and root not in _RUNNERS:
         return Owner.USER
-    if is_installed or is_console_script(file) or _holds_distributions(_import_folder(file, root)):
+    if (
+        is_installed
+        or _is_of_installed(root)
+        or is_console_script(file)
+        or _holds_distributions(_import_folder(file, root))
+    ):
         return Owner.LIBRARY
     return Owner.USER
 
@@ -79,6 +84,12 @@ def owner_of_file(file: str) -> Owner:
         return Owner.FOREIGN
     folder, name = os.path.split(file)
     return owner_of_module(os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py"), file)
+
+
+def _is_of_installed(root: str) -> bool:
+    """Whether a top-level package that was imported is installed: code that it wrote into a file elsewhere is its own, too."""
+    package = None if root in ("__main__", "__mp_main__") else sys.modules.get(root)
+    return any(part in str(getattr(package, "__file__", "")) for part in _INSTALLED)
 
 
 def _import_folder(file: str, root: str) -> str:

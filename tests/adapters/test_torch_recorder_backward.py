@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from determinism.types import Phase
-from tests.torch_runs import Row, line_of, named, only, record_rows
+from tests.torch_runs import Row, check_deterministic, line_of, named, only, record_rows
 
 
 def forward_line(record: Row) -> int | None:
@@ -167,3 +167,39 @@ def test_hooks_in_a_backward_are_the_site(tmp_path: Path) -> None:
     record = only(record_rows(function, tmp_path), "atan")
     assert record.phase is Phase.BACKWARD
     assert record.stack[0].function.endswith("hook")
+
+
+class Nested(torch.autograd.Function):
+    """Runs another backward in its own; one of so many, one within the other, is given to a thread of the engine."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, depth: int) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.depth = depth
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = Nested.apply(x, ctx.depth - 1) if ctx.depth else x.exp().mul(2)
+            y.sum().backward()
+        return grad * x.grad, None
+
+
+def test_an_op_in_a_thread_of_the_engine_has_the_stack_of_the_thread_that_waits_for_it(tmp_path: Path) -> None:
+    """As all of the backward on a GPU: there no frame of Python runs."""
+
+    def function() -> Any:
+        x = torch.ones(3, requires_grad=True)
+        Nested.apply(x, 60).sum().backward()
+        return x.grad
+
+    check_deterministic(function, tmp_path)
+    found = record_rows(function, tmp_path / "again")
+    beside = [record for record in found if record.thread == 1]
+    assert {record.op for record in beside} == {"mul.Tensor"}
+    for record in beside:
+        assert record.stack[0].line == line_of(Nested.backward, "y.sum().backward()")
+        assert forward_line(record) == line_of(Nested.backward, "x.exp().mul(2)")

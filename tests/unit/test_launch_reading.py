@@ -73,9 +73,11 @@ def test_a_file_of_the_package_itself_is_not_left(
     assert stage.found() == []
 
 
-def test_why_the_native_recorder_was_not_built_during_the_first_run_is_not_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["native/torch-2.13.0-cpython-311.failed", "triton/WIU4/cuda_utils.so"])
+def test_what_the_recorder_built_during_the_first_run_is_not_left(name: str, tmp_path: Path) -> None:
+    """The first is why the native recorder could not be built, the second what Triton compiles beside the kernel for digests."""
     stage = Stage(tmp_path)
-    file = tmp_path / "determinism" / "native" / "torch-2.13.0-cpython-311.failed"
+    file = tmp_path / "determinism" / name
     with stage.times.run():
         file.parent.mkdir(parents=True)
         file.write_text("g++")

@@ -70,6 +70,18 @@ def test_folder_that_packages_were_installed_to_holds_libraries(tmp_path: Path) 
     assert owner_of(frame_of(str(tmp_path / "other" / "code.py"), "code.of.mine")) is Owner.USER
 
 
+def test_code_that_an_installed_package_generated_into_a_file_is_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch Geometric writes the propagation of each sort of layer into a file of the system's temporary folder."""
+    generated = frame_of("/tmp/layers.conv_propagate_e9qt1cvw.py", "layers.conv_propagate")
+    package = types.ModuleType("layers")
+    monkeypatch.setitem(sys.modules, "layers", package)
+
+    package.__file__ = "/venv/lib/python3.11/site-packages/layers/__init__.py"
+    assert owner_of(generated) is Owner.LIBRARY
+    package.__file__ = "/home/ada/layers/__init__.py"
+    assert owner_of(generated) is Owner.USER
+
+
 def test_package_started_as_a_module_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     main = types.ModuleType("__main__")
     main.__spec__ = types.SimpleNamespace(name="trainer.cli")  # type: ignore[assignment]

@@ -36,6 +36,8 @@ _OWN_KERNEL = "determinism_digest"
 """Part of the names that Triton gives to what it keeps of the kernel that digests tensors on a GPU."""
 _OWN_LIBRARY = os.sep + os.path.join("determinism", "native", "torch-")
 """Part of the names of what the native recorder is built as, or why it could not be, in the user's cache."""
+_OWN_TRITON = os.sep + os.path.join("determinism", "triton", "")
+"""Part of the names of all that Triton keeps while it compiles that kernel; see `device_digests`."""
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
 """Where the system keeps what looks like files."""
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -163,7 +165,7 @@ def _site() -> tuple[str, int, str] | None:
 def _is_left_out(path: str) -> bool:
     if path.endswith(".pyc") or path.startswith((*_NO_FILES, _OWN_FILES)):
         return True
-    return _OWN_KERNEL in path or _OWN_LIBRARY in path
+    return _OWN_KERNEL in path or _OWN_LIBRARY in path or _OWN_TRITON in path
 
 
 def _may_write(flags: int) -> bool:

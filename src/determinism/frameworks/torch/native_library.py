@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from determinism.compile_caches import own_cache
 from determinism.digest import digest_bytes, digest_many
 from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 
@@ -298,8 +299,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _folder() -> Path:
-    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache_folder) / "determinism" / "native"
+    return own_cache() / "native"
 
 
 def _is_trusted(path: Path) -> bool:

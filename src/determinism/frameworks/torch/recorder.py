@@ -258,7 +258,11 @@ class RecordMaker(RecordingGuard):
         # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
         thread = self.number if is_own else self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
         phase, link = self.place()
-        stack = self.sites.stack(_frame(3), self._calls)
+        if is_own:
+            stack = self.sites.stack(_frame(3), self._calls)
+        else:
+            # Where no code of Python runs, a thread of the framework has no frame but ours.
+            stack = self.sites.stack_of_helper(_frame(), sys._current_frames().get(self.thread), self._calls)
         cells = (thread, self.progress.step, phase, role, op, link.module, stack, link.record, link.stack, arguments)
         record = self.writer.append(cells, looked.edges, looked.digests, outputs, generators)
         if is_own and (sequence := sequence_number()) != self._links.last:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 
 from determinism import device_digest, digest
+from determinism.compile_caches import own_cache
 from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_block, is_plain, materialized
 from determinism.trace.spool import DigestLost, PendingDigest
@@ -302,6 +305,7 @@ _PROGRAMS_PER_PROCESSOR = 8
 _FEWEST_PROGRAMS = 32
 """For each block of a group, where there are so many blocks that they fill the device anyhow."""
 _PROBE_BYTES = 2 * TILE_BYTES + 1237
+_CACHE_VARIABLE = "TRITON_CACHE_DIR"
 
 
 # Those of the class are watched: the program's own calls of them are recorded.
@@ -412,9 +416,25 @@ def open_ring(device: torch.device) -> Ring:
         ImportError: There is no Triton.
         RuntimeError: It does not, or there is no memory.
     """
-    ring = Ring(CudaDigests(device, BATCHES * ENTRIES))
-    verify(ring, device)
+    with _own_cache():
+        ring = Ring(CudaDigests(device, BATCHES * ENTRIES))
+        # All that is ever compiled is compiled here: every later launch has arguments of the same sort.
+        verify(ring, device)
     return ring
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """Let Triton keep what it compiles beside the user's cache: filled by us, that one would no longer be what the program left."""
+    before = os.environ.get(_CACHE_VARIABLE)
+    os.environ[_CACHE_VARIABLE] = str(own_cache() / "triton")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CACHE_VARIABLE]
+        else:
+            os.environ[_CACHE_VARIABLE] = before
 
 
 def verify(ring: Ring, device: torch.device) -> None:
