@@ -204,6 +204,22 @@ def _resized(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
 
 
 _CROWD = (600_000, 300)
+def _sparse_product(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
+    """As a layer of a graph network with its adjacency matrix: many entries in each row."""
+    entries, rows, columns = sizes
+    places = torch.stack([_indices((entries,), rows, device), _indices((entries,), rows, device)])
+    sparse = torch.sparse_coo_tensor(places, _values((entries,), dtype, device), (rows, rows)).coalesce()
+    dense = _values((rows, columns), dtype, device)
+    gradient = _values((rows, columns), dtype, device)
+
+    def call() -> Tensors:
+        given = dense.detach().requires_grad_()
+        product = torch.sparse.mm(sparse, given)
+        return product.detach(), *torch.autograd.grad(product, given, gradient)
+
+    return call
+
+
 _WRITES = (1000, 40, 4)
 _EDGES = (2_000_000, 100_000, 64)
 _MAPS2, _MAPS3 = (2, 4, 13, 11), (1, 3, 7, 9, 8)
@@ -281,6 +297,7 @@ CASES = (
     OpCase("nanmedian", (10, 201), (1000, 10_000), _selected(lambda x: x.nanmedian(1))),
     OpCase("kthvalue", (10, 201), (1000, 10_000), _selected(lambda x: x.kthvalue(40, 1))),
     OpCase("cumsum", (5000,), (10_000_000,), _cumsum),
+    OpCase("sparse-mm", (3000, 60, 8), (2_000_000, 50_000, 64), _sparse_product, dtypes=SINGLE),
     OpCase("quantized-resize", (4, 5), (1000, 1000), _resized, dtypes=(torch.float32,)),
 )
 """Of `scatter with reduce=`, which PyTorch deprecates, there is none: it is computed as `scatter_reduce`."""

@@ -287,6 +287,7 @@ def linear_algebra_cases() -> Iterator[Case]:
     yield Case("torch.bmm", "dense", _of_two_matrices(torch.bmm, 4, _SIZE, _SIZE))
     yield Case("torch.bmm", "sparse and dense", _sparse_bmm)
     yield Case("torch.sparse.mm", "sparse and dense", _sparse_mm)
+    yield Case("torch.sparse.mm", "sparse in CSR and dense", _csr_mm)
     linalg, narrow = torch.linalg, _SIZE // 2
     yield Case(
         "torch.linalg.lstsq",
@@ -324,6 +325,11 @@ def _sparse(inputs: Inputs, *batch: int) -> torch.Tensor:
 def _sparse_bmm(inputs: Inputs) -> Call:
     sparse, dense = _sparse(inputs, 4), inputs.leaf(4, _SIZE, _SIZE)
     return lambda: torch.bmm(sparse, dense)
+
+
+def _csr_mm(inputs: Inputs) -> Call:
+    sparse, dense = _sparse(inputs).to_sparse_csr(), inputs.normal(_SIZE, _SIZE)
+    return lambda: torch.sparse.mm(sparse, dense)
 
 
 def _sparse_mm(inputs: Inputs) -> Call:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from determinism.digest import digest_bytes, digest_many
-from determinism.frameworks.torch.compilers import CompiledKernel
+from determinism.frameworks.torch.compilers import CompiledKernel, TritonLaunch
 from determinism.frameworks.torch.ops import OpTraits
 from determinism.frameworks.torch.recorder import RecordMaker
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_plain, leaves, plain_parts
@@ -124,7 +124,7 @@ class Rows:
         if recorder.capture is not self or traits.is_uninitialized or traits.is_asynchronous:
             # Another thread, whose ops come in between.
             return
-        if isinstance(func, CompiledKernel):
+        if isinstance(func, (CompiledKernel, TritonLaunch)):
             # Its results are arguments whose memory holds nothing yet.
             return
         given = [] if traits.has_unvalued_inputs else list(_read_tensors(traits, args, kwargs))

@@ -338,6 +338,14 @@ def varies_alone(divergence: Divergence) -> bool:
     return any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
 
 
+def is_varying_kernel(divergence: Divergence) -> bool:
+    """Whether it is a kernel of the program that was seen to vary when it was repeated by itself."""
+    return varies_alone(divergence) and divergence.op.startswith("triton::")
+
+
+KERNEL_LIMIT = "No setting makes the kernel deterministic, so no run could show whether the program has further causes."
+
+
 _NOT_BY_AN_OP = frozenset({Kind.ARGUMENT, Kind.ORDER, Kind.RNG, Kind.STRUCTURE, Kind.UNINITIALIZED})
 """Kinds of what differs before an op computes: one that varies would have been the first difference itself."""
 
@@ -382,6 +390,8 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
 
 
 def _varying(divergence: Divergence) -> str:
+    if is_varying_kernel(divergence):
+        return "varying-triton-kernel"
     return "varying-op-tensorflow" if framework_of(divergence.op) == "tensorflow" else "nondeterministic-op"
 
 

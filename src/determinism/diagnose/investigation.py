@@ -26,6 +26,7 @@ from determinism.diagnose.experiments import (
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.hypotheses import (
     CLOCK,
+    KERNEL_LIMIT,
     VARYING_OPS,
     deciding_looks,
     entropy_named,
@@ -33,6 +34,7 @@ from determinism.diagnose.hypotheses import (
     is_open,
     is_same,
     is_used_at,
+    is_varying_kernel,
     told_by_kind,
     unseen_text,
     varies_alone,
@@ -191,6 +193,10 @@ class Investigation:
     def _explain(self, divergence: Divergence) -> Divergence | None:
         """Find the causes of one divergence; returns the next one, None if there is none or it was not explained."""
         self._unexplained = divergence
+        if is_varying_kernel(divergence):
+            self._found += [_Found(one, [], Status.CONFIRMED) for one in told_by_kind(divergence)]
+            self._limit, self._unexplained = KERNEL_LIMIT, None
+            return None
         if self._found:
             self._likely_now = self.likely_of(divergence)
         if cheapest := self._confirmed_at_once(divergence):

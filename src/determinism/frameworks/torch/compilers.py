@@ -427,6 +427,93 @@ def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
     return file, line, function, code
 
 
+# Kernels that the program wrote in Triton: each launch is a record.
+
+LAUNCHES = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
+"""What launches them on a device, and in Triton's interpreter (triton 3: `KernelInterface.run`)."""
+
+
+def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Undo:
+    """Record each launch of a kernel from now on: what its tensors held before, and what they hold afterwards.
+
+    Which of them a kernel writes only its code says; all count as written. What is launched to time it is no record.
+
+    Args:
+        threads: Whose recorders record it.
+        failed: Told why Triton could not be watched.
+
+    Returns:
+        What ends that.
+    """
+    undo: list[Undo] = []
+
+    def around(original: Callable[..., Any], kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = None if kwargs.get("warmup") else threads.recorder()
+        if recorder is None or recorder.graph_depth:
+            return original(kernel, *args, **kwargs)
+        launch = TritonLaunch(original, kernel, args, kwargs)
+        looked = recorder.run_unrecorded(launch.look, recorder)
+        with recorder.suspended():
+            result = original(kernel, *args, **kwargs)
+        if looked is not None and launch.tensors:
+            recorder.run_unrecorded(launch.record, recorder, looked)
+        return result
+
+    def timing(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        recorder = threads.recorder()
+        with ExitStack() if recorder is None else recorder.suspended():
+            return original(*args, **kwargs)
+
+    def launcher_found(name: str) -> Callable[[Any], None]:
+        return lambda module: undo.append(wrap(getattr(module, name), "run", around))
+
+    waiting = [after_import(module, launcher_found(name), failed) for module, name in LAUNCHES]
+    waiting.append(after_import(AUTOTUNER, lambda module: undo.append(wrap(module.Autotuner, "_bench", timing)), failed))
+
+    def end() -> None:
+        for one in (*waiting, *undo):
+            one()
+
+    return end
+
+
+class TritonLaunch:
+    """One launch of a kernel, which can be made again with other tensors."""
+
+    def __init__(self, run: Callable[..., Any], kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Take what launches the kernel, and what it was called with."""
+        self._run = run
+        self._kernel = kernel
+        self._args = args
+        self._kwargs = kwargs
+        self._named = [*zip(getattr(kernel, "arg_names", ()), args, strict=False), *kwargs.items()]
+        self.tensors = _graph_tensors([value for _, value in self._named])
+        name = f"triton::{getattr(kernel, '__name__', 'kernel')}"
+        names = tuple(name for name, value in self._named if any(value is one for one in self.tensors))
+        self._traits = replace(OPAQUE, name=name, written=tuple(range(len(names))), argument_names=names)
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Launch the kernel with other tensors in the place of its own."""
+        others = dict(zip(map(id, self.tensors), tensors, strict=True))
+        args = [others.get(id(value), value) for value in self._args]
+        self._run(self._kernel, *args, **{name: others.get(id(value), value) for name, value in self._kwargs.items()})
+
+    def look(self, recorder: Recorder) -> InputEdges:
+        """What the tensors hold; memory that nobody has written yet is there to be written."""
+        if recorder.capture is not None:
+            recorder.capture(recorder, self._traits, self, self.tensors, {})
+        known = recorder.edges.storages.known
+        return recorder.look([one for one in self.tensors if (state := known(one)) is None or not state.is_unwritten])
+
+    def record(self, recorder: Recorder, looked: InputEdges) -> None:
+        """The kernel was launched: record what it left."""
+        # What is constant for Triton's compiler may have been chosen by timing.
+        given = {one.name for one in getattr(self._kernel, "params", ()) if not one.is_constexpr}
+        numbers = [one for one in self._named if one[0] in given and isinstance(one[1], (bool, int, float))]
+        text = ", ".join(f"{name}={value!r}" for name, value in numbers)
+        recorder.made(looked, self.tensors, traits=self._traits, text=text)
+
+
 # Kernels chosen by timing.
 
 

@@ -124,7 +124,7 @@ class StorageState:
     """What is known of one storage."""
 
     __slots__ = (
-        "digest", "externally_writable", "is_of_threads", "key", "layouts", "lifted", "output", "record", "reference", "view",
+        "digest", "externally_writable", "is_of_threads", "is_unwritten", "key", "layouts", "lifted", "output", "record", "reference", "view",
         "writer", "writes",
     )  # fmt: skip
 
@@ -140,6 +140,8 @@ class StorageState:
         """Of what that output held when it was written; kept only while a record is captured."""
         self.view: Any = None
         """Sizes, strides, offset and dtype of that output; kept with the digest."""
+        self.is_unwritten = False
+        """Nobody has written it since it was allocated."""
         self.externally_writable = False
         """Others can write this memory unseen: NumPy, a C extension, another process."""
         self.lifted: tuple[int, Digest] | None = None
@@ -501,12 +503,13 @@ class Edges:
             made += (layout, digests.get(position, NO_DIGEST))
         return made, [None if one is None else one[0] for one in looked]
 
-    def wrote(self, states: list[StorageState | None], record: int) -> None:
-        """From now on these storages hold what a record wrote as its outputs."""
+    def wrote(self, states: list[StorageState | None], record: int, *, is_unwritten: bool = False) -> None:
+        """From now on these storages hold what a record wrote as its outputs, or only allocated."""
         for position, state in enumerate(states):
             if state is not None:
                 state.record = record
                 state.output = position
+                state.is_unwritten = is_unwritten
                 state.lifted = None
 
     def in_flight(self, states: list[StorageState | None]) -> None:

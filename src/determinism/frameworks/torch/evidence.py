@@ -110,6 +110,8 @@ class CapturedCall:
         op, names = traits.name, traits.argument_names
         if op.startswith("inductor::"):
             self.problem = f"{op} is a kernel that Inductor compiled for this program"
+        elif op.startswith("triton::"):
+            self.problem = f"{op} is a kernel that the program wrote in Triton"
         elif op.partition("::")[0] not in _BUILT_IN:
             self.problem = f"{op} is not part of PyTorch: it exists only where the package that defines it is loaded"
         self._op = op

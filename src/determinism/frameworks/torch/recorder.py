@@ -492,7 +492,7 @@ class Recorder(RecordMaker):
             self.stream.note_overlap(record)
         if traits.returns_target and args[0]._is_view():
             self._links.wrote_view = self._links.newest
-        self.edges.wrote(states, record)
+        self.edges.wrote(states, record, is_unwritten=traits.is_uninitialized)
         if self.kept_values is not None:
             self.kept_values.add(self.writer, record, written, outputs)
         if traits.is_lift:
@@ -562,9 +562,9 @@ class ThreadEdges(Edges):
             looked.used.append((state, state.writes, known, EXTERNAL if known is None else known.record))
         return super().look_at(tensor, looked, access)
 
-    def wrote(self, states: list[StorageState | None], record: int) -> None:
+    def wrote(self, states: list[StorageState | None], record: int, *, is_unwritten: bool = False) -> None:
         """From now on these storages hold what a record wrote as its outputs; the main thread must look anew."""
-        super().wrote(states, record)
+        super().wrote(states, record, is_unwritten=is_unwritten)
         for state in states:
             if state is not None:
                 state.writer = self
@@ -578,6 +578,8 @@ _SERVING = ("multiprocessing.queues", "torch.utils.data._utils.pin_memory")
 """Modules whose threads only carry tensors from one process to another."""
 _MOST_NAMES = 256
 _MADE_AT = "_determinism_made_at"
+_Unknown = threading._DummyThread
+"""Stands in for a thread that Python did not start, once somebody asked in it which one it is, as logging does."""
 _BEFORE_WINDOW = "it began before the window of steps whose ops are recorded"
 
 
@@ -605,7 +607,7 @@ class Threads:
         ident = get_ident()
         recorder = self._by_thread.get(ident)
         if recorder is None:
-            if any(thread.ident == ident for thread in threading.enumerate()):
+            if any(thread.ident == ident and type(thread) is not _Unknown for thread in threading.enumerate()):
                 return None
             # A thread of the framework works for the thread that called it.
             recorder = self.main

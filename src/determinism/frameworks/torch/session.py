@@ -18,7 +18,12 @@ from determinism.batch.torch import Rows
 from determinism.frameworks.progress import note_earlier_threads
 from determinism.frameworks.session import AdapterSession
 from determinism.frameworks.torch import hooks
-from determinism.frameworks.torch.compilers import KernelChoices, pass_for_tracing, watch_compiled_graphs
+from determinism.frameworks.torch.compilers import (
+    KernelChoices,
+    pass_for_tracing,
+    watch_compiled_graphs,
+    watch_triton_kernels,
+)
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.edges import Stream
 from determinism.frameworks.torch.evidence import Capture
@@ -246,6 +251,7 @@ class Session(AdapterSession):
         self._undo += hooks.watch_loading(threads)
         keeps_lines = self._spec.capture is not None and self._spec.capture["op"].startswith("inductor::")
         self._undo.append(watch_compiled_graphs(threads, self._folders.failed, keeps_lines=keeps_lines))
+        self._undo.append(watch_triton_kernels(threads, self._folders.failed))
         self._undo += hooks.watch_exchanges(threads)
         self._undo.append(self.recorder.install(threads))
         self._undo.append(hooks.watch_replays(threads))

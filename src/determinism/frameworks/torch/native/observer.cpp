@@ -587,7 +587,7 @@ class Recorder {
     return append(role, op, arguments, edges, digests, c10::SmallVector<Output, 1>(), generators);
   }
   void link_view();
-  void wrote(const std::vector<StorageState*>& states, int64_t record);
+  void wrote(const std::vector<StorageState*>& states, int64_t record, bool is_unwritten);
   void enter(PyObject* module);
   void leave(PyObject* module);
   bool must_tell_of_leaf(const at::Tensor& tensor, StorageState& state);
@@ -798,11 +798,12 @@ void Recorder::link_view() {
   links.add(sequence, Link{-1, in_stack, seen_calls_.empty() ? -1 : seen_calls_.back().module});
 }
 
-void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record) {
+void Recorder::wrote(const std::vector<StorageState*>& states, int64_t record, bool is_unwritten) {
   for (size_t position = 0; position < states.size(); ++position) {
     StorageState* state = states[position];
     if (state == nullptr) continue;
     state->record = record;
+    state->is_unwritten = is_unwritten;
     state->output = static_cast<int32_t>(position);
     if (!state->lifted.is_none()) state->lifted = py::none();
     if (main_ != nullptr) {
@@ -1370,7 +1371,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
                                          has_drawn ? c10::ArrayRef<Digest>(context.state) : c10::ArrayRef<Digest>());
   if (has_overlapped) stream.python().attr("note_overlap")(record);
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
-  recorder.wrote(states, record);
+  recorder.wrote(states, record, op.is(UNINITIALIZED));
   if (op.is(LIFT)) {
     if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, as_bytes(made[0].digest));
   } else if (op.is(ASYNCHRONOUS)) {
@@ -1732,6 +1733,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def_readwrite("output", &StorageState::output)
       .def_readwrite("externally_writable", &StorageState::externally_writable)
       .def_readwrite("is_shared", &StorageState::is_shared)
+      .def_readwrite("is_unwritten", &StorageState::is_unwritten)
       .def_readwrite("is_of_threads", &StorageState::is_of_threads)
       .def_readwrite("writes", &StorageState::writes)
       .def_readwrite("layouts", &StorageState::layouts)

@@ -124,6 +124,8 @@ struct StorageState {
   int32_t output = 0;
   bool externally_writable = false;
   bool is_shared = false;
+  // Nobody has written it since it was allocated.
+  bool is_unwritten = false;
   // How often threads other than the main one wrote it, in their own table; whether one did, in that of the main thread.
   int64_t writes = 0;
   bool is_of_threads = false;

@@ -20,8 +20,8 @@ from determinism.frameworks.torch.patches import (
     indexed_writes,
     losses,
     pooling,
-    quantized_resizing,
     resampling,
+    special_tensors,
     statistics,
 )
 from determinism.frameworks.torch.patches.patch import alerts_on_cpu, bind, can_bind, overloads_in_version
@@ -33,7 +33,7 @@ PATCHES = (
     *losses.PATCHES,
     *indexed_writes.PATCHES,
     *statistics.PATCHES,
-    *quantized_resizing.PATCHES,
+    *special_tensors.PATCHES,
 )
 
 

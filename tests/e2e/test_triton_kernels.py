@@ -1,0 +1,74 @@
+"""Kernels that a program writes in Triton: each launch is a record, and one that varies is the cause, with its line.
+
+Triton's interpreter runs them without a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import Finished, check
+
+pytestmark = pytest.mark.triton
+
+PROGRAM = '''
+import time
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def add(first, second, out, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n
+    total = tl.load(first + places, mask=inside) + tl.load(second + places, mask=inside)
+    tl.store(out + places, total{varying}, mask=inside)
+
+first, second = torch.ones(1000), torch.arange(1000.0)
+out = torch.empty(1000)
+add[(4,)](first, second, out, 1000, BLOCK=256)
+add[(4,)](first, out, out, 1000, BLOCK=256)
+print(out.sum().item())
+'''
+LAUNCH = 1 + PROGRAM[: PROGRAM.index("add[(4,)](first, second")].count("\n")
+
+
+def checked(folder: Path, program: str, recorder: str = "python") -> Finished:
+    (folder / "train.py").write_text(program)
+    environment = {"TRITON_INTERPRET": "1", "DETERMINISM_RECORDER": recorder}
+    return check(folder, "--budget", "60", "--", sys.executable, "train.py", environment=environment)
+
+
+@pytest.mark.parametrize("recorder", ["python", "native"])
+def test_a_program_with_a_kernel_is_the_same_though_its_results_lie_in_memory_that_nobody_wrote(
+    recorder: str, tmp_path: Path
+) -> None:
+    finished = checked(tmp_path, PROGRAM.replace("{varying}", ""), recorder)
+    assert finished.report is not None and finished.status == 0, finished.text
+    assert finished.report["recorded"]["blind_spots"] == []
+    # Beside the two launches: ones, arange, empty, sum, item, and the end.
+    assert finished.report["recorded"]["records"] == 8
+
+
+def test_a_kernel_that_varies_on_equal_inputs_is_confirmed_by_its_repeats_alone(tmp_path: Path) -> None:
+    finished = checked(tmp_path, PROGRAM.replace("{varying}", " + (time.time_ns() % 1000)"))
+    assert finished.report is not None and finished.status == 1, finished.text
+    first = finished.report["first_divergence"]
+    assert (first["kind"], first["op"], first["site"]["line"]) == ("op", "triton::add", LAUNCH)
+    (cause,) = finished.report["causes"]
+    assert (cause["id"], cause["status"]) == ("varying-triton-kernel", "confirmed")
+    assert "triton::add gave 100 distinct results in 100 repeats on equal inputs." in cause["evidence"]
+    # No setting could help, so none is tried.
+    assert finished.report["experiments"] == []
+    assert "add varies on equal inputs (confirmed)" in finished.text
+    assert "Let each program of the kernel write results of its own" in " ".join(finished.text.split())
+
+
+def test_what_a_program_gives_a_kernel_that_does_not_vary_is_the_cause(tmp_path: Path) -> None:
+    program = PROGRAM.replace("{varying}", "").replace("torch.ones(1000)", "torch.full((1000,), time.time() % 1)")
+    finished = checked(tmp_path, program)
+    assert finished.report is not None and finished.status == 1, finished.text
+    assert [cause["id"] for cause in finished.report["causes"]] == ["clock"]
