@@ -16,12 +16,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import determinism
+from determinism.frameworks.torch.device_digests import Ring, open_ring
 from determinism.frameworks.torch.patches.catalogue import ALERTS, PATCHES
 from determinism.frameworks.torch.patches.patch import alerts_on_cpu, bind
 from measured import markdown, surroundings, write
@@ -80,8 +82,7 @@ def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, re
         ran = [one for one in calls if one[0].identity == case.patch]
         calls.clear()
         found["runs"] = bool(ran)
-        found["distinct"] = distinct(patched, repeats)
-        calls.clear()
+        found["distinct"] = distinct(patched, repeats, calls.clear)
     found |= errors(ran)
     if device.type == "cuda" or case.patch in ALSO_ON_CPU:
         with determinism.patch():
@@ -147,15 +148,27 @@ def deterministic_cost(call: Call, device: torch.device) -> float:
         return cost(call, device)[0]
 
 
-def distinct(call: Call, repeats: int) -> int:
+def distinct(call: Call, repeats: int, after_each: Callable[[], None] = lambda: None) -> int:
     """How many different results the repeats gave, to the last bit."""
     digests = set()
     for _ in range(repeats):
-        digest = hashlib.sha256()
-        for result in call():
-            digest.update(result.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        digests.add(digest.digest())
+        digests.add(_digest([result.detach() for result in call()]))
+        after_each()
     return len(digests)
+
+
+def _digest(results: list[torch.Tensor]) -> bytes:
+    if results[0].is_cuda:
+        return b"".join(ticket.wait() for ticket in _ring(results[0].device).ask(results))
+    digest = hashlib.sha256()
+    for result in results:
+        digest.update(result.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+@cache
+def _ring(device: torch.device) -> Ring:
+    return open_ring(device)
 
 
 def cost(call: Call, device: torch.device, blocks: int = 7) -> tuple[float, int | None]:
