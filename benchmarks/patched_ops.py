@@ -204,6 +204,8 @@ def _resized(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
 
 
 _CROWD = (600_000, 300)
+
+
 def _sparse_product(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
     """As a layer of a graph network with its adjacency matrix: many entries in each row."""
     entries, rows, columns = sizes
@@ -218,6 +220,14 @@ def _sparse_product(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.de
         return product.detach(), *torch.autograd.grad(product, given, gradient)
 
     return call
+
+
+def _csr_product(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Call:
+    entries, rows, columns = sizes
+    places = torch.stack([_indices((entries,), rows, device), _indices((entries,), rows, device)])
+    sparse = torch.sparse_coo_tensor(places, _values((entries,), dtype, device), (rows, rows)).to_sparse_csr()
+    dense = _values((rows, columns), dtype, device)
+    return lambda: (torch.sparse.mm(sparse, dense),)
 
 
 _WRITES = (1000, 40, 4)
@@ -298,6 +308,7 @@ CASES = (
     OpCase("kthvalue", (10, 201), (1000, 10_000), _selected(lambda x: x.kthvalue(40, 1))),
     OpCase("cumsum", (5000,), (10_000_000,), _cumsum),
     OpCase("sparse-mm", (3000, 60, 8), (2_000_000, 50_000, 64), _sparse_product, dtypes=SINGLE),
+    OpCase("sparse-csr-mm", (3000, 60, 8), (2_000_000, 50_000, 64), _csr_product, dtypes=SINGLE),
     OpCase("quantized-resize", (4, 5), (1000, 1000), _resized, dtypes=(torch.float32,)),
 )
 """Of `scatter with reduce=`, which PyTorch deprecates, there is none: it is computed as `scatter_reduce`."""

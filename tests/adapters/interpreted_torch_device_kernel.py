@@ -43,6 +43,15 @@ def run_kernel(
     return [slot.numpy().tobytes() for slot in found]
 
 
+def run_alone(kernel: ModuleType, block: tuple[int, int, int, int, int], programs: int) -> bytes:
+    """The same for a single block, given as it is."""
+    address, length, first_tile, slot, total = block
+    found = torch.zeros(slot + 1, 2, dtype=torch.int64)
+    keys = torch.from_numpy(KEYS.copy())
+    kernel.determinism_digest_one[(programs,)](address, length, first_tile, slot, total, keys, found)
+    return found[slot].numpy().tobytes()
+
+
 def whole(tensor: torch.Tensor, slot: int) -> tuple[int, int, int, int, int]:
     return tensor.data_ptr(), tensor.nbytes, 0, slot, tensor.nbytes
 
@@ -54,6 +63,12 @@ def test_one_launch_digests_blocks_of_every_alignment_and_odd_sizes(kernel: Modu
     views += [memory[start : start + TILE_BYTES + 5] for start in (0, 4, 1)]
     found = run_kernel(kernel, [whole(view, slot) for slot, view in enumerate(views)], len(views), 2)
     assert found == [reference_digest(view.numpy().tobytes()) for view in views]
+
+
+def test_a_block_that_is_launched_alone_has_the_same_digest(kernel: ModuleType, memory: torch.Tensor) -> None:
+    for start, length in ((0, 13), (4, 4096), (1, 7), (16, TILE_BYTES + 5), (3, 2 * TILE_BYTES)):
+        view = memory[start : start + length]
+        assert run_alone(kernel, whole(view, 1), 2) == reference_digest(view.numpy().tobytes())
 
 
 @pytest.mark.parametrize("programs", [1, 2, 5])

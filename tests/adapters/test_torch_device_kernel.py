@@ -33,18 +33,27 @@ def test_the_interpreted_kernel_gives_what_the_definition_says() -> None:
     )
 
 
+ALIGNED = [["tt.divisibility", 16]]
+SIGNATURES = {
+    "determinism_digest": ({"table": "*i64", "keys": "*i32", "slots": "*i64"}, {(at,): ALIGNED for at in range(3)}),
+    "determinism_digest_one": (
+        {**dict.fromkeys(("address", "length", "first_tile", "slot", "total"), "i64"), "keys": "*i32", "slots": "*i64"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_kernel_compiles_for_gpus_and_reads_sixteen_bytes_at_once(capability: int) -> None:
+def test_the_kernels_compile_for_gpus_and_read_sixteen_bytes_at_once(capability: int, name: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from determinism.frameworks.torch.device_digests import kernel
 
-    function = kernel.determinism_digest
-    types = {"table": "*i64", "keys": "*i32", "slots": "*i64"}
-    aligned = {(at,): [["tt.divisibility", 16]] for at in range(3)}
-    source = ASTSource(fn=function, signature=types, constexprs={}, attrs=aligned)
+    types, aligned = SIGNATURES[name]
+    source = ASTSource(fn=getattr(kernel, name), signature=types, constexprs={}, attrs=aligned)
     options = {"num_warps": 4, "enable_fp_fusion": False}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert "ld.global.v2.b64" in compiled.asm["ptx"]

@@ -109,3 +109,17 @@ def test_an_empty_batch_gives_what_stock_gives(name: str) -> None:
         result = EMPTY[name]()
     assert ran
     assert all(close(one, two) for one, two in zip(stock, result, strict=True))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=str)
+@pytest.mark.parametrize("factors", [(1, 1), (0, 1), (0.5, 2)])
+def test_a_sparse_product_adds_what_the_stock_op_adds(layout: torch.layout, factors: tuple[float, float]) -> None:
+    torch.manual_seed(4)
+    sparse = torch.randn(5, 4, dtype=torch.float64).relu().to_sparse(layout=layout)
+    dense = torch.randn(4, 3, dtype=torch.float64)
+    beta, alpha = factors
+    for added in (torch.randn(5, 3).double(), torch.randn(5, 1).double(), torch.full((3,), float("nan")).double()):
+        stock = torch.addmm(added, sparse, dense, beta=beta, alpha=alpha)
+        with patched_cpu() as ran:
+            assert close(stock, torch.addmm(added, sparse, dense, beta=beta, alpha=alpha))
+        assert set(ran) == {"sparse-mm" if layout is torch.sparse_coo else "sparse-csr-mm"}

@@ -14,7 +14,7 @@ from tests.e2e.commands import Finished, check
 
 pytestmark = pytest.mark.triton
 
-PROGRAM = '''
+PROGRAM = """
 import time
 import torch
 import triton
@@ -32,7 +32,7 @@ out = torch.empty(1000)
 add[(4,)](first, second, out, 1000, BLOCK=256)
 add[(4,)](first, out, out, 1000, BLOCK=256)
 print(out.sum().item())
-'''
+"""
 LAUNCH = 1 + PROGRAM[: PROGRAM.index("add[(4,)](first, second")].count("\n")
 
 

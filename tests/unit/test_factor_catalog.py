@@ -37,6 +37,13 @@ def test_something_acts_on_every_factor(factor: Factor, tmp_path: Path) -> None:
     assert all(obstacle(factor.name, action) is None or factor.name in ("memory", "addresses") for action in actions)
 
 
+def test_a_flag_of_xla_is_added_to_those_of_the_user(tmp_path: Path) -> None:
+    request = FactorRequest({"xla-gpu-ops": "fixed"})
+    found = factor_environment({"XLA_FLAGS": "--xla_dump_to=/tmp/xla"}, request, tmp_path)
+    assert found["XLA_FLAGS"] == "--xla_dump_to=/tmp/xla --xla_gpu_deterministic_ops=true"
+    assert factor_environment({}, request, tmp_path)["XLA_FLAGS"] == "--xla_gpu_deterministic_ops=true"
+
+
 def test_variables_that_differ_because_they_are_perturbed_are_known() -> None:
     assert perturbed_variables(["listings", "addresses"]) == frozenset()
     assert perturbed_variables(["memory", "hash-seed"]) == {"GLIBC_TUNABLES", "PYTHONHASHSEED"}

@@ -47,11 +47,34 @@ def test_a_batch_of_a_pipeline_points_to_its_order_and_then_to_what_its_elements
 
 
 @pytest.mark.parametrize(
-    ("op", "cause"), [("tf::DenseBincount", "varying-op-tensorflow"), ("aten::index_put", "nondeterministic-op")]
+    ("op", "cause"),
+    [
+        ("tf::DenseBincount", "varying-op-tensorflow"),
+        ("aten::index_put", "nondeterministic-op"),
+        ("jax::jit(loss)", "varying-op-jax"),
+        ("triton::scatter", "varying-triton-kernel"),
+    ],
 )
 def test_an_op_that_varied_when_it_was_repeated_tells_its_cause(op: str, cause: str) -> None:
     assert [one.cause for one in told_by_kind(divergence(op, Kind.OP, distinct=7))] == [cause]
     assert told_by_kind(divergence(op, Kind.OP, distinct=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "cause"),
+    [
+        (Kind.OP, "gpu", "varying-op-jax"),
+        (Kind.ARGUMENT, "gpu", "compiled-differently"),
+        (Kind.ARGUMENT, "cpu", None),
+        (Kind.DATA, "gpu", None),
+    ],
+)
+def test_what_xla_decides_by_itself_is_tried_on_a_gpu_alone(kind: Kind, device: str, cause: str | None) -> None:
+    found = divergence("jax::jit(step)", kind)
+    found = replace(found, outputs=(replace(found.outputs[0], device=device),))
+    held = Intervention.fix("xla-gpu-ops")
+    tried = [one.cause for one in hypotheses(found, (), leftovers=(), frameworks=("jax",)) if one.intervention == held]
+    assert tried == ([] if cause is None else [cause])
 
 
 def test_what_a_thread_saved_and_was_read_back_torn_points_to_the_line_that_saved_it() -> None:

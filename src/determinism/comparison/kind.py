@@ -20,6 +20,8 @@ from determinism.trace.views import JoinedStreams
 from determinism.types import Kind, Level, Phase, Role
 
 _MAX_TEXT = 160
+_PROGRAM = "program="
+"""Begins the arguments of a compiled function of JAX: the digest of what XLA compiled."""
 
 
 def kind_of(root: Root, level: Level) -> Kind | None:
@@ -116,6 +118,8 @@ def detail_of(root: Root, kind: Kind | None) -> str:
             return f"The tensor that the op writes to has a different size, dtype or device. Run 1: {mine}. Run 2: {other}."
         if first.arguments == second.arguments:
             return f"The op read a different part of the same tensor: {_parts(first, second)}."
+        if first.arguments.startswith(_PROGRAM) and second.arguments.startswith(_PROGRAM):
+            return "XLA compiled the function to a different program in each run: a constant within it differs, or the kernels that were chosen."
         return f"Arguments of run 1: {_cut(first.arguments)}. Arguments of run 2: {_cut(second.arguments)}."
     if kind is Kind.DATA and root.came_in:
         return "The value received from another process differs."

@@ -266,7 +266,7 @@ def _shifted(held: Intervention, file: str, line: int) -> Intervention:
 _HELD_IN_PART = ("queue-order",)
 """Sources that go on to vary where processes are behind them, though threads take turns."""
 
-_WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices")
+_WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices", "xla-gpu-ops")
 """Factors that take long, and are tried only where what they are about was seen."""
 
 _FIRST_BY_KIND = {
@@ -307,6 +307,7 @@ def hypotheses(
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
         *source_hypotheses(divergence, sources),
+        *_by_xla(divergence),
         *(_by_schedules(divergence, sources) if _is_beside(divergence) else ()),
         *_by_libraries(divergence, sources),
         *_by_changed_files(divergence, changed_files),
@@ -329,7 +330,7 @@ def _takes_part(hypothesis: Hypothesis, frameworks: Collection[str]) -> bool:
     )
 
 
-VARYING_OPS = frozenset({"nondeterministic-op", "varying-op-tensorflow"})
+VARYING_OPS = frozenset({"nondeterministic-op", "varying-op-tensorflow", "varying-op-jax"})
 """Causes that say of an op that it gives other results on equal inputs, with nothing else running."""
 
 
@@ -392,6 +393,8 @@ def told_by_kind(divergence: Divergence) -> list[Hypothesis]:
 def _varying(divergence: Divergence) -> str:
     if is_varying_kernel(divergence):
         return "varying-triton-kernel"
+    if framework_of(divergence.op) == "jax":
+        return "varying-op-jax"
     return "varying-op-tensorflow" if framework_of(divergence.op) == "tensorflow" else "nondeterministic-op"
 
 
@@ -448,6 +451,14 @@ def _by_choices(divergence: Divergence, environment: Sequence[EnvironmentDiffere
             for name, first, second in chosen[:_MOST_LEFTOVERS]
         ]
         yield Hypothesis("kernel-choice", Intervention.fix("kernel-choices"), sites_of(divergence), tuple(evidence))
+
+
+def _by_xla(divergence: Divergence) -> Iterator[Hypothesis]:
+    """What XLA does on a GPU alone: kernels that add in any order, and programs with the kernels that were the fastest this time."""
+    is_on_gpu = any(one.device == "gpu" for one in divergence.outputs) and framework_of(divergence.op) == "jax"
+    if is_on_gpu and divergence.kind in (Kind.OP, Kind.ARGUMENT):
+        held = _by_factor("xla-gpu-ops", divergence)
+        yield held if divergence.kind is Kind.OP else replace(held, cause="compiled-differently")
 
 
 def _by_kind(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:

@@ -68,6 +68,8 @@ _TORCH, _TENSORFLOW = ("torch",), ("tensorflow",)
 _UNTIMED = (("TORCHINDUCTOR_DETERMINISTIC", "1"),)
 """Makes Inductor take the kernel of ATen, or the first one that it has, where it would have timed several; torch 2.9 and newer."""
 
+_XLA_DETERMINISTIC = (("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),)
+
 _ALL = (
     Factor(
         "hash-seed", "PYTHONHASHSEED=0", "a different PYTHONHASHSEED in each run",
@@ -255,6 +257,14 @@ _ALL = (
         ),
     ),
     Factor(
+        "xla-gpu-ops", "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
+        cause="varying-op-jax",
+        remedy=Remedy(
+            "Let XLA take deterministic kernels on GPUs, and choose them without timing them", environment=_XLA_DETERMINISTIC,
+            side_effect="Computing may get slower, and what has no deterministic kernel is refused. Add it to what XLA_FLAGS holds already.",
+        ),
+    ),
+    Factor(
         "clock",
         perturbed="`time` shows a different time and date in each run; `datetime.datetime` does not",
         starters=(Starter(f"{_SIMPLE}:start_clock"),),
@@ -300,6 +310,9 @@ def factor_environment(environ: Mapping[str, str], request: FactorRequest, folde
         result.update(empty_caches(folder / "compile-caches"))
     if request.is_fixed("kernel-choices"):
         result.update(_UNTIMED)
+    if request.is_fixed("xla-gpu-ops"):
+        for name, flag in _XLA_DETERMINISTIC:
+            result[name] = f"{environ.get(name, '')} {flag}".strip()
     return result
 
 

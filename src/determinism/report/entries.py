@@ -366,10 +366,13 @@ def _possible(cause: Document) -> str:
     return f"{cause['title']}{place}"
 
 
+_VARYING = frozenset({"nondeterministic-op", "varying-op-tensorflow", "varying-op-jax", "varying-triton-kernel"})
+
+
 def _title(cause: Document, content: Document) -> str:
     """The title of a cause; of an op that varies with its name."""
     first = content["first_divergence"]
-    if cause["id"] in ("nondeterministic-op", "varying-op-tensorflow", "varying-triton-kernel") and first is not None:
+    if cause["id"] in _VARYING and first is not None:
         inside = first.get("inside")
         name = short_op(first["op"])
         if inside is not None:

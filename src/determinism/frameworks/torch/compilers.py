@@ -468,7 +468,9 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
         return lambda module: undo.append(wrap(getattr(module, name), "run", around))
 
     waiting = [after_import(module, launcher_found(name), failed) for module, name in LAUNCHES]
-    waiting.append(after_import(AUTOTUNER, lambda module: undo.append(wrap(module.Autotuner, "_bench", timing)), failed))
+    waiting.append(
+        after_import(AUTOTUNER, lambda module: undo.append(wrap(module.Autotuner, "_bench", timing)), failed)
+    )
 
     def end() -> None:
         for one in (*waiting, *undo):

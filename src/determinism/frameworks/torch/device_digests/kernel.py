@@ -113,21 +113,10 @@ def _tile(address, length, tile, first_tile, keys, WIDTH: tl.constexpr, WHOLE: t
 
 
 @triton.jit
-def determinism_digest(table, keys, slots):
-    """Add the digests of blocks of memory to slots that hold zeros, or what other parts of the same tensor added.
-
-    The first axis of the grid counts the blocks; the programs along the second one share the tiles of a block.
-
-    Args:
-        table: int64, `COLUMNS` per block.
-        keys: int32, `device_digest.KEYS`.
-        slots: int64, two per slot.
-    """
-    row = table + tl.program_id(0) * _COLUMNS
-    address, length, first_tile = tl.load(row), tl.load(row + 1), tl.load(row + 2)
-    slot, total = tl.load(row + 3), tl.load(row + 4)
-    begin = tl.program_id(1).to(tl.int64)
-    programs = tl.num_programs(1)
+def _add_digest(address, length, first_tile, slot, total, keys, slots, AXIS: tl.constexpr):
+    """Add the digest of one block to its slot; the programs along an axis of the grid share its tiles."""
+    begin = tl.program_id(AXIS).to(tl.int64)
+    programs = tl.num_programs(AXIS)
     tiles = (length + _TILE - 1) // _TILE
     if begin < tiles:
         first = tl.zeros((_LANES,), tl.uint64)
@@ -158,3 +147,35 @@ def determinism_digest(table, keys, slots):
             total_second += _mix(total.to(tl.uint64) + _FIRST_STEP)
         tl.atomic_add(slots + 2 * slot, total_first.to(tl.int64))
         tl.atomic_add(slots + 2 * slot + 1, total_second.to(tl.int64))
+
+
+@triton.jit
+def determinism_digest(table, keys, slots):
+    """Add the digests of blocks of memory to slots that hold zeros, or what other parts of the same tensor added.
+
+    The first axis of the grid counts the blocks; the programs along the second one share the tiles of a block.
+
+    Args:
+        table: int64, `COLUMNS` per block.
+        keys: int32, `device_digest.KEYS`.
+        slots: int64, two per slot.
+    """
+    row = table + tl.program_id(0) * _COLUMNS
+    address, length, first_tile = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    _add_digest(address, length, first_tile, tl.load(row + 3), tl.load(row + 4), keys, slots, 1)
+
+
+@triton.jit
+def determinism_digest_one(address, length, first_tile, slot, total, keys, slots):
+    """Add the digest of one block to a slot, as `determinism_digest` does for a row of its table; the first axis of the grid shares the tiles.
+
+    Args:
+        address: int64, like the others: what a row of the table holds.
+        length: Of the block, in bytes.
+        first_tile: Number of the block's first tile within the tensor.
+        slot: Number of the slot.
+        total: Bytes of the whole tensor.
+        keys: See `determinism_digest`.
+        slots: See `determinism_digest`.
+    """
+    _add_digest(address, length, first_tile, slot, total, keys, slots, 0)

@@ -4,6 +4,7 @@ What `resize_` adds to a quantized tensor gets the largest integer, as PyTorch f
 product adds with atomic operations even in deterministic mode, where that of batches takes another algorithm of cuSPARSE: so a
 matrix is multiplied as a batch of one.
 """
+
 from __future__ import annotations
 
 import math
@@ -35,7 +36,9 @@ def resize(target: torch.Tensor, size: list[int], *, memory_format: torch.memory
     return target
 
 
-def _resize_supports(target: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None) -> bool:
+def _resize_supports(
+    target: torch.Tensor, size: list[int], *, memory_format: torch.memory_format | None = None
+) -> bool:
     return (
         memory_format is None
         and target.dtype in _INTEGERS
@@ -53,6 +56,8 @@ def sparse_product(
     added: torch.Tensor, sparse: torch.Tensor, dense: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> torch.Tensor:
     """The product of a sparse and a dense matrix, times `alpha`, plus `beta` times another matrix."""
+    if sparse.layout is torch.sparse_csr:
+        sparse = sparse.to_sparse_coo()
     with deterministic_mode():
         product = torch.bmm(sparse.unsqueeze(0), dense.unsqueeze(0)).squeeze(0)
     if alpha != 1:
@@ -65,7 +70,7 @@ def _product_supports(
     added: torch.Tensor, sparse: torch.Tensor, dense: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> bool:
     return (
-        sparse.layout is torch.sparse_coo
+        sparse.layout in (torch.sparse_coo, torch.sparse_csr)
         and (sparse.sparse_dim(), sparse.dense_dim()) == (2, 0)
         and added.layout is torch.strided
         and dense.layout is torch.strided
@@ -87,6 +92,11 @@ def _is_broadcast(shape: torch.Size, to: tuple[int, int]) -> bool:
 
 def _product_example(device: Any) -> tuple[Any, ...]:
     sparse = torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), device=device)
+    return torch.zeros(2, 2, device=device), sparse, torch.ones(2, 2, device=device)
+
+
+def _csr_example(device: Any) -> tuple[Any, ...]:
+    sparse = torch.sparse_csr_tensor([0, 1, 2], [1, 0], [1.0, 2.0], (2, 2), device=device)
     return torch.zeros(2, 2, device=device), sparse, torch.ones(2, 2, device=device)
 
 
@@ -112,5 +122,15 @@ PATCHES = (
         example=_product_example,
         cpu_key="SparseCPU",
         gpu_key="SparseCUDA",
+    ),
+    Patch(
+        identity="sparse-csr-mm",
+        what="sparse.mm of a sparse matrix in CSR and a dense one",
+        overloads=("addmm", "addmm.out"),
+        run=sparse_product,
+        supports=_product_supports,
+        example=_csr_example,
+        cpu_key="SparseCsrCPU",
+        gpu_key="SparseCsrCUDA",
     ),
 )
