@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import determinism
+from determinism.comparison.result import BlindSpot, Comparison
 from determinism.device_digest import ALGORITHM
 from determinism.frameworks.torch import device_digests
 from determinism.frameworks.torch.device_digests import Ring
@@ -97,6 +98,11 @@ def test_nothing_waits_for_the_gpu_as_long_as_there_is_room(ring: Ring) -> None:
     assert tickets[0].wait() == expected(x.cpu())
 
 
+def unseen(comparison: Comparison) -> list[BlindSpot]:
+    """What was not recorded, beside what the Python recorder says with a version of PyTorch whose formulas were not audited."""
+    return [spot for spot in comparison.recorded.blind_spots if spot.identifier != "formulas-unaudited"]
+
+
 def training() -> Any:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -122,7 +128,7 @@ def test_a_training_run_is_the_same_as_itself_and_as_without_recording(tmp_path:
         assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(results[0], result, strict=True))
     comparison = determinism.compare(*traces)
     assert comparison.verdict is Verdict.SAME
-    assert not comparison.recorded.blind_spots
+    assert unseen(comparison) == []
     process = open_trace(traces[0]).processes[0]
     assert process.description["device_digests"] == {"cuda": ALGORITHM}
     # The backward runs in a thread of the framework.
@@ -176,7 +182,7 @@ def test_threads_with_streams_of_their_own_are_recorded(tmp_path: Path) -> None:
                 thread.join()
     comparison = determinism.compare(*traces)
     assert comparison.verdict is Verdict.SAME
-    assert not comparison.recorded.blind_spots
+    assert unseen(comparison) == []
 
 
 def test_recording_takes_bounded_memory_on_the_gpu(tmp_path: Path) -> None:

@@ -90,24 +90,27 @@ def test_where_it_was_not_tested_it_must_be_asked_for(
 @pytest.mark.parametrize(
     ("drives", "file", "is_tested"),
     [
-        (("cuda",), "nvidia0", False),
-        (("cuda",), "nvidia-modprobe", True),
-        (("cuda",), None, True),
-        ((), "nvidia0", True),
         (("hip",), "kfd", False),
+        (("hip",), "kfd-old", True),
+        (("hip",), None, True),
+        ((), "kfd", True),
+        # Of NVIDIA.
+        ((), "nvidia0", True),
+        (("xpu",), "dri/renderD128", False),
     ],
 )
-def test_where_pytorch_may_use_a_gpu_it_must_be_asked_for(
+def test_where_pytorch_may_use_a_gpu_that_was_not_tested_it_must_be_asked_for(
     drives: tuple[str, ...], file: str | None, is_tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytorch(monkeypatch, version="2.13.0", drives=drives)
     monkeypatch.setattr(library, "_DEVICE_FILES", tmp_path)
     if file is not None:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     if is_tested:
         library.check_tested()
     else:
-        assert "not tested with GPUs" in why_not_native()
+        assert "not tested with GPUs of AMD and Intel" in why_not_native()
 
 
 def test_it_is_not_used_where_the_other_one_is_chosen_or_no_ops_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,8 @@ TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14")
 TESTED_PYTHON = ("3.11", "3.12", "3.13")
 """Those of Python, each with at least one version of PyTorch."""
 _X86_64 = ("x86_64", "AMD64")
-_DEVICES = {"cuda": ("nvidia[0-9]*", "dxg"), "hip": ("kfd",), "xpu": ("dri/renderD*",)}
-"""What the builds of PyTorch for GPUs drive, as files in `/dev`."""
+_UNTESTED_DEVICES = {"hip": ("kfd",), "xpu": ("dri/renderD*",)}
+"""What the builds of PyTorch for GPUs of AMD and Intel drive, as files in `/dev`; with one of NVIDIA it was tested."""
 _DEVICE_FILES = Path("/dev")
 _SECONDS = 600.0
 _FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
@@ -63,7 +63,7 @@ class _PyTorch(NamedTuple):
     version: str
     git: str
     drives: tuple[str, ...]
-    """The sorts of GPUs that it was built for."""
+    """The sorts of GPUs that it was built for, of those that were not tested."""
 
 
 class _Tools(NamedTuple):
@@ -80,7 +80,7 @@ def check_tested() -> None:
     """Refuse the native recorder where it was not tested: there it is used only if it is asked for.
 
     Raises:
-        NotNative: It was not tested with this PyTorch, this Python or this processor, or there is a GPU, with which it was not tested.
+        NotNative: It was not tested with this PyTorch, this Python or this processor, or there is a GPU of AMD or Intel.
     """
     torch = _pytorch()
     asked = f"{RECORDER_VARIABLE}=native chooses it anyway"
@@ -91,9 +91,11 @@ def check_tested() -> None:
             f"the native one was tested on x86-64 with PyTorch {TESTED[0]} to {TESTED[-1]} and Python {TESTED_PYTHON[0]} to "
             f"{TESTED_PYTHON[-1]}, and this is PyTorch {torch.version} and Python {python} on {platform.machine()}; {asked}"
         )
-    patterns = [pattern for kind in torch.drives for pattern in _DEVICES[kind]]
+    patterns = [pattern for kind in torch.drives for pattern in _UNTESTED_DEVICES[kind]]
     if any(next(_DEVICE_FILES.glob(pattern), None) for pattern in patterns):
-        raise NotNative(f"the native one was not tested with GPUs, and PyTorch may use one here; {asked}")
+        raise NotNative(
+            f"the native one was not tested with GPUs of AMD and Intel, and PyTorch may use one here; {asked}"
+        )
 
 
 def _minor(version: str) -> str:
@@ -341,7 +343,7 @@ def _pytorch() -> _PyTorch:
     found = dict(re.findall(r"^(\w+)(?:: [^=\n]+)? = '([^'\n]*)'$", text, re.MULTILINE))
     if "__version__" not in found:
         raise NotNative(f"{root / 'version.py'} does not say which version of PyTorch it is")
-    drives = tuple(kind for kind in _DEVICES if kind in found)
+    drives = tuple(kind for kind in _UNTESTED_DEVICES if kind in found)
     return _PyTorch(root, found["__version__"], found.get("git_version", "unknown"), drives)
 
 
