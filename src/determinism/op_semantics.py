@@ -136,7 +136,11 @@ _ALL_OVERLOADS = (
     (OpSemantics.REBINDS_STORAGE, _of("aten", "set_")),
     (
         OpSemantics.LEAVES_UNWRITTEN,
-        _of("aten", "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided"),
+        _of(
+            "aten",
+            "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided resize_ resize_as_ "
+            "_resize_output_ _empty_affine_quantized _empty_per_channel_affine_quantized",
+        ),
     ),
     (
         OpSemantics.MOVES_ROWS,

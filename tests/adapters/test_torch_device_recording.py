@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import determinism
+from determinism.comparison.records import read_unwritten
 from determinism.device_digest import ALGORITHM
 from determinism.errors import UsageError
 from determinism.frameworks.torch import session
@@ -171,8 +172,11 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(use: Use, tmp_pa
     assert only(found, "exp").digests != [NO_DIGEST]
     assert only(found, "sin").digests == [NO_DIGEST]
     assert only(found, "cos").digests != [NO_DIGEST]
-    (spot,) = open_trace(tmp_path / "trace").processes[0].description["blind_spots"]
+    process = open_trace(tmp_path / "trace").processes[0]
+    (spot,) = process.description["blind_spots"]
     assert (spot["id"], spot["what"]) == ("cuda-graph", "ops that are captured into a CUDA graph")
+    # `ones` has no digest either, and yet its memory was written.
+    assert read_unwritten(process) is None
 
 
 def test_a_device_without_a_kernel_is_copied_from_and_the_report_says_so_once(

@@ -49,6 +49,17 @@ def test_process_without_the_programs_environment_is_a_blind_spot(tmp_path: Path
     assert "PYTHONPATH" in spot["reason"]
 
 
+def test_a_worker_that_compiles_for_inductor_computes_nothing_of_the_program(tmp_path: Path) -> None:
+    """PyTorch starts it with a path of its own, and it forks one for each processor."""
+    script = tmp_path / "torch" / "_inductor" / "compile_worker" / "__main__.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import sys; sys.path.pop(0)\nimport os, time, torch; os.fork(); time.sleep(1)\n")
+    worker = shlex.join([sys.executable, str(script)])
+    finished = check(tmp_path, "--", "sh", "-c", f"{shlex.join(RECORDED)}; env -u PYTHONPATH {worker}")
+    assert finished.report is not None and finished.status == 0, finished.text
+    assert finished.report["recorded"]["blind_spots"] == []
+
+
 def test_process_that_says_why_it_was_not_recorded_is_a_blind_spot(tmp_path: Path) -> None:
     (tmp_path / "old" / "torch").mkdir(parents=True)
     (tmp_path / "old" / "torch" / "__init__.py").write_text("__version__ = '1.0'\ndef rand(size): pass\n")

@@ -1129,3 +1129,23 @@ def test_telling_a_hash_of_strings_from_one_of_addresses_takes_no_more_runs_than
     assert found(comparison) == [("hash-value", "confirmed")]
     runs = {one.factor: one.runs for one in comparison.experiments}
     assert runs == {"hash at read.py:2": 3, "hash-seed": 3, "line read.py:2": 2}
+
+
+def test_of_a_compiled_graph_that_got_the_same_deterministic_algorithms_are_tried_before_anything_is_looked_for() -> (
+    None
+):
+    graph = replace(divergence(kind=Kind.OP), op="inductor::graph")
+    comparison = investigated(Pretended([(graph, ["deterministic-algorithms"])], [used(CLOCK)]))
+    assert found(comparison) == [("nondeterministic-op", "likely")]
+    assert [made.factor for made in comparison.experiments][0] == "deterministic-algorithms"
+    assert comparison.fixes[0].verified
+
+
+def test_a_kernel_of_the_program_that_varies_is_confirmed_without_an_experiment() -> None:
+    kernel = replace(divergence(kind=Kind.OP, distinct=7), op="triton::scatter")
+    comparison = investigated(Pretended([(kernel, ["threads"])], [used(CLOCK)]))
+    assert found(comparison) == [("varying-triton-kernel", "confirmed")]
+    assert (comparison.experiments, comparison.fixes[0].verified) == ((), False)
+    assert "No setting makes the kernel deterministic" in comparison.diagnosis.limit
+    once = replace(divergence(kind=Kind.OP, distinct=1), op="triton::scatter")
+    assert found(investigated(Pretended([(once, [CLOCK])], [used(CLOCK)]))) == [("clock", "confirmed")]

@@ -233,7 +233,7 @@ def _keyed(run: Callable[[jax.Array], Any], kind: str = "threefry2x32") -> Calla
 # Ops that write, add up or read by index: many contributions go to few places.
 
 _ROWS, _WIDTH = 1 << 13, 32
-_AT, _OTHERS = "jax.numpy.ndarray.at[].add", "ops of jax on the CPU"
+_AT = "jax.numpy.ndarray.at[].add"
 
 
 Run = Callable[[jax.Array, jax.Array, jax.Array], Any]
@@ -248,11 +248,9 @@ def writing_cases() -> Iterator[Case]:
     yield Case(_AT, "set, equal indices", _rows(lambda t, i, v: t.at[i].set(v)))
     yield Case(_AT, "segment_sum, few segments", _rows(lambda t, i, v: jax.ops.segment_sum(v, i, FEW)))
     yield Case(_AT, "within vmap, equal indices", _rows(_mapped))
-    yield Case(_OTHERS, "gather, equal indices", _rows(lambda t, i, v: t[i]), FLOATS)
-    yield Case(_OTHERS, "take_along_axis, equal indices", _flat_write(lambda t, i, v: jnp.take_along_axis(t, i, 0)))
-    yield Case(
-        _OTHERS, "bincount with weights, equal values", _flat_write(lambda t, i, v: jnp.bincount(i, v, length=FEW))
-    )
+    yield Case(_AT, "gather, equal indices", _rows(lambda t, i, v: t[i]), FLOATS)
+    yield Case(_AT, "take_along_axis, equal indices", _flat_write(lambda t, i, v: jnp.take_along_axis(t, i, 0)))
+    yield Case(_AT, "bincount with weights, equal values", _flat_write(lambda t, i, v: jnp.bincount(i, v, length=FEW)))
 
 
 def _rows(run: Run) -> Callable[[Inputs], Call]:

@@ -448,7 +448,8 @@ class Origins:
             if writer.is_collective:
                 return None
             made = writer.outputs[at.output] if at.output < len(writer.outputs) else None
-            if made is not None and not any(made.digest) and not writer.reads:
+            # What a CUDA graph captures has no digest either.
+            if made is not None and not any(made.digest) and OpSemantics.LEAVES_UNWRITTEN in writer.op.semantics:
                 return at.producer if leaves_uncovered(value.layout, covers) else None
             earlier = next(iter(writer.carries), None)
             if earlier is None:

@@ -34,7 +34,7 @@ def start(recorders: Mapping[str, str] = RECORDERS) -> None:
     Args:
         recorders: Per framework the module that records it.
     """
-    if not is_asked_for("recording") or _is_helper(sys.orig_argv):
+    if not is_asked_for("recording") or is_helper(sys.orig_argv):
         return
     _hide_own_frames_at_the_end()
     note_leftovers()
@@ -61,7 +61,7 @@ def _hide_own_frames_at_the_end() -> None:
     sys.excepthook = sys.__excepthook__ = excepthook
 
 
-def _is_helper(arguments: Sequence[str]) -> bool:
+def is_helper(arguments: Sequence[str]) -> bool:
     """Whether this Python serves the framework (torchrun's agent, a compile worker) instead of running the program."""
     for index, argument in enumerate(arguments[1:], start=1):
         if argument == "-m":

@@ -20,6 +20,7 @@ from typing import Protocol
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
 from determinism.factors.catalog import before_start, factor_environment
+from determinism.launch.child import is_helper
 from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
 from determinism.launch.io import OutputLog, StandardInput
 from determinism.redaction import redacted
@@ -121,7 +122,7 @@ class HiddenProcesses:
 
     def _is_settled(self, process: int, age: float) -> bool:
         command = [os.fsdecode(word) for word in _read(process, "cmdline").split(b"\0")[:-1]]
-        if _tries_instructions(command):
+        if _tries_instructions(command) or is_helper(command):
             return True
         if not command or not PYTHON_NAME.fullmatch(_executable(process)):
             return False

@@ -20,6 +20,8 @@ from determinism.probes.rewrite import library_rewritten, rewritten
 from determinism.run_spec import CodeChange
 from determinism.source_files import Owner, is_cell, original_path, owner_of_module
 
+_OF_COMPILERS = ("sympy", "mpmath")
+"""With them PyTorch's compiler computes sizes; their generators, made when they are imported, decide nothing that a program sees."""
 _MOST_BYTES = 4_000_000
 _NOT_CHANGED = 70
 """Exit status of a process that cannot run the change it was asked to run."""
@@ -137,6 +139,8 @@ class Loading:
         """The code of a library's module in which the making and seeding of generators is probed; None if there is nothing of that."""
         is_wanted = self._takes_notes or original_path(os.path.abspath(file)) in self._library_files
         if not (self._rewrites and is_wanted) or owner_of_module(module, file) is not Owner.LIBRARY:
+            return None
+        if module.partition(".")[0] in _OF_COMPILERS:
             return None
         with open(file, "rb") as opened:
             source = opened.read(_MOST_BYTES + 1)
