@@ -1137,7 +1137,7 @@ def test_of_a_compiled_graph_that_got_the_same_deterministic_algorithms_are_trie
     graph = replace(divergence(kind=Kind.OP), op="inductor::graph")
     comparison = investigated(Pretended([(graph, ["deterministic-algorithms"])], [used(CLOCK)]))
     assert found(comparison) == [("nondeterministic-op", "likely")]
-    assert [made.factor for made in comparison.experiments][0] == "deterministic-algorithms"
+    assert comparison.experiments[0].factor == "deterministic-algorithms"
     assert comparison.fixes[0].verified
 
 
