@@ -61,3 +61,17 @@ FACTORS = {
     "tensorflow": "determinism.frameworks.tensorflow.enable",
 }
 """Per framework the module with `start(request)`, which fixes factors of an experiment or perturbs them."""
+
+
+_HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_HELPER_SCRIPTS = ("/bin/torchrun", "/torch/_inductor/compile_worker/__main__.py")
+
+
+def is_helper(arguments: list[str]) -> bool:
+    """Whether this Python serves the framework (torchrun's agent, a compile worker) instead of running the program."""
+    for index, argument in enumerate(arguments[1:], start=1):
+        if argument == "-m":
+            return arguments[index + 1 : index + 2] in [[name] for name in _HELPER_MODULES]
+        if not argument.startswith("-"):
+            return argument.endswith(_HELPER_SCRIPTS)
+    return False

@@ -6,7 +6,7 @@ import os
 import sys
 
 from determinism.exit_status import ending_as_before
-from determinism.frameworks.registry import RECORDERS
+from determinism.frameworks.registry import RECORDERS, is_helper
 from determinism.import_hook import after_import
 from determinism.launch.notes import is_asked_for, note_not_recorded
 from determinism.launch.reading import note_leftovers
@@ -14,7 +14,7 @@ from determinism.launch.reading import note_leftovers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # At run time this would cost every Python process of the program the import of `typing`.
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -23,9 +23,6 @@ _SUPPORTED_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "tensorflow": ((2, 16), (3, 0)),
     "jax": ((0, 5), (1, 0)),
 }
-
-_HELPER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-_HELPER_SCRIPTS = ("/bin/torchrun", "/torch/_inductor/compile_worker/__main__.py")
 
 
 def start(recorders: Mapping[str, str] = RECORDERS) -> None:
@@ -59,16 +56,6 @@ def _hide_own_frames_at_the_end() -> None:
         return original(kind, error, error.__traceback__)
 
     sys.excepthook = sys.__excepthook__ = excepthook
-
-
-def is_helper(arguments: Sequence[str]) -> bool:
-    """Whether this Python serves the framework (torchrun's agent, a compile worker) instead of running the program."""
-    for index, argument in enumerate(arguments[1:], start=1):
-        if argument == "-m":
-            return arguments[index + 1 : index + 2] in [[name] for name in _HELPER_MODULES]
-        if not argument.startswith("-"):
-            return argument.endswith(_HELPER_SCRIPTS)
-    return False
 
 
 def _starter(framework: str, recorder: str) -> Callable[[ModuleType], None]:

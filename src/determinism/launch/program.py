@@ -20,7 +20,7 @@ from typing import Protocol
 from determinism.errors import LaunchError
 from determinism.exit_status import exit_phrase, signal_name
 from determinism.factors.catalog import before_start, factor_environment
-from determinism.launch.child import is_helper
+from determinism.frameworks.registry import is_helper
 from determinism.launch.interpreter import PYTHON_NAME, hiding_options, option_letters
 from determinism.launch.io import OutputLog, StandardInput
 from determinism.redaction import redacted

@@ -91,7 +91,8 @@ def _is_broadcast(shape: torch.Size, to: tuple[int, int]) -> bool:
 
 
 def _product_example(device: Any) -> tuple[Any, ...]:
-    sparse = torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), device=device)
+    places = torch.tensor([[0, 1], [1, 0]], device=device)
+    sparse = torch.sparse_coo_tensor(places, torch.tensor([1.0, 2.0], device=device), (2, 2))
     return torch.zeros(2, 2, device=device), sparse, torch.ones(2, 2, device=device)
 
 
