@@ -72,3 +72,37 @@ def test_what_a_program_gives_a_kernel_that_does_not_vary_is_the_cause(tmp_path:
     finished = checked(tmp_path, program)
     assert finished.report is not None and finished.status == 1, finished.text
     assert [cause["id"] for cause in finished.report["causes"]] == ["clock"]
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+def timed(call, quantiles=None):
+    # As often as time allows, which differs from run to run.
+    for _ in range(1 + torch.initial_seed() % 5):
+        call()
+    return [1.0, 1.0, 1.0]
+
+@triton.autotune([triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 256})], ["n"], reset_to_zero=["out"], do_bench=timed)
+@triton.jit
+def double(x, out, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n
+    tl.atomic_add(out + places, 2 * tl.load(x + places, mask=inside), mask=inside)
+
+torch.seed()
+x = torch.ones(1000)
+for _ in range(2):
+    out = torch.zeros_like(x)
+    double[lambda chosen: (triton.cdiv(1000, chosen["BLOCK"]),)](x, out, 1000)
+print(out.sum().item())
+"""
+
+
+def test_what_the_autotuner_launches_to_time_a_kernel_is_no_record(tmp_path: Path) -> None:
+    finished = checked(tmp_path, TUNED)
+    assert finished.report is not None and finished.status == 0, finished.text
+    # Beside the two launches: ones, zeros_like twice, the reset before the first launch, sum, item, and the end.
+    assert finished.report["recorded"]["records"] == 9

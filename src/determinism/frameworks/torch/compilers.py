@@ -431,6 +431,8 @@ def _place_of(stack_trace: str) -> tuple[str, int, str, str] | None:
 
 LAUNCHES = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
 """What launches them on a device, and in Triton's interpreter (triton 3: `KernelInterface.run`)."""
+_TIMING = ("_bench", "check_disk_cache")
+"""Where the autotuner runs configurations: one of them, or all if none is known from an earlier run."""
 
 
 def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Undo:
@@ -467,10 +469,11 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
     def launcher_found(name: str) -> Callable[[Any], None]:
         return lambda module: undo.append(wrap(getattr(module, name), "run", around))
 
+    def autotuner_found(module: Any) -> None:
+        undo.extend(wrap(module.Autotuner, name, timing) for name in _TIMING if hasattr(module.Autotuner, name))
+
     waiting = [after_import(module, launcher_found(name), failed) for module, name in LAUNCHES]
-    waiting.append(
-        after_import(AUTOTUNER, lambda module: undo.append(wrap(module.Autotuner, "_bench", timing)), failed)
-    )
+    waiting.append(after_import(AUTOTUNER, autotuner_found, failed))
 
     def end() -> None:
         for one in (*waiting, *undo):
