@@ -137,6 +137,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         "Stream": PretendedStream,
         "Event": PretendedEvent,
         "device": using,
+        "current_device": lambda: None,
         "stream": using,
         "current_stream": PretendedStream,
         "get_device_properties": lambda device: SimpleNamespace(multi_processor_count=1),
@@ -145,7 +146,42 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         monkeypatch.setattr(torch.cuda, name, one)
     monkeypatch.setattr(torch, "zeros", lambda *sizes, pin_memory=False, **named: zeros(*sizes, **named))
     monkeypatch.setattr(device_digests, "_Address", lambda tensor: tensor)
+    monkeypatch.setattr(device_digests, "_stream_handle", lambda index: PretendedStream.cuda_stream)
     return torch.device("cpu")
+
+
+class InterpretedAlone:
+    """Launches the kernel for a single block as a compiled one is launched."""
+
+    def __init__(self, kernel: ModuleType, digests: device_digests.CudaDigests) -> None:
+        self._kernel = kernel
+        self._digests = digests
+        self.streams: list[int] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        def run(*given: Any, stream: int) -> None:
+            self.streams.append(stream)
+            assert grid[1:] == (1, 1)
+            # The interpreter takes tensors where a compiled kernel takes addresses.
+            *numbers, keys, slots = given
+            tensors = self._digests._keys, self._digests._slots
+            assert [keys, slots] == [tensor.data_ptr() for tensor in tensors]
+            self._kernel.determinism_digest_one[(grid[0],)](*numbers, *tensors)
+
+        return run
+
+
+def test_a_single_tensor_is_launched_alone_on_the_stream_that_is_used(
+    pretended_gpu: torch.device, kernel: ModuleType
+) -> None:
+    digests = device_digests.CudaDigests(pretended_gpu, 24)
+    digests.alone = alone = InterpretedAlone(kernel, digests)
+    ring = Ring(digests, batches=3, entries=8)
+    device_digests.verify(ring, pretended_gpu)
+    before = len(alone.streams)
+    tensors = [filled(torch.float32, 4, 6), filled(torch.bfloat16, 4, 6).t(), filled(torch.float32, 4, 6)[:, ::2]]
+    assert [ring.ask([tensor])[0].wait() for tensor in tensors] == [expected(tensor) for tensor in tensors]
+    assert alone.streams[before:] == [PretendedStream.cuda_stream] * 3
 
 
 def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended_gpu: torch.device) -> None:

@@ -120,7 +120,7 @@ def materialized(tensor: torch.Tensor) -> torch.Tensor:
     storage_bytes = _storage_of(tensor).nbytes()
     if not storage_bytes or not _data_pointer(tensor) or (tensor.is_contiguous() and storage_bytes < tensor.nbytes):
         raise ValueError(_without_memory(tensor))
-    return tensor.detach()
+    return tensor
 
 
 def is_block(tensor: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -50,7 +50,7 @@ def whole_block(tensor: torch.Tensor) -> Block | None:
     if not is_block(tensor):
         if length > MOST_COPIED:
             return None
-        tensor = tensor.contiguous()
+        tensor = tensor.detach().contiguous()
     return Block(tensor, _data_pointer(tensor), length, 0, length)
 
 
@@ -59,6 +59,7 @@ def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
 
     Each must have been queued to be digested before the next one is asked for; the order of the stream does the rest.
     """
+    tensor = tensor.detach()
     total = tensor.nbytes
     part_bytes = max(MOST_COPIED // 2, total // (MOST_BLOCKS // 2))
     stage = torch.empty(2 * part_bytes + TILE_BYTES, dtype=torch.uint8, device=tensor.device)
@@ -194,6 +195,9 @@ class Ring:
         """
         if self._failure is not None:
             raise DigestLost(self._failure)
+        if len(tensors) == 1 and (block := whole_block(tensors[0])) is not None:
+            with self._lock:
+                return [self._launch_one(block)]
         tickets: dict[int, Ticket] = {}
         group: list[tuple[int, Block]] = []
         copied = 0
@@ -211,6 +215,14 @@ class Ring:
                     group, copied = [], 0
             self._launch(group, tickets)
         return [tickets[position] for position in range(len(tensors))]
+
+    def _launch_one(self, block: Block) -> Ticket:
+        batch = self._batch_with_room(1)
+        position = batch.used
+        batch.used += 1
+        entry = batch.first + position
+        self._device.launch((block,), entry, (entry,))
+        return Ticket(self, batch, position)
 
     def _launch(self, group: Sequence[tuple[int, Block]], tickets: dict[int, Ticket]) -> None:
         start = 0
@@ -306,6 +318,8 @@ _FEWEST_PROGRAMS = 32
 """For each block of a group, where there are so many blocks that they fill the device anyhow."""
 _PROBE_BYTES = 2 * TILE_BYTES + 1237
 _CACHE_VARIABLE = "TRITON_CACHE_DIR"
+_stream_handle: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""Gives the handle of a device's current stream without making an object of it; only builds for GPUs have it."""
 
 
 # Those of the class are watched: the program's own calls of them are recorded.
@@ -350,6 +364,8 @@ class CudaDigests:
             self._host_table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device="cpu", pin_memory=True)
             self._fetching = torch.cuda.Stream(device)
             self._launched: dict[int, torch.cuda.Event] = {}
+            self._streams: dict[int, torch.cuda.Stream] = {}
+            """Those that were used, by their handles."""
             # From now on every stream may use them.
             torch.cuda.current_stream(device).synchronize()
         self._rows = _numpy(self._host_table)
@@ -379,10 +395,13 @@ class CudaDigests:
     def _launch_alone(self, block: Block, slot: int) -> None:
         _, address, length, first_tile, total = block
         programs = min(-(-length // TILE_BYTES), max(_FEWEST_PROGRAMS, self._programs))
-        with nullcontext() if torch.cuda.current_device() == self._device.index else torch.cuda.device(self._device):
-            stream = torch.cuda.current_stream()
+        with _on(self._device):
+            handle = _stream_handle(self._device.index)
             given = (address, length, first_tile, slot, total, self._keys_at.data_ptr(), self._slots_at.data_ptr())
-            self.alone[(programs, 1, 1)](*given, stream=stream.cuda_stream)
+            self.alone[(programs, 1, 1)](*given, stream=handle)
+            stream = self._streams.get(handle)
+            if stream is None:
+                stream = self._streams[handle] = torch.cuda.current_stream()
             self._note_launch(stream)
 
     def _note_launch(self, stream: torch.cuda.Stream) -> None:
@@ -433,8 +452,13 @@ class _CudaFetch:
 
 def is_capturing(device: torch.device) -> bool:
     """Whether what is queued now becomes part of a CUDA graph."""
-    with torch.cuda.device(device):
+    with _on(device):
         return torch.cuda.is_current_stream_capturing()
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Use a device; most often it is used already."""
+    return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def open_ring(device: torch.device) -> Ring:
@@ -592,17 +616,25 @@ class RecordDigests:
         found: list[Digest] = [NO_DIGEST] * len(tensors)
         groups: dict[torch.device, list[int]] = {}
         for position, tensor in enumerate(tensors):
-            if not self.handles(tensor):
-                found[position] = digest_tensor(tensor)
-            elif self._devices.is_capturing(tensor.device):
-                self.writer.blind_spot("cuda-graph", _CAPTURED, _CAPTURED_REASON)
-            elif is_plain(tensor) and not tensor.is_quantized and tensor.nbytes:
+            if self.handles(tensor):
                 groups.setdefault(tensor.device, []).append(position)
             else:
                 found[position] = digest_tensor(tensor)
         for device, positions in groups.items():
-            for position, one in zip(positions, self._ask(device, [tensors[at] for at in positions]), strict=True):
-                found[position] = one
+            if self._devices.is_capturing(device):
+                for _ in positions:
+                    self.writer.blind_spot("cuda-graph", _CAPTURED, _CAPTURED_REASON)
+                continue
+            plain = []
+            for position in positions:
+                tensor = tensors[position]
+                if is_plain(tensor) and not tensor.is_quantized and tensor.nbytes:
+                    plain.append(position)
+                else:
+                    found[position] = digest_tensor(tensor)
+            if plain:
+                for position, one in zip(plain, self._ask(device, [tensors[at] for at in plain]), strict=True):
+                    found[position] = one
         return found
 
     def _ask(self, device: torch.device, tensors: list[torch.Tensor]) -> Sequence[Digest]:
