@@ -453,8 +453,8 @@ def watch_triton_kernels(threads: Threads, failed: Callable[[str], None]) -> Und
         recorder = None if kwargs.get("warmup") else threads.recorder()
         if recorder is None or recorder.graph_depth:
             return original(kernel, *args, **kwargs)
-        launch = TritonLaunch(original, kernel, args, kwargs)
-        looked = recorder.run_unrecorded(launch.look, recorder)
+        launch = recorder.run_unrecorded(TritonLaunch, original, kernel, args, kwargs)
+        looked = None if launch is None else recorder.run_unrecorded(launch.look, recorder)
         with recorder.suspended():
             result = original(kernel, *args, **kwargs)
         if looked is not None and launch.tensors:
