@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import difflib
+import os
 import re
 import shutil
 import subprocess
@@ -199,6 +201,63 @@ def test_the_command_for_a_patch_of_a_file_elsewhere_applies_it(tmp_path: Path) 
     (here / "fix.patch").write_text(patch_text(found), encoding="utf-8")
     subprocess.run(patch_command(found), shell=True, cwd=here, check=True)
     assert program.read_text(encoding="utf-8") == "import torch\ntorch.manual_seed(0)\n"
+
+
+PROGRAM = [
+    *(f"import {name}" for name in ("os", "random", "numpy", "torch")),
+    "",
+    *(f"x{at} = {at}" for at in range(9)),
+]
+
+
+def diff_to(*after: str) -> str:
+    lines = difflib.unified_diff(PROGRAM, list(after), "train.py", "train.py", n=3, lineterm="")
+    return "\n".join(lines)
+
+
+def applied(diffs: list[str], folder: Path) -> list[str]:
+    """The program after the file of diffs was applied by git, which takes no line that is elsewhere."""
+    found = make_full_document()
+    found["fixes"] = [{**found["fixes"][0], "patch": diff, "verified": True} for diff in diffs]
+    (folder / "train.py").write_text("".join(f"{line}\n" for line in PROGRAM), encoding="utf-8")
+    (folder / "fix.patch").write_text(patch_text(found), encoding="utf-8")
+    command = ["git", "apply", "-p0", "fix.patch"]
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)})
+    return (folder / "train.py").read_text(encoding="utf-8").splitlines()
+
+
+def test_diffs_of_one_file_are_one_diff_that_makes_all_changes(tmp_path: Path) -> None:
+    begin, rest = PROGRAM[:4], PROGRAM[4:]
+    seeds = [diff_to(*begin, "", f"{library}.seed(0)", *rest) for library in ("random", "numpy.random")]
+    line = diff_to(*PROGRAM[:7], "x2 = sorted(set(x1))", "x2 += 1", *PROGRAM[8:])
+    far = diff_to("import math", *PROGRAM[:-1])
+    assert applied([*seeds, line, far], tmp_path) == [
+        "import math", *begin, "", "random.seed(0)", "", "numpy.random.seed(0)", "", "x0 = 0", "x1 = 1",
+        "x2 = sorted(set(x1))", "x2 += 1", *PROGRAM[8:-1],
+    ]  # fmt: skip
+
+
+def test_the_same_lines_of_two_fixes_are_inserted_once(tmp_path: Path) -> None:
+    begin, rest = PROGRAM[:4], PROGRAM[4:]
+    one = diff_to(*begin, "import determinism", *rest[:3], "determinism.patch()", *rest[3:])
+    other = diff_to(*begin, "import determinism", *rest[:5], "determinism.enable()", *rest[5:])
+    wanted = [
+        *begin,
+        "import determinism",
+        *rest[:3],
+        "determinism.patch()",
+        *rest[3:5],
+        "determinism.enable()",
+        *rest[5:],
+    ]
+    assert applied([one, other], tmp_path) == wanted
+
+
+def test_diffs_that_change_one_line_in_two_ways_stay_apart() -> None:
+    found = make_full_document()
+    diffs = [diff_to(*PROGRAM[:-1], f"x8 = {value}") for value in (80, 88)]
+    found["fixes"] = [{**found["fixes"][0], "patch": diff, "verified": True} for diff in diffs]
+    assert patch_text(found) == f"{diffs[0]}\n{diffs[1]}\n"
 
 
 def test_commands_are_quoted_as_a_shell_needs_it() -> None:

@@ -491,9 +491,64 @@ def patch_link(document: dict[str, Any]) -> str | None:
 
 
 def patch_text(document: dict[str, Any]) -> str:
-    """The diffs of all verified fixes; empty if there is none."""
+    """The diffs of all verified fixes, one per file; empty if there is none."""
     diffs = [fix["patch"] for fix in document["fixes"] if fix["patch"] and fix["verified"]]
-    return "".join(f"{diff}\n" for diff in dict.fromkeys(diffs))
+    by_file: dict[str, list[str]] = {}
+    for diff in dict.fromkeys(diffs):
+        by_file.setdefault(diff.partition("\n@@")[0], []).append(diff)
+    for head, parts in by_file.items():
+        if len(parts) > 1:
+            by_file[head] = _merged(head, parts) or parts
+    return "".join(f"{diff}\n" for parts in by_file.values() for diff in parts)
+
+
+_HUNK = re.compile(r"@@ -(\d+)")
+
+
+def _merged(head: str, diffs: list[str]) -> list[str] | None:
+    """Diffs of one file as a single one: applied one after the other, the second would not find the lines of the first.
+
+    Args:
+        head: The lines with the names of the file.
+        diffs: Each from the same text.
+
+    Returns:
+        None if two of them replace the same line, or the file is empty.
+    """
+    lines: dict[int, str] = {}
+    inserted: dict[int, list[str]] = {}
+    removed: set[int] = set()
+    for diff in diffs:
+        at, block = 0, list[str]()
+        for line in [*diff[len(head) + 1 :].split("\n"), "@@ -0"]:
+            if line.startswith("+"):
+                block.append(line)
+                continue
+            if block and block != inserted.get(at, [])[-len(block) :]:
+                inserted.setdefault(at, []).extend(block)
+            block = []
+            if hunk := _HUNK.match(line):
+                at = int(hunk[1])
+                continue
+            if line.startswith("-"):
+                if at in removed:
+                    return None
+                removed.add(at)
+            lines[at] = line[1:]
+            at += 1
+    if not lines:
+        return None
+    parts, offset, body = [head], 0, list[str]()
+    for at in sorted(lines):
+        if at - 1 not in lines:
+            body, first = [], at
+        body += [*inserted.get(at, ()), f"{'-' if at in removed else ' '}{lines[at]}"]
+        if at + 1 not in lines:
+            body += inserted.get(at + 1, ())
+            old, new = (sum(not line.startswith(sign) for line in body) for sign in "+-")
+            parts += [f"@@ -{first},{old} +{first + offset},{new} @@", *body]
+            offset += new - old
+    return ["\n".join(parts)]
 
 
 def patch_command(document: dict[str, Any], file: str = PATCH_FILE) -> str:
