@@ -62,6 +62,8 @@ class OpSemantics(Flag):
     """It takes an element out of a data pipeline."""
     COMPILED_PROGRAM = auto()
     """It stands for a whole compiled program, not for one op of it."""
+    WRITES_IN_PART = auto()
+    """It may leave a part as it was of memory that nobody had written: what it made there is digested when it is read."""
     NOT_ONE_OP = auto()
     """It stands for something else than one op, which cannot be run again by itself."""
 
@@ -191,6 +193,7 @@ _BEGINNINGS = (
     (OpSemantics.COLLECTIVE, ("c10d::", "_c10d_functional::", "tf::Collective")),
     (OpSemantics.TAKES_ELEMENT, ("tf::IteratorGetNext", "tf::OptionalGetValue")),
     (OpSemantics.COMPILED_PROGRAM, ("jax::",)),
+    (OpSemantics.WRITES_IN_PART, ("triton::",)),
     (OpSemantics.NOT_ONE_OP, ("determinism::", "inductor::graph", "autograd::")),
 )
 

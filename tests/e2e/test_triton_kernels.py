@@ -106,3 +106,30 @@ def test_what_the_autotuner_launches_to_time_a_kernel_is_no_record(tmp_path: Pat
     assert finished.report is not None and finished.status == 0, finished.text
     # Beside the two launches: ones, zeros_like twice, the reset before the first launch, sum, item, and the end.
     assert finished.report["recorded"]["records"] == 9
+
+
+PARTLY = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x, out, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n
+    tl.store(out + places, 2 * tl.load(x + places, mask=inside), mask=inside)
+
+x = torch.ones(500)
+padded = torch.empty(1000)
+double[(4,)](x, padded, 500, BLOCK=128)
+print(padded[:READ].sum().item())
+"""
+
+
+@pytest.mark.parametrize("recorder", ["python", "native"])
+def test_what_a_kernel_leaves_unwritten_counts_only_if_it_is_read(recorder: str, tmp_path: Path) -> None:
+    environment = {"TRITON_INTERPRET": "1", "DETERMINISM_RECORDER": recorder}
+    for read, is_same in (("500", True), ("501", False)):
+        (tmp_path / "train.py").write_text(PARTLY.replace("READ", read))
+        finished = check(tmp_path, "--vary", "memory", "--", sys.executable, "train.py", environment=environment)
+        assert finished.report is not None and finished.status == (0 if is_same else 1), finished.text

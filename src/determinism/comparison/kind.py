@@ -332,6 +332,60 @@ def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> 
     )
 
 
+_READ_LATER = (
+    "The kernel got the same in both runs. What it wrote into new memory differed when it was read, at {place}: only then it is "
+    "digested, since a kernel may leave a part of such memory unwritten."
+)
+
+
+def of_kernel(divergence: Divergence, root: Root, process: ProcessTrace) -> Divergence:
+    """The divergence that the kernel is from whose results a root read, if that is all that differs; else the same.
+
+    Args:
+        divergence: Of the root.
+        root: Where the difference shows.
+        process: Of the first run.
+    """
+    if divergence.kind is not Kind.MUTATION or root.first is None or root.second is None:
+        return divergence
+    pairs = zip(root.first.inputs, root.second.inputs, strict=False)
+    made = {(mine.producer, mine.output) for mine, theirs in pairs if mine.digest != theirs.digest}
+    if len(producers := {producer for producer, _ in made}) != 1:
+        return divergence
+    chunk, row = process.record(min(producers))
+    one = entry_of(process, chunk, row)
+    layouts = {
+        at: one.outputs[at].layout for _, at in made if at < len(one.outputs) and not any(one.outputs[at].digest)
+    }
+    if OpSemantics.WRITES_IN_PART not in one.op.semantics or len(layouts) < len(made):
+        return divergence
+    stack = process.names.stack(int(chunk.columns["stack"][row]))
+    site = divergence.site
+    return replace(
+        divergence,
+        kind=Kind.OP,
+        record=one.number,
+        records_of=0,
+        step=one.step,
+        phase=Phase(one.phase).label,
+        op=one.op,
+        module=one.module,
+        site=_first(stack),
+        forward_site=_first(process.names.stack(int(chunk.columns["forward_stack"][row]))),
+        stack=stack,
+        inputs_equal=None,
+        inputs=(),
+        outputs=tuple(
+            OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=at)
+            for at, layout in sorted(layouts.items())
+            if layout is not None
+        ),
+        detail=_READ_LATER.format(
+            place="another line" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}"
+        ),
+    )
+
+
 def _site_of(process: ProcessTrace, number: int) -> Frame | None:
     """The line of the program that made a record."""
     chunk, row = process.record(number)

@@ -8,7 +8,7 @@ import numpy as np
 
 from determinism.comparison.columns import Canonical
 from determinism.comparison.flow import Flow
-from determinism.comparison.kind import as_race, dead_difference, describe, of_collective
+from determinism.comparison.kind import as_race, dead_difference, describe, of_collective, of_kernel
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.processes import SORTS, ProcessComparison, VisibleDifferences
 from determinism.comparison.records import Entry, Root, entry_of, received_by
@@ -163,7 +163,9 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     if flow.shared is not None and not received_by(flow.shared).by_shared_memory:
         result.shared = describe(flow.shared, first, second, level)
     if flow.live is not None:
-        result.divergence = _seen_racing(describe(flow.origin or flow.live, first, second, level), (first, second))
+        begun = flow.origin or flow.live
+        described = of_kernel(describe(begun, first, second, level), begun, first)
+        result.divergence = _seen_racing(described, (first, second))
         result.exchanged = of_collective(result.divergence, flow.live, first)
         result.received = received_by(flow.live)
         result.loaded = frozenset(flow.loaded)

@@ -496,6 +496,7 @@ class TritonLaunch:
         name = f"triton::{getattr(kernel, '__name__', 'kernel')}"
         names = tuple(name for name, value in self._named if any(value is one for one in self.tensors))
         self._traits = replace(OPAQUE, name=name, written=tuple(range(len(names))), argument_names=names)
+        self._unwritten: set[int] = set()
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Launch the kernel with other tensors in the place of its own."""
@@ -507,8 +508,9 @@ class TritonLaunch:
         """What the tensors hold; memory that nobody has written yet is there to be written."""
         if recorder.capture is not None:
             recorder.capture(recorder, self._traits, self, self.tensors, {})
-        known = recorder.edges.storages.known
-        return recorder.look([one for one in self.tensors if (state := known(one)) is None or not state.is_unwritten])
+        known = [recorder.edges.storages.known(tensor) for tensor in self.tensors]
+        self._unwritten = {at for at, state in enumerate(known) if state is not None and state.is_unwritten}
+        return recorder.look([tensor for at, tensor in enumerate(self.tensors) if at not in self._unwritten])
 
     def record(self, recorder: Recorder, looked: InputEdges) -> None:
         """The kernel was launched: record what it left."""
@@ -516,7 +518,11 @@ class TritonLaunch:
         given = {one.name for one in getattr(self._kernel, "params", ()) if not one.is_constexpr}
         numbers = [one for one in self._named if one[0] in given and isinstance(one[1], (bool, int, float))]
         text = ", ".join(f"{name}={value!r}" for name, value in numbers)
-        recorder.made(looked, self.tensors, traits=self._traits, text=text)
+        # Of such memory the kernel may leave a part as it was: only what is read of it later tells the runs apart.
+        traits = replace(self._traits, workspaces=frozenset(self._unwritten))
+        recorder.made(looked, self.tensors, traits=traits, text=text)
+        states = [recorder.edges.storages.known(self.tensors[at]) for at in self._unwritten]
+        recorder.edges.in_flight(states)
 
 
 # Kernels chosen by timing.
