@@ -23,6 +23,7 @@ from determinism.diagnose.investigation import Investigation
 from determinism.diagnose.sources import LedBy, Source, SourceSite, Unprobed
 from determinism.errors import LaunchError
 from determinism.factors.catalog import FACTORS, Action
+from determinism.op_semantics import Op, OpSemantics
 from determinism.run_spec import FixedSource
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Verdict
@@ -1134,7 +1135,7 @@ def test_telling_a_hash_of_strings_from_one_of_addresses_takes_no_more_runs_than
 def test_of_a_compiled_graph_that_got_the_same_deterministic_algorithms_are_tried_before_anything_is_looked_for() -> (
     None
 ):
-    graph = replace(divergence(kind=Kind.OP), op="inductor::graph")
+    graph = replace(divergence(kind=Kind.OP), op=Op("inductor::graph", OpSemantics.NOT_ONE_OP))
     comparison = investigated(Pretended([(graph, ["deterministic-algorithms"])], [used(CLOCK)]))
     assert found(comparison) == [("nondeterministic-op", "likely")]
     assert comparison.experiments[0].factor == "deterministic-algorithms"
@@ -1142,10 +1143,11 @@ def test_of_a_compiled_graph_that_got_the_same_deterministic_algorithms_are_trie
 
 
 def test_a_kernel_of_the_program_that_varies_is_confirmed_without_an_experiment() -> None:
-    kernel = replace(divergence(kind=Kind.OP, distinct=7), op="triton::scatter")
+    scatter = Op("triton::scatter", OpSemantics.WRITES_IN_PART)
+    kernel = replace(divergence(kind=Kind.OP, distinct=7), op=scatter)
     comparison = investigated(Pretended([(kernel, ["threads"])], [used(CLOCK)]))
     assert found(comparison) == [("varying-triton-kernel", "confirmed")]
     assert (comparison.experiments, comparison.fixes[0].verified) == ((), False)
     assert "No setting makes the kernel deterministic" in comparison.diagnosis.limit
-    once = replace(divergence(kind=Kind.OP, distinct=1), op="triton::scatter")
+    once = replace(divergence(kind=Kind.OP, distinct=1), op=scatter)
     assert found(investigated(Pretended([(once, [CLOCK])], [used(CLOCK)]))) == [("clock", "confirmed")]

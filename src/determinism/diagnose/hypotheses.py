@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from determinism.comparison.result import Comparison, Divergence, FileChange, Leftover, what_op_does
+from determinism.comparison.result import Comparison, Divergence, FileChange, Leftover, is_repeatable, what_op_does
 from determinism.diagnose.code_changes import code_fix, is_of_seed, source_of
 from determinism.diagnose.experiments import Hypothesis, Intervention, Trial, sites_of
 from determinism.diagnose.program_flow import Found, Module, Program, fixes_hashes, given_to
@@ -339,9 +339,14 @@ def varies_alone(divergence: Divergence) -> bool:
     return any(output.distinct is not None and output.distinct > 1 for output in divergence.outputs)
 
 
+def may_vary_alone(divergence: Divergence) -> bool:
+    """Whether it varied when it was repeated, or got the same and is not one op, such as a compiled graph, so that it cannot be repeated."""
+    return varies_alone(divergence) or (divergence.kind is Kind.OP and not is_repeatable(divergence.op))
+
+
 def is_varying_kernel(divergence: Divergence) -> bool:
     """Whether it is a kernel of the program that was seen to vary when it was repeated by itself."""
-    return varies_alone(divergence) and divergence.op.startswith("triton::")
+    return varies_alone(divergence) and OpSemantics.WRITES_IN_PART in what_op_does(divergence.op)
 
 
 KERNEL_LIMIT = "No setting makes the kernel deterministic, so no run could show whether the program has further causes."

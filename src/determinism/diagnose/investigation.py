@@ -35,6 +35,7 @@ from determinism.diagnose.hypotheses import (
     is_same,
     is_used_at,
     is_varying_kernel,
+    may_vary_alone,
     told_by_kind,
     unseen_text,
     varies_alone,
@@ -316,12 +317,8 @@ class Investigation:
         return None
 
     def _varying(self, divergence: Divergence) -> list[Hypothesis]:
-        """What makes an op deterministic that was seen to vary by itself: nothing that the program takes from outside explains that.
-
-        A compiled graph cannot be repeated by itself: of one that got the same, this is tried before all else.
-        """
-        may_vary = varies_alone(divergence) or (divergence.kind is Kind.OP and divergence.op == "inductor::graph")
-        if not may_vary or self.comparison.leftovers or self._has_other_surroundings:
+        """What makes an op deterministic that was seen to vary by itself: nothing that the program takes from outside explains that."""
+        if not may_vary_alone(divergence) or self.comparison.leftovers or self._has_other_surroundings:
             return []
         candidates = hypotheses(divergence, (), leftovers=(), frameworks=self.frameworks)
         return [one for one in candidates if one.cause in VARYING_OPS][:1]

@@ -465,8 +465,7 @@ def _search(
     if short is not None:
         run_seconds = short.seconds
         request = replace(request, spec=replace(request.spec, steps=short.steps))
-        # A program that is ended after so many steps ends with success.
-        exit_statuses.add(0)
+        exit_statuses.add(0)  # as a program ends that is ended after so many steps
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
     warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None

@@ -456,8 +456,7 @@ def run_program(
         run_input = stack.enter_context(stdin.for_run()) if stdin is not None else None
         output = stack.enter_context(OutputLog(log))
         received = stack.enter_context(caught_signals())
-        witness = GroupWitness()
-        stack.callback(witness.end)
+        stack.callback((witness := GroupWitness()).end)
         hidden = HiddenProcesses(folder)
         started = time.monotonic()
         process = _start(command, environ, cwd, run_input.descriptor if run_input else None, output, prepare)
