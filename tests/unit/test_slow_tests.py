@@ -34,6 +34,13 @@ def test_what_was_not_run_keeps_its_seconds_and_what_became_fast_is_always_run()
     assert merged(stored, measured) == {"a": 9.0, "c": 5.0, "d": LEAST}
 
 
+def test_what_looks_at_all_of_the_code_is_run_at_each_commit() -> None:
+    assert merged({}, {"tests/architecture/test_code.py::test_any": 9.0, "tests/unit/test_any.py::test_any": 9.0}) == {
+        "tests/unit/test_any.py::test_any": 9.0
+    }
+    assert [name for name in stored_seconds() if name.startswith("tests/architecture")] == []
+
+
 SOME = """
 import pytest
 
