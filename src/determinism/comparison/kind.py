@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -300,19 +301,17 @@ def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> 
     """
     if root.exchanged_at is None:
         return None
-    chunk, row = process.record(root.exchanged_at)
-    one = entry_of(process, chunk, row)
+    one = entry_of(process, *process.record(root.exchanged_at))
+    if one.number == divergence.record:
+        return replace(_laid_to(divergence, one, process, _EXCHANGED), outputs=divergence.outputs, forward_site=None)
+    return replace(_laid_to(divergence, one, process, _EXCHANGED), forward_site=None)
+
+
+def _laid_to(divergence: Divergence, one: Entry, process: ProcessTrace, detail: str) -> Divergence:
+    """The divergence that an earlier record is, whose results only show in the one that was found; with all of its outputs."""
+    chunk, row = process.record(one.number)
     stack = process.names.stack(int(chunk.columns["stack"][row]))
-    layouts = [made.layout for made in one.outputs]
-    outputs = (
-        divergence.outputs
-        if one.number == divergence.record
-        else tuple(
-            OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=position)
-            for position, layout in enumerate(layouts)
-            if layout is not None
-        )
-    )
+    layouts = enumerate(made.layout for made in one.outputs)
     return replace(
         divergence,
         kind=Kind.OP,
@@ -323,12 +322,16 @@ def of_collective(divergence: Divergence, root: Root, process: ProcessTrace) -> 
         op=one.op,
         module=one.module,
         site=_first(stack),
-        forward_site=None,
+        forward_site=_first(process.names.stack(int(chunk.columns["forward_stack"][row]))),
         stack=stack,
         inputs_equal=None,
         inputs=(),
-        outputs=outputs,
-        detail=_EXCHANGED,
+        outputs=tuple(
+            OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=position)
+            for position, layout in layouts
+            if layout is not None
+        ),
+        detail=detail,
     )
 
 
@@ -352,38 +355,14 @@ def of_kernel(divergence: Divergence, root: Root, process: ProcessTrace) -> Dive
     made = {(mine.producer, mine.output) for mine, theirs in pairs if mine.digest != theirs.digest}
     if len(producers := {producer for producer, _ in made}) != 1:
         return divergence
-    chunk, row = process.record(min(producers))
-    one = entry_of(process, chunk, row)
-    layouts = {
-        at: one.outputs[at].layout for _, at in made if at < len(one.outputs) and not any(one.outputs[at].digest)
-    }
-    if OpSemantics.WRITES_IN_PART not in one.op.semantics or len(layouts) < len(made):
+    one = entry_of(process, *process.record(min(producers)))
+    read = {at for _, at in made if at < len(one.outputs) and not any(one.outputs[at].digest)}
+    if OpSemantics.WRITES_IN_PART not in one.op.semantics or len(read) < len(made):
         return divergence
-    stack = process.names.stack(int(chunk.columns["stack"][row]))
     site = divergence.site
-    return replace(
-        divergence,
-        kind=Kind.OP,
-        record=one.number,
-        records_of=0,
-        step=one.step,
-        phase=Phase(one.phase).label,
-        op=one.op,
-        module=one.module,
-        site=_first(stack),
-        forward_site=_first(process.names.stack(int(chunk.columns["forward_stack"][row]))),
-        stack=stack,
-        inputs_equal=None,
-        inputs=(),
-        outputs=tuple(
-            OutputDifference(layout.dtype, layout.shape, layout.device, layout.elements, position=at)
-            for at, layout in sorted(layouts.items())
-            if layout is not None
-        ),
-        detail=_READ_LATER.format(
-            place="another line" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}"
-        ),
-    )
+    place = "another line" if site is None else f"{PurePath(site.file).name}:{site.line}"
+    laid = _laid_to(divergence, one, process, _READ_LATER.format(place=place))
+    return replace(laid, outputs=tuple(output for output in laid.outputs if output.position in read))
 
 
 def _site_of(process: ProcessTrace, number: int) -> Frame | None:
