@@ -1,14 +1,15 @@
 """The recorder of a thread whose ops an observer below Python records.
 
 The observer writes the ordinary record by itself, with the numbers of names that it keeps. What it meets for the first time,
-and what is rare, it asks of the methods here that begin with `native_`; an op on a tensor that is not an ordinary one of the
-CPU goes through `native_before` and `native_after`, which do what the handler of the dispatch mode does.
+and what is rare, it asks of the methods here that begin with `native_`, and digests of tensors on a GPU of `RecordDigests`; an op on a
+tensor that is not an ordinary one goes through `native_before` and `native_after`, which do what the handler of the dispatch mode does.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -126,8 +127,7 @@ class NativeStream(Stream):
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests, library: Any) -> None:
         """Take what writes the records, the devices on which tensors are digested, and the loaded library."""
         super().__init__(writer, devices)
-        self.asks_devices = devices.kind == "cpu"
-        """Whether what digests tensors on a device digests those of the CPU."""
+        library.digest_on(devices.kind)
         self.native = library.Stream(self)
         self.sites = NativeSites(self.native, *self.sites.adding)
         self.storages = NativeStorages(self.layouts, self.native)
@@ -184,7 +184,6 @@ class NativeRecorder(Recorder):
         self._wake: Callable[[Any], None] | None = None
         self._capture: Any = None
         self._kept_values: Any = None
-        self.native_stream: NativeStream | None = None
         super().__init__(tracks_ops=tracks_ops, paranoid=paranoid)
 
     # What decides whether and how the observer records lies with it.
@@ -247,8 +246,7 @@ class NativeRecorder(Recorder):
         self._note_lookers()
 
     def _note_lookers(self) -> None:
-        is_looked_at = self._capture is not None or self._kept_values is not None
-        self.native.asks_python = is_looked_at or (self.native_stream is not None and self.native_stream.asks_devices)
+        self.native.asks_python = self._capture is not None or self._kept_values is not None
 
     def another(self) -> NativeRecorder:
         """One of the same sort, for another thread."""
@@ -265,8 +263,6 @@ class NativeRecorder(Recorder):
         """Record into a stream from now on; see `RecordMaker.begin`."""
         super().begin(stream, **keywords)
         assert isinstance(stream, NativeStream)
-        self.native_stream = stream
-        self._note_lookers()
         main = getattr(self.edges, "main", None)
         progress = self.progress
         self.native.begin(
@@ -390,6 +386,15 @@ class NativeRecorder(Recorder):
     def native_arguments(self, op: KnownOp, args: Any, kwargs: Any) -> int:
         """The number of the text of an op's arguments; -1 if there are none."""
         return self.arguments.number(self.stream.op_number(op.name), op.traits, args, kwargs)
+
+    def native_helper(self) -> int:
+        """What the records of this thread, which works for that of the recorder, say about who made them."""
+        return self.helper_number(get_ident())
+
+    def native_lifted(self, tensor: torch.Tensor, lifted: Digest) -> tuple[bytes, bool]:
+        """Digest of memory that another owner allocated, on a device; and whether it is not what was taken over."""
+        digest = settled(self.stream.digests.of(tensor))
+        return digest, digest != settled(lifted)
 
     def native_leaf_read(self, tensor: torch.Tensor) -> bool:
         """A leaf that requires a gradient was read; gives whether it is a parameter."""

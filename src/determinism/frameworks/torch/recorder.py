@@ -256,7 +256,7 @@ class RecordMaker(RecordingGuard):
         """Add a record; returns its number."""
         is_own = (ident := get_ident()) == self.thread
         # The backward of a GPU runs in a thread of the framework, with the mode of the thread that called it.
-        thread = self.number if is_own else self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
+        thread = self.number if is_own else self.helper_number(ident)
         phase, link = self.place()
         if is_own:
             stack = self.sites.stack(_frame(3), self._calls)
@@ -268,6 +268,14 @@ class RecordMaker(RecordingGuard):
         if is_own and (sequence := sequence_number()) != self._links.last:
             self._links.add(sequence, Link(record, stack, link.module))
         return record
+
+    def helper_number(self, ident: int) -> int:
+        """The number of a thread of the framework that works for the one of this recorder.
+
+        Args:
+            ident: That of the thread.
+        """
+        return self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
 
     def place(self) -> tuple[Phase, Link]:
         """The phase; for a backward op its forward op and that op's module, else the module being called."""

@@ -1,6 +1,6 @@
 // Records ops below Python: an observer that PyTorch calls at the first dispatch of every op, before autograd, and when it
-// has run. The ordinary op, on strided tensors of the CPU, is recorded here from its inputs to its row in the spool; what
-// is rare is handed to the Python recorder, whole. See docs/recorder.md.
+// has run. The ordinary op, on strided tensors, is recorded here from its inputs to its row in the spool; Python is asked for the
+// digests of tensors on a GPU. What is rare is handed to the Python recorder, whole. See docs/recorder.md.
 
 #include "tables.h"
 
@@ -19,6 +19,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 
 #include <structmember.h>
@@ -276,8 +277,11 @@ class Ops {
       place->num_results = handle.schema().returns().size();
       place->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
       place->has_autograd = handle.hasKernelForDispatchKey(DispatchKey::Autograd) ||
-                            handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
+                            handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU) ||
+                            handle.hasKernelForDispatchKey(DispatchKey::AutogradCUDA);
       place->has_autocast = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
+      place->has_autocast_on_gpu = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);
+      place->non_blocking_at = handle.schema().argumentIndexWithName("non_blocking").value_or(-1);
       place->has_vmap_mode = handle.hasKernelForDispatchKey(DispatchKey::FuncTorchVmapMode);
     }
     return place;
@@ -300,6 +304,7 @@ struct ThreadState {
   bool was_asked = false;
   int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
   uint64_t generation = 0;
+  int32_t number = -1;  // Of a thread that works for another one: what its records say.
   Context* innermost = nullptr;
 };
 thread_local ThreadState thread_state;
@@ -362,11 +367,44 @@ class Apart {
 // GIL. It does so here and now instead.
 void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
+// Objects of Python that stand for digests that are still being made, and which ones; all is done with the GIL held, the end
+// included.
+class Pending {
+ public:
+  void add(size_t position, py::object digest) { digests_.emplace_back(position, std::move(digest)); }
+  void clear() { digests_.clear(); }
+  bool empty() const { return digests_.empty(); }
+
+  // The one at a position, or these bytes.
+  py::object at(size_t position, const Digest& digest) const {
+    for (const auto& [known, pending] : digests_)
+      if (known == position) return pending;
+    return as_bytes(digest);
+  }
+
+ private:
+  c10::SmallVector<std::pair<size_t, py::object>, 2> digests_;
+};
+
 // One stream of records, with the numbers of the names in it.
 class Stream {
  public:
   // Python is the `edges.Stream` of which this knows the numbers, and which holds it.
   explicit Stream(const py::object& python) : python_(python) {}
+
+  // Digests of tensors on devices: bytes, or what stands for those to come.
+  py::list digests(c10::ArrayRef<at::Tensor> tensors) {
+    py::list asked(tensors.size());
+    for (size_t at = 0; at < tensors.size(); ++at) asked[at] = tensor_object(tensors[at]);
+    if (!of_each_) of_each_ = python().attr("digests").attr("of_each");
+    // A single block takes no op.
+    if (tensors.size() == 1 && tensors[0].is_contiguous()) {
+      const Plain plain;
+      return of_each_(asked);
+    }
+    const Apart apart;
+    return of_each_(asked);
+  }
 
   StorageTable storages;
   Rows rows;
@@ -381,7 +419,9 @@ class Stream {
   Layout layout(const at::Tensor& tensor, const StorageState& state) {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     Words words;
-    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u));
+    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u) |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl->device_type())) << 16 |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) << 24);
     const size_t storage_bytes = impl->unsafe_storage().nbytes();
     words.add(storage_bytes);
     words.add(static_cast<uint64_t>(impl->storage_offset()));
@@ -459,6 +499,7 @@ class Stream {
 
   static constexpr size_t MOST_KEYS = 20000;
   py::handle python_;
+  py::object of_each_;
   py::object lock_;  // That the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
   std::vector<int32_t> numbers_;
@@ -533,6 +574,7 @@ class Recorder {
   bool is_waiting = false;
   // Whether each op is to go through Python: something looks at it, or its values are kept.
   bool asks_python = false;
+  PyThreadState* python_thread = nullptr;  // Of its thread, once that is attached.
   ForwardLinks links;
 
   void begin(std::shared_ptr<Stream> stream_, int32_t number, const py::buffer& place, const py::buffer& process, py::list calls,
@@ -576,15 +618,17 @@ class Recorder {
 
   int32_t stack();
   void place(int8_t& phase, Link& link);
-  int64_t append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
-                 const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs, c10::ArrayRef<Digest> generators);
+  // Looked is what was read; `pending` are digests of outputs.
+  template <class Looked>
+  int64_t append(int8_t role, int32_t op, int32_t arguments, const Looked& looked, const c10::SmallVectorImpl<Output>& outputs,
+                 const Pending& pending, c10::ArrayRef<Digest> generators);
   // What belongs to no phase of a step, and wrote nothing.
-  int64_t append_outside(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
-                         const c10::SmallVectorImpl<InputDigest>& digests, c10::ArrayRef<Digest> generators) {
+  template <class Looked>
+  int64_t append_outside(int8_t role, int32_t op, int32_t arguments, const Looked& looked, c10::ArrayRef<Digest> generators) {
     const int8_t phase = place_->phase();
     place_->set_phase(OTHER);
     const auto put_back = c10::make_scope_exit([&] { place_->set_phase(phase); });
-    return append(role, op, arguments, edges, digests, c10::SmallVector<Output, 1>(), generators);
+    return append(role, op, arguments, looked, c10::SmallVector<Output, 1>(), Pending(), generators);
   }
   void link_view();
   void wrote(const std::vector<StorageState*>& states, int64_t record, bool is_unwritten);
@@ -600,6 +644,8 @@ class Recorder {
   static constexpr int8_t INIT = 0, FORWARD = 2, BACKWARD = 3, OPTIMIZER = 4, OTHER = 7;
 
   void see_calls();
+  int owner_of(PyObject* code, const py::object& frame);
+  bool has_user(py::object frame);
   Digest instructions(py::object frame, size_t waiting);
   int64_t outside(size_t call);
 
@@ -681,6 +727,32 @@ void Recorder::leave(PyObject* module) {
   }
 }
 
+// Whose the code of a frame is.
+int Recorder::owner_of(PyObject* code, const py::object& frame) {
+  auto found = stream->owners.find(code);
+  if (found == stream->owners.end()) {
+    const int owner_of_code = sites_.attr("_classify")(frame).cast<int>();
+    found = stream->owners.emplace(code, owner_of_code).first;
+  }
+  return found->second;
+}
+
+PyObject* code_of(const py::object& frame) {
+  PyCodeObject* code = PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.ptr()));
+  Py_DECREF(code);  // The frame holds it.
+  return reinterpret_cast<PyObject*>(code);
+}
+
+py::object caller_of(const py::object& frame) {
+  return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+}
+
+bool Recorder::has_user(py::object frame) {
+  for (; frame.ptr() != nullptr; frame = caller_of(frame))
+    if (owner_of(code_of(frame), frame) == USER) return true;
+  return false;
+}
+
 // The code and instruction of each frame that is not foreign, out to a call that waits, whose number then follows.
 Digest Recorder::instructions(py::object frame, size_t waiting) {
   Words words;
@@ -691,22 +763,15 @@ Digest Recorder::instructions(py::object frame, size_t waiting) {
       words.add(~static_cast<uint64_t>(outside(waiting - 1)));
       break;
     }
-    PyFrameObject* at = reinterpret_cast<PyFrameObject*>(frame.ptr());
-    PyCodeObject* code = PyFrame_GetCode(at);
-    PyObject* key = reinterpret_cast<PyObject*>(code);
-    Py_DECREF(code);  // The frame holds it.
-    auto found = stream->owners.find(key);
-    if (found == stream->owners.end()) {
-      const int owner_of_code = sites_.attr("_classify")(frame).cast<int>();
-      found = stream->owners.emplace(key, owner_of_code).first;
-    }
-    if (found->second != 0) {
-      words.add(reinterpret_cast<uintptr_t>(key));
-      words.add(static_cast<uint64_t>(PyFrame_GetLasti(at)));
-      if (found->second == USER && --left == 0) break;
+    PyObject* code = code_of(frame);
+    const int owner_of_code = owner_of(code, frame);
+    if (owner_of_code != 0) {
+      words.add(reinterpret_cast<uintptr_t>(code));
+      words.add(static_cast<uint64_t>(PyFrame_GetLasti(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+      if (owner_of_code == USER && --left == 0) break;
     }
     if (frame.ptr() == stream->outermost) break;
-    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(at)));
+    frame = caller_of(frame);
   }
   return words.key();
 }
@@ -719,15 +784,22 @@ int64_t Recorder::outside(size_t call) {
   return seen_calls_[call].outside;
 }
 
-// After `see_calls`, as `place`.
+// After `see_calls`, as `place`. That of a thread that works for another one is the other's, unless code of the user runs in it; see
+// `SiteTable.stack_of_helper`.
 int32_t Recorder::stack() {
   // A borrowed reference to a frame that is being made for Python at this moment.
   py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  const Digest key = instructions(frame, seen_calls_.size());
+  bool has_calls = true;
+  if (!thread_state.is_own) {
+    has_calls = !has_user(frame);
+    if (has_calls)
+      frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(python_thread == nullptr ? nullptr : PyThreadState_GetFrame(python_thread)));
+  }
+  const Digest key = instructions(frame, has_calls ? seen_calls_.size() : 0);
   auto found = stream->stacks.find(key);
   if (found != stream->stacks.end()) return found->second;
   const py::object python_frame = frame.ptr() == nullptr ? py::none() : frame;
-  const int32_t number = sites_.attr("stack")(python_frame, calls_).cast<int32_t>();
+  const int32_t number = (has_calls ? sites_.attr("stack")(python_frame, calls_) : sites_.attr("stack")(python_frame)).cast<int32_t>();
   stream->stacks.emplace(key, number);
   return number;
 }
@@ -748,43 +820,46 @@ void Recorder::place(int8_t& phase, Link& link) {
   phase = place_->optimizer_depth() != 0 ? OPTIMIZER : place_->phase();
 }
 
-int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const c10::SmallVectorImpl<InputEdge>& edges,
-                         const c10::SmallVectorImpl<InputDigest>& digests, const c10::SmallVectorImpl<Output>& outputs,
-                         c10::ArrayRef<Digest> generators) {
+template <class Looked>
+int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const Looked& looked, const c10::SmallVectorImpl<Output>& outputs,
+                         const Pending& pending, c10::ArrayRef<Digest> generators) {
   see_calls();
+  ThreadState& thread = thread_state;
+  if (!thread.is_own && thread.number < 0) thread.number = py::handle(owner).attr("native_helper")().template cast<int32_t>();
   int8_t phase;
   Link link;
   place(phase, link);
   const int32_t in_stack = stack();
-  const Cells cells{number_, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
+  const Cells cells{thread.is_own ? number_ : thread.number, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
   int64_t record = -1;
-  if (stream->rows.is_attached()) {
+  if (stream->rows.is_attached() && pending.empty() && looked.pending.empty()) {
     const bool is_locked = stream->lock();
-    if (stream->rows.is_attached()) record = stream->rows.append(cells, edges, digests, outputs, generators);
+    if (stream->rows.is_attached()) record = stream->rows.append(cells, looked.edges, looked.digests, outputs, generators);
     if (is_locked) stream->unlock();
   }
   if (record < 0) {
     // No room is left, or another keeps the rows now.
     py::list inputs, read, made, states;
-    for (const InputEdge& edge : edges) {
+    for (const InputEdge& edge : looked.edges) {
       inputs.append(edge.record);
       inputs.append(edge.output);
       inputs.append(edge.access);
       inputs.append(edge.layout);
     }
-    for (const InputDigest& digest : digests) {
-      read.append(digest.position);
-      read.append(as_bytes(digest.digest));
+    for (size_t at = 0; at < looked.digests.size(); ++at) {
+      read.append(looked.digests[at].position);
+      read.append(looked.pending.at(at, looked.digests[at].digest));
     }
-    for (const Output& output : outputs) {
-      made.append(output.layout);
-      made.append(as_bytes(output.digest));
+    for (size_t at = 0; at < outputs.size(); ++at) {
+      made.append(outputs[at].layout);
+      made.append(pending.at(at, outputs[at].digest));
     }
     for (const Digest& generator : generators) states.append(as_bytes(generator));
     const py::tuple row = py::make_tuple(cells.thread, cells.step, cells.phase, cells.role, cells.op, cells.module, cells.stack,
                                          cells.forward, cells.forward_stack, cells.arguments);
-    record = stream->python().attr("writer").attr("append")(row, inputs, read, made, states).cast<int64_t>();
+    record = stream->python().attr("writer").attr("append")(row, inputs, read, made, states).template cast<int64_t>();
   }
+  if (!thread.is_own) return record;
   const int64_t sequence = static_cast<int64_t>(at::sequence_number::peek());
   if (sequence != links.last) links.add(sequence, Link{record, in_stack, link.module});
   return record;
@@ -898,6 +973,7 @@ struct Context final : at::ObserverContext {
   c10::SmallVector<InputEdge, 6> edges;
   c10::SmallVector<InputDigest, 4> digests;
   c10::SmallVector<std::pair<size_t, at::Tensor>, 2> read;  // Which of `digests` are still to be made, of what.
+  Pending pending;  // Of those in `digests`.
   std::vector<std::pair<size_t, at::Tensor>> watched;  // Which of `digests` another thread may make untrue while the op runs.
   std::vector<Used> used;
   c10::SmallVector<at::Tensor, 2> targets;
@@ -928,8 +1004,14 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   if ((record == EXTERNAL || state.externally_writable || always) && access == READ) {
     const int32_t position = static_cast<int32_t>(context.edges.size());
     if constexpr (requires { context.watched; })
-      if (is_watched) context.watched.emplace_back(context.digests.size(), tensor);
-    if (state.lifted.is_none()) {
+      if (is_watched && !is_on_device(tensor)) context.watched.emplace_back(context.digests.size(), tensor);
+    if (!state.lifted.is_none() && is_on_device(tensor)) {
+      const Apart apart;
+      const py::tuple lifted = state.lifted;
+      const py::tuple found = py::handle(owner).attr("native_lifted")(Stream::tensor_object(tensor), lifted[1]);
+      if (lifted[0].template cast<int32_t>() == layout.number && found[1].template cast<bool>()) record = EXTERNAL;
+      context.digests.push_back({position, from_bytes(found[0])});
+    } else if (state.lifted.is_none()) {
       context.read.emplace_back(context.digests.size(), tensor);
       context.digests.push_back({position, Digest{}});
     } else {
@@ -950,15 +1032,35 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
   return layout.fills_storage;
 }
 
+// Has the tensors on devices digested that were looked at.
+template <class Context>
+void ask_devices(Context& context, Stream& stream) {
+  c10::SmallVector<at::Tensor, 4> tensors;
+  for (const auto& [at, tensor] : context.read)
+    if (is_on_device(tensor)) tensors.push_back(tensor);
+  if (tensors.empty()) return;
+  const py::list found = stream.digests(tensors);
+  size_t number = 0;
+  for (const auto& [at, tensor] : context.read) {
+    if (!is_on_device(tensor)) continue;
+    const py::object digest = found[number++];
+    if (PyBytes_Check(digest.ptr())) context.digests[at].digest = from_bytes(digest);
+    else context.pending.add(at, digest);
+  }
+}
+
 // What tensors hold, before something that is no op reads them.
 template <unsigned Count>
 struct Looked {
   c10::SmallVector<InputEdge, Count> edges;
   c10::SmallVector<InputDigest, Count> digests;
   c10::SmallVector<std::pair<size_t, at::Tensor>, Count> read;
+  Pending pending;
 
-  void digest() {
-    for (const auto& [at, tensor] : read) digests[at].digest = digest_tensor(tensor);
+  void digest(Stream& stream) {
+    ask_devices(*this, stream);
+    for (const auto& [at, tensor] : read)
+      if (!is_on_device(tensor)) digests[at].digest = digest_tensor(tensor);
     read.clear();
   }
 };
@@ -983,15 +1085,15 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
     if (!is_simple(tensor)) break;
     recorder.look_at(looked, tensor, 0);
   }
-  looked.digest();
+  looked.digest(*recorder.stream);
   py::list edges(4 * looked.edges.size());
   size_t cell = 0;
   for (const InputEdge& edge : looked.edges)
     for (const int64_t number : {edge.record, int64_t{edge.output}, int64_t{edge.access}, int64_t{edge.layout}}) edges[cell++] = number;
   py::list digests;
-  for (const InputDigest& digest : looked.digests) {
-    digests.append(known_inputs + digest.position);
-    digests.append(as_bytes(digest.digest));
+  for (size_t at = 0; at < looked.digests.size(); ++at) {
+    digests.append(known_inputs + looked.digests[at].position);
+    digests.append(looked.pending.at(at, looked.digests[at].digest));
   }
   return py::make_tuple(from, edges, py::tuple(digests));
 }
@@ -1085,10 +1187,11 @@ Way way_of(const Op& op, c10::ArrayRef<const c10::IValue> inputs, DispatchKeySet
       (op.has_vmap_mode && is_on(local, keys, DispatchKey::FuncTorchVmapMode)))
     return Way::PASS;
   if (op.has_autocast && is_on(local, keys, DispatchKey::AutocastCPU)) return Way::PASS;
+  if (op.has_autocast_on_gpu && is_on(local, keys, DispatchKey::AutocastCUDA)) return Way::PASS;
   if (op.is_composite) {
     // A kernel of its own for the kind of tensor goes before the composite one.
     const DispatchKey backend = c10::highestPriorityBackendTypeId(keys);
-    const bool has_own = is_special ? op.handle->hasKernelForDispatchKey(backend) : op.handle->hasKernelForDispatchKey(DispatchKey::CPU);
+    const bool has_own = is_special || backend == DispatchKey::CUDA ? op.handle->hasKernelForDispatchKey(backend) : op.handle->hasKernelForDispatchKey(DispatchKey::CPU);
     if (!has_own) return Way::PASS;
   }
   return Way::RECORD;
@@ -1201,21 +1304,41 @@ bool add_argument(Words& words, const c10::IValue& value) {
   return true;
 }
 
+// Whether one of the tensors is not on the CPU.
+bool has_device(c10::ArrayRef<const c10::IValue> inputs) {
+  bool found = false;
+  for (const c10::IValue& input : inputs) each_tensor(input, [&](const at::Tensor& tensor) { found |= !tensor.device().is_cpu(); });
+  return found;
+}
+
+// What an op draws from that is given no generator, as `ops.generator_of`; on a device none if it is not known which.
+at::Generator default_generator(std::optional<c10::Device> device, c10::ArrayRef<const c10::IValue> inputs) {
+  for (size_t at = 0; !device.has_value() && at < inputs.size(); ++at)
+    if (inputs[at].isTensor() && inputs[at].toTensor().defined()) device = inputs[at].toTensor().device();
+  if (!device.has_value() || device->is_cpu()) return at::detail::getDefaultCPUGenerator();
+  if (!device->has_index()) device = c10::impl::VirtualGuardImpl(device->type()).getDevice();
+  return at::globalContext().defaultGenerator(*device);
+}
+
 // What is known of the arguments of an op before it runs. False: it is for Python.
 bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
   Op& op = *context.op;
   Recorder& recorder = *context.recorder;
   Words words;
   words.add(op.id);
+  std::optional<c10::Device> device;
   for (size_t at = 0; at < inputs.size(); ++at) {
-    if (!add_argument(words, inputs[at])) return false;
-    if (inputs[at].isDevice() && !inputs[at].toDevice().is_cpu()) return false;
-    if (inputs[at].isGenerator() && op.is(DRAWS)) {
-      if (!inputs[at].toGenerator().device().is_cpu()) return false;
-      context.generator = inputs[at].toGenerator();
+    const c10::IValue& input = inputs[at];
+    if (!add_argument(words, input)) return false;
+    if (input.isDevice()) {
+      device = input.toDevice();
+      if (!device->is_cpu() && device->type() != digesting_devices) return false;
     }
+    if (input.isGenerator() && op.is(DRAWS)) context.generator = input.toGenerator();
   }
-  if (op.is(DRAWS) && !context.generator.has_value()) context.generator = at::detail::getDefaultCPUGenerator();
+  // Of a copy that nobody waits for the end is not known.
+  if (op.non_blocking_at >= 0 && inputs[op.non_blocking_at].isBool() && inputs[op.non_blocking_at].toBool() && has_device(inputs)) return false;
+  if (op.is(DRAWS) && !context.generator.has_value()) context.generator = default_generator(device, inputs);
   {
     const Gil gil;
     const Inside inside;
@@ -1260,9 +1383,11 @@ bool begin_native(Context& context, c10::ArrayRef<const c10::IValue> inputs) {
     if (!op.hidden.empty() && inputs[op.hidden_flag].isBool() && inputs[op.hidden_flag].toBool())
       for (int at : op.hidden) each_tensor(inputs[at], [&](const at::Tensor& tensor) { context.targets.push_back(tensor); });
     context.wrote_view = op.is(RETURNS_TARGET) && !context.targets.empty() && context.targets[0].is_view();
+    ask_devices(context, *context.stream);
   }
   // What no record made is digested before the op runs, without keeping other threads from running Python.
-  for (const auto& [at, tensor] : context.read) context.digests[at].digest = digest_tensor(tensor);
+  for (const auto& [at, tensor] : context.read)
+    if (!is_on_device(tensor)) context.digests[at].digest = digest_tensor(tensor);
   context.read.clear();
   return true;
 }
@@ -1326,15 +1451,31 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   const bool has_no_values = op.is(UNINITIALIZED) || op.is(ASYNCHRONOUS);
   c10::SmallVector<Output, 4> made;
   c10::SmallVector<bool, 4> special;
+  c10::SmallVector<size_t, 4> asked;  // Which of them a device digests.
+  c10::SmallVector<at::Tensor, 4> on_device;
   for (size_t at = 0; at < written.size(); ++at) {
     const bool is_digested = !has_no_values && std::find(op.workspaces.begin(), op.workspaces.end(), static_cast<int>(at)) == op.workspaces.end();
     special.push_back(!is_simple(written[at]));
-    made.push_back({-1, is_digested && !special[at] ? digest_tensor(written[at]) : Digest{}});
+    const bool is_asked = is_digested && !special[at] && is_on_device(written[at]);
+    if (is_asked) {
+      asked.push_back(at);
+      on_device.push_back(written[at]);
+    }
+    made.push_back({-1, is_digested && !special[at] && !is_asked ? digest_tensor(written[at]) : Digest{}});
   }
   bool has_overlapped = !context.watched.empty() && are_changed(context, written);
 
   const Gil gil;
   const Inside inside;
+  Pending pending;
+  if (!asked.empty()) {
+    const py::list found = stream.digests(on_device);
+    for (size_t at = 0; at < asked.size(); ++at) {
+      const py::object digest = found[at];
+      if (PyBytes_Check(digest.ptr())) made[asked[at]].digest = from_bytes(digest);
+      else pending.add(asked[at], digest);
+    }
+  }
   for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
   const bool has_drawn = context.generator.has_value() && recorder.state_of(*context.generator) != context.state;
   const py::handle owner(recorder.owner);
@@ -1367,13 +1508,13 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
     role = 1;
     made.push_back(value_output(stream, owner, value));
   }
-  const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context.edges, context.digests, made,
+  const int64_t record = recorder.append(role, stream.op_number(op), context.arguments, context, made, pending,
                                          has_drawn ? c10::ArrayRef<Digest>(context.state) : c10::ArrayRef<Digest>());
   if (has_overlapped) stream.python().attr("note_overlap")(record);
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
   recorder.wrote(states, record, op.is(UNINITIALIZED));
   if (op.is(LIFT)) {
-    if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, as_bytes(made[0].digest));
+    if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, pending.at(0, made[0].digest));
   } else if (op.is(ASYNCHRONOUS)) {
     for (StorageState* state : states)
       if (state != nullptr) state->externally_writable = true;
@@ -1404,6 +1545,7 @@ Recorder* recorder_of_thread(ThreadState& thread) {
   if (thread.generation != generation) {
     thread.recorder = nullptr;
     thread.was_asked = thread.is_own = false;
+    thread.number = -1;
     thread.generation = generation;
   }
   if (thread.recorder != nullptr || thread.was_asked) return thread.recorder;
@@ -1468,7 +1610,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
         context->mode = Mode::MUTED;
       } else if (op->is(VIEW)) {
         context->mode = Mode::VIEW;
-      } else if (!is_special && !recorder->asks_python && thread.is_own && !op->is(BY_PYTHON) && begin_native(*context, inputs)) {
+      } else if (!is_special && !recorder->asks_python && !op->is(BY_PYTHON) && begin_native(*context, inputs)) {
         context->mode = Mode::NATIVE;
       } else {
         begin_python(*context, inputs);
@@ -1511,9 +1653,10 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   } catch (...) {
     failed(recorder, *context.op, std::current_exception());
   }
-  if (context.call != nullptr) {
+  if (context.call != nullptr || !context.pending.empty()) {
     const Gil gil;
-    Py_DECREF(std::exchange(context.call, nullptr));
+    context.pending.clear();
+    Py_XDECREF(std::exchange(context.call, nullptr));
   }
 }
 
@@ -1542,6 +1685,7 @@ void uninstall() {
 void attach_thread(Recorder& recorder) {
   read_observers();
   thread_state.generation = generation;
+  recorder.python_thread = PyThreadState_Get();
   thread_state.recorder = &recorder;
   thread_state.is_own = true;
   thread_state.was_asked = true;
@@ -1568,8 +1712,8 @@ bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
   Looked<1> looked;
   const Plain plain;
   recorder.look_at(looked, tensor, READ);
-  looked.digest();
-  recorder.append(ESCAPE, op, -1, looked.edges, looked.digests, c10::SmallVector<Output, 1>(), {});
+  looked.digest(*recorder.stream);
+  recorder.append(ESCAPE, op, -1, looked, c10::SmallVector<Output, 1>(), Pending(), {});
   recorder.stream->state(tensor).externally_writable = true;
   return true;
 }
@@ -1586,8 +1730,8 @@ int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t ar
   Looked<64> looked;
   const Plain plain;
   for (const py::handle tensor : tensors) recorder.look_at(looked, unpacked(tensor), READ);
-  looked.digest();
-  return recorder.append_outside(STATE, op, arguments, looked.edges, looked.digests, states);
+  looked.digest(*recorder.stream);
+  return recorder.append_outside(STATE, op, arguments, looked, states);
 }
 
 // Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.
@@ -1683,11 +1827,12 @@ py::object identities(const py::list& modules, const py::list& optimizers, bool 
 // The bytes of a storage as a tensor; None if it is gone.
 py::object bytes_of(const StorageState& state) {
   auto storage = state.reference.lock();
-  if (!storage || storage->device_type() != c10::kCPU) return py::none();
+  if (!storage || !(storage->device_type() == c10::kCPU || storage->device_type() == digesting_devices)) return py::none();
   const int64_t length = static_cast<int64_t>(storage->nbytes());
   const Plain plain;
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), DispatchKeySet(DispatchKey::CPU),
-                                                               caffe2::TypeMeta::Make<uint8_t>());
+  const DispatchKey key = storage->device_type() == c10::kCPU ? DispatchKey::CPU : DispatchKey::CUDA;
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), DispatchKeySet(key), caffe2::TypeMeta::Make<uint8_t>());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({length});
   return Stream::tensor_object(tensor);
 }
@@ -1724,7 +1869,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
     return as_bytes(digest_of(view.data(), view.size()));
   });
   module.def("digest_tensor", [](const py::object& tensor) {
-    if (!is_simple(unpacked(tensor))) throw py::value_error("expected a strided tensor on the CPU");
+    if (!is_simple(unpacked(tensor)) || !unpacked(tensor).device().is_cpu()) throw py::value_error("expected a strided tensor on the CPU");
     return as_bytes(digest_tensor(unpacked(tensor)));
   });
 
@@ -1756,6 +1901,9 @@ PYBIND11_MODULE(_determinism_observer, module) {
       // A node that only adds up gradients has the greatest number, which no link has.
       .def("of", [](const ForwardLinks& links, uint64_t sequence) { return links.of(static_cast<int64_t>(sequence)); })
       .def("age", &ForwardLinks::age);
+
+  // Sets which devices digest the tensors that they hold: "cuda", or "cpu" in tests.
+  module.def("digest_on", [](const std::string& kind) { digesting_devices = c10::Device(kind).type(); });
 
   py::class_<Stream, std::shared_ptr<Stream>>(module, "Stream")
       .def(py::init<const py::object&>())

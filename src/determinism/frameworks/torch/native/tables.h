@@ -53,14 +53,19 @@ using Table = ska::flat_hash_map<Key, Value, Hash>;
 template <class Value>
 using ByDigest = Table<Digest, Value, DigestHash>;
 
-// Whether a tensor is an ordinary view of ordinary memory of the CPU, which is all that is dealt with here.
+// The devices on which tensors are digested, by what Python has for them; the CPU itself in tests.
+inline c10::DeviceType digesting_devices = c10::kCUDA;
+
+inline bool is_on_device(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->device_type() == digesting_devices; }
+
+// Whether a tensor is an ordinary view of ordinary memory, of the CPU or of such a device, which is all that is dealt with here.
 inline bool is_simple(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   constexpr c10::DispatchKeySet special({
       c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::Python,
       c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize,
       c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::NestedTensor});
-  if (impl->layout() != c10::kStrided || !impl->device().is_cpu() || !impl->has_storage() ||
+  if (impl->layout() != c10::kStrided || !(impl->device_type() == c10::kCPU || is_on_device(tensor)) || !impl->has_storage() ||
       impl->key_set().has_any(special) || impl->has_symbolic_sizes_strides() || impl->is_wrapped_number())
     return false;
   if (c10::isQIntType(c10::typeMetaToScalarType(impl->dtype()))) return false;
@@ -85,8 +90,9 @@ struct Op {
   size_t num_arguments = 0, num_results = 0;
   bool is_composite = false;
   bool has_autograd = false;
-  bool has_autocast = false;
+  bool has_autocast = false, has_autocast_on_gpu = false;
   bool has_vmap_mode = false;
+  int non_blocking_at = -1;  // The argument that says so of a copy.
 
   std::atomic<bool> is_learned{false};
   int flags = 0;
@@ -142,7 +148,7 @@ class StorageTable {
     return found == states_.end() ? nullptr : found->second;
   }
 
-  // Describe says of a storage that PyTorch did not allocate itself whether processes share it.
+  // Describe says of a storage of the CPU that PyTorch did not allocate itself whether processes share it.
   template <class Describe>
   StorageState& state(const at::Tensor& tensor, Describe describe) {
     const c10::Storage& storage = tensor.storage();
@@ -150,7 +156,7 @@ class StorageTable {
     if (found != states_.end()) return *found->second;
     auto made = std::make_shared<StorageState>(storage);
     if (!is_allocated(storage)) {
-      made->is_shared = describe();
+      made->is_shared = storage.device_type() == c10::kCPU && describe();
       made->externally_writable = made->is_shared || !storage.resizable();
     }
     if (states_.size() >= sweep_at_) sweep();
