@@ -133,8 +133,16 @@ class Row:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Every record of the only process of a trace."""
-    process = open_trace(folder).processes[0]
+    """Every record of the only process of a trace, but for those of its threads."""
+    return _rows_of(open_trace(folder).processes[0])
+
+
+def rows_of_all(folder: Path) -> list[Row]:
+    """Every record of a trace, those of threads included."""
+    return [row for process in open_trace(folder).processes for row in _rows_of(process)]
+
+
+def _rows_of(process: ProcessTrace) -> list[Row]:
     chunk = join(list(process.chunks()))
     return [Row(process, chunk, at) for at in range(chunk.rows)]
 

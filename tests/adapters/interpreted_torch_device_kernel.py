@@ -177,7 +177,7 @@ def test_a_single_tensor_is_launched_alone_on_the_stream_that_is_used(
     digests = device_digests.CudaDigests(pretended_gpu, 24)
     digests.alone = alone = InterpretedAlone(kernel, digests)
     ring = Ring(digests, batches=3, entries=8)
-    device_digests.verify(ring, pretended_gpu)
+    device_digests.verify(ring.ask, pretended_gpu)
     before = len(alone.streams)
     tensors = [filled(torch.float32, 4, 6), filled(torch.bfloat16, 4, 6).t(), filled(torch.float32, 4, 6)[:, ::2]]
     assert [ring.ask([tensor])[0].wait() for tensor in tensors] == [expected(tensor) for tensor in tensors]
@@ -186,7 +186,7 @@ def test_a_single_tensor_is_launched_alone_on_the_stream_that_is_used(
 
 def test_the_code_for_gpus_passes_its_own_check_and_digests_every_type(pretended_gpu: torch.device) -> None:
     ring = Ring(device_digests.CudaDigests(pretended_gpu, 24), batches=3, entries=8)
-    device_digests.verify(ring, pretended_gpu)
+    device_digests.verify(ring.ask, pretended_gpu)
     tensors = [filled(dtype, 3, 5, 7)[1:] for dtype in DTYPES]
     tensors += [filled(torch.bfloat16, 4, 6).t(), filled(torch.float32, 5), filled(torch.float32, 4, 6)[:, ::2]]
     assert [ticket.wait() for ticket in ring.ask(tensors)] == [expected(tensor) for tensor in tensors]
@@ -198,4 +198,4 @@ def test_a_kernel_that_gave_other_digests_would_not_be_used(
     device = device_digests.CudaDigests(pretended_gpu, 16)
     device._keys += 1
     with pytest.raises(RuntimeError, match="a wrong digest for known bytes"):
-        device_digests.verify(Ring(device, batches=2, entries=8), pretended_gpu)
+        device_digests.verify(Ring(device, batches=2, entries=8).ask, pretended_gpu)

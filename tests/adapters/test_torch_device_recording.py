@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,10 @@ from determinism.errors import UsageError
 from determinism.frameworks.torch import session
 from determinism.frameworks.torch.device_digests import DeviceDigests
 from determinism.frameworks.torch.hooks import watch_captures
+from determinism.run_spec import RECORDER_VARIABLE
 from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Kind, Role, Verdict
-from tests.torch_runs import check_deterministic, compare_program, only, record_rows, recorded, rows
+from tests.torch_runs import check_deterministic, compare_program, only, record_rows, recorded, rows, rows_of_all
 from tests.torch_slow_device import SlowDevice, expected, slow_devices
 
 Use = Callable[..., SlowDevice]
@@ -80,6 +82,57 @@ def test_records_have_the_order_and_the_edges_that_they_have_without_a_device(us
     }
     assert len({one for one, _ in pairs}) == len({other for _, other in pairs}) == len(pairs) > 100
     assert all((one == NO_DIGEST) == (other == NO_DIGEST) for one, other in pairs)
+
+
+@pytest.mark.native_recorder
+def test_both_recorders_write_the_same_records_and_the_native_one_queues_digests_itself(
+    use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program() -> Any:
+        gaps = torch.ones(6, 7)[:, 1:].exp_().t()
+        return training(), gaps.mul(2)[::2].sum().item()
+
+    found, queued = {}, {}
+    for recorder in ("python", "native"):
+        monkeypatch.setenv(RECORDER_VARIABLE, recorder)
+        device = use(entries=32)
+        found[recorder] = record_rows(program, tmp_path / recorder)
+        queued[recorder] = device.num_queued / len(device.launches)
+    assert [vars(row) for row in found["native"]] == [vars(row) for row in found["python"]]
+    assert queued["python"] == 0
+    # All but what makes sure that it does so rightly.
+    assert queued["native"] > 0.9
+
+
+@pytest.mark.native_recorder
+def test_threads_that_record_at_the_same_time_take_entries_of_their_own(
+    use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RECORDER_VARIABLE, "native")
+    use(SlowDevice(looks=1), batches=2, entries=8)
+
+    def count(start: int) -> None:
+        x = torch.full((5,), float(start))
+        for _ in range(100):
+            x.add_(1)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with determinism.record(tmp_path / "trace"):
+            threads = [threading.Thread(target=count, args=(1000 * number,)) for number in range(1, 4)]
+            for thread in threads:
+                thread.start()
+            count(0)
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    found = [row.digests[0] for row in rows_of_all(tmp_path / "trace") if row.op.startswith("add_")]
+    wanted = [
+        expected(torch.full((5,), float(1000 * number + value))) for number in range(4) for value in range(1, 101)
+    ]
+    assert sorted(found) == sorted(wanted)
 
 
 def test_what_an_op_wrote_is_digested_before_the_next_one_writes_there(use: Use, tmp_path: Path) -> None:

@@ -10,17 +10,19 @@ import pytest
 from determinism.op_semantics import OpSemantics
 from determinism.trace.opening import open_trace
 from determinism.trace.schema import Table
-from determinism.trace.spool import DigestLost, PendingDigest
+from determinism.trace.spool import Delivery, DigestLost, PendingDigest
 from determinism.trace.writer import ProcessWriter
 from determinism.types import NO_DIGEST
 from tests.traces import process_of
 from tests.unit.test_trace_writer import digests, finish, open_writer
 
 
-class Slow(PendingDigest):
-    """A digest that comes when it is told to, or waited for."""
+class SlowDelivery(Delivery):
+    """One digest, which comes when it is told to, or waited for."""
 
-    def __init__(self, number: int, failure: str | None = None) -> None:
+    size = 1
+
+    def __init__(self, number: int, failure: str | None) -> None:
         self.digest = number.to_bytes(16, "big")
         self.failure = failure
         self.has_come = False
@@ -38,6 +40,15 @@ class Slow(PendingDigest):
         if self.failure is not None:
             raise DigestLost(self.failure)
         return self.digest
+
+
+class Slow(PendingDigest):
+    """A digest that comes when it is told to, or waited for."""
+
+    delivery: SlowDelivery
+
+    def __init__(self, number: int, failure: str | None = None) -> None:
+        super().__init__(SlowDelivery(number, failure), 0)
 
 
 def add(writer: ProcessWriter, *found: bytes | PendingDigest, inputs: tuple[bytes | PendingDigest, ...] = ()) -> None:
@@ -68,10 +79,10 @@ def test_a_killed_process_leaves_the_records_before_the_first_that_waits(writer:
     for digest in ((0).to_bytes(16, "big"), first, (2).to_bytes(16, "big"), second):
         add(writer, digest)
     assert left_by(trace, tmp_path / "a") == [0]
-    second.has_come = True
+    second.delivery.has_come = True
     writer.boundary()
     assert left_by(trace, tmp_path / "b") == [0]
-    first.has_come = True
+    first.delivery.has_come = True
     writer.boundary()
     assert left_by(trace, tmp_path / "c") == [0, 1, 2, 3]
     add(writer, (4).to_bytes(16, "big"))
@@ -84,12 +95,12 @@ def test_storing_a_record_takes_up_what_has_come_and_waits_for_nothing(writer: P
     for number, one in enumerate(pending):
         add(writer, one)
         if number >= 10:
-            pending[number - 10].has_come = True
+            pending[number - 10].delivery.has_come = True
     assert left_by(tmp_path / "trace", tmp_path / "left") == list(range(89))
-    assert not any(one.num_waits for one in pending)
+    assert not any(one.delivery.num_waits for one in pending)
     finish(writer)
     assert digests(process_of(tmp_path / "trace")) == list(range(100))
-    assert sum(one.num_waits for one in pending) == 11
+    assert sum(one.delivery.num_waits for one in pending) == 11
 
 
 @pytest.mark.parametrize("count", [8191, 8192, 8193, 20_000])

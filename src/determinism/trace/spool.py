@@ -11,7 +11,6 @@ import mmap
 import os
 import struct
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -218,8 +217,9 @@ class Spool:
         self.record_capacity = record_capacity
         self.child_capacity = child_capacity
         self.first_record = first_record
-        self.counts = array("q", [0] * len(ROWS))
-        """How many records and entries of each list there are; in memory that other code than this may count in."""
+        self.counts = array("q", [0] * (len(ROWS) + 1))
+        """How many records and entries of each list there are, in memory that other code than this may count in; and at last whether
+        records are held, see `hold`."""
         size = self.size = spool_bytes(record_capacity, child_capacity)
         # Under another name until it is whole: the pages of a spool that is in use must not lose their file.
         part = path.with_name(f"{path.name}.part")
@@ -265,7 +265,7 @@ class Spool:
         Returns:
             False if there was no room, and nothing was stored.
         """
-        row, first_input, first_digest, first_output, first_generator = counts = self.counts
+        row, first_input, first_digest, first_output, first_generator, _ = counts = self.counts
         room = self.child_capacity
         end_inputs = first_input + len(inputs) // 4
         end_digests = first_digest + len(input_digests) // 2
@@ -299,15 +299,13 @@ class Spool:
         """How many records it holds."""
         return self.counts[0]
 
-    @property
-    def num_input_digests(self) -> int:
-        """How many entries that list has."""
-        return self.counts[2]
+    def offset_of_input_digest(self, number: int) -> int:
+        """Where in the file a digest is to lie, of an input of the next record."""
+        return self._digests_at + _DIGEST * (self.counts[2] + number + 1) - _GENERATOR
 
-    @property
-    def num_outputs(self) -> int:
-        """How many entries that list has."""
-        return self.counts[3]
+    def offset_of_output(self, number: int) -> int:
+        """Where in the file a digest is to lie, of an output of the next record."""
+        return self._outputs_at + _OUTPUT * (self.counts[3] + number + 1) - _GENERATOR
 
     @property
     def memory(self) -> mmap.mmap:
@@ -319,14 +317,10 @@ class Spool:
         """Where the rows of the records and of each list begin in the file."""
         return [section.offset for section in self._sections.values()]
 
-    def set_digest(self, group: str, entry: int, digest: bytes) -> None:
-        """Put a digest in the place of the one that an entry of a list has; it ends the entry."""
-        end = self._sections[group].offset + row_bytes(group) * (entry + 1)
-        self._bytes[end - len(digest) : end] = digest
-
     def hold(self) -> None:
         """From now on records are stored, and not counted for readers until `count_to` or `release`."""
-        if self._committed is self._counted:
+        if not self.counts[-1]:
+            self.counts[-1] = 1
             self._committed = memoryview(bytearray(4)).cast("I")
 
     def count_to(self, records: int) -> None:
@@ -337,6 +331,7 @@ class Spool:
         """Count all, and those to come as they come."""
         self._counted[0] = self.num_records
         self._committed = self._counted
+        self.counts[-1] = 0
 
     def content(self) -> SpoolContent:
         """What it holds now; valid until the next record is stored."""
@@ -359,28 +354,54 @@ class Spool:
 #
 # They lie in the spool like all others, with zeros in the place of the digest, and the spool counts neither them nor
 # those that came after until the digest is there. So the order of records stays that of the program, what waits takes
-# no memory beside the spool, and whoever reads the spool, also after the process was killed, never sees a record that
+# little memory beside the spool, and whoever reads the spool, also after the process was killed, never sees a record that
 # is not whole.
+
+
+class Delivery:
+    """Digests that are made together and arrive together."""
+
+    size: int
+    """How many it has at most."""
+
+    def ready(self) -> bytes | None:
+        """All of them, 16 bytes each, if they are there; does not wait.
+
+        Raises:
+            DigestLost: They will never be.
+        """
+        raise NotImplementedError
+
+    def wait(self) -> bytes:
+        """All of them, as soon as they are there.
+
+        Raises:
+            DigestLost: They will never be.
+        """
+        raise NotImplementedError
 
 
 class PendingDigest:
     """Stands in a record for a digest that is still being made."""
 
-    def ready(self) -> bytes | None:
-        """The digest if it is there; does not wait.
+    __slots__ = ("delivery", "position")
 
-        Raises:
-            DigestLost: It will never be.
-        """
-        raise NotImplementedError
+    def __init__(self, delivery: Delivery, position: int) -> None:
+        """Take what it comes with, and its number there."""
+        self.delivery = delivery
+        self.position = position
+
+    def ready(self) -> bytes | None:
+        """The digest if it is there; see `Delivery`."""
+        digests = self.delivery.ready()
+        return None if digests is None else self._of(digests)
 
     def wait(self) -> bytes:
-        """The digest, as soon as it is there.
+        """The digest, as soon as it is there; see `Delivery`."""
+        return self._of(self.delivery.wait())
 
-        Raises:
-            DigestLost: It will never be.
-        """
-        raise NotImplementedError
+    def _of(self, digests: bytes) -> bytes:
+        return digests[_GENERATOR * self.position : _GENERATOR * (self.position + 1)]
 
 
 class DigestLost(Exception):
@@ -390,6 +411,20 @@ class DigestLost(Exception):
 def settled(digest: bytes | PendingDigest) -> bytes:
     """A digest that may still have to be waited for."""
     return digest.wait() if isinstance(digest, PendingDigest) else digest
+
+
+class _Places:
+    """Where in a spool the digests of a delivery go."""
+
+    __slots__ = ("first_row", "more", "offsets")
+
+    def __init__(self, size: int, first_row: int) -> None:
+        self.first_row = first_row
+        """No record before this one waits for them."""
+        self.offsets = array("q", [-1] * size + [1])
+        """Of each in the file, -1 for one that no record has; at last 1, until nothing may be added any more. Other code may add some."""
+        self.more: list[tuple[int, int]] = []
+        """Offsets and positions of digests that several records have."""
 
 
 class WaitingRows:
@@ -404,7 +439,7 @@ class WaitingRows:
         """
         self._spool = spool
         self._lost = lost
-        self._waiting: deque[tuple[int, list[tuple[str, int, PendingDigest]]]] = deque()
+        self._waiting: dict[Delivery, _Places] = {}
 
     def store(
         self,
@@ -416,70 +451,96 @@ class WaitingRows:
     ) -> bool:
         """Store a record as `Spool.append` does, in which digests may be pending ones."""
         self.advance()
-        spool, places = self._spool, list[tuple[str, int, PendingDigest]]()
-        input_digests = _without_pending(input_digests, "input_digests", spool.num_input_digests, places)
-        outputs = _without_pending(outputs, "outputs", spool.num_outputs, places)
-        if not places:
-            return spool.append(cells, inputs, input_digests, outputs, generators)
-        spool.hold()
-        row = spool.num_records
-        if not spool.append(cells, inputs, input_digests, outputs, generators):
-            self._count()
-            return False
-        self._waiting.append((row, places))
-        return True
+        spool, pending = self._spool, list[tuple[int, PendingDigest]]()
+        input_digests = _without_pending(input_digests, spool.offset_of_input_digest, pending)
+        outputs = _without_pending(outputs, spool.offset_of_output, pending)
+        for offset, digest in pending:
+            places = self._waiting.get(digest.delivery) or self._new_places(digest.delivery)
+            if places.offsets[digest.position] < 0:
+                places.offsets[digest.position] = offset
+            else:
+                places.more.append((offset, digest.position))
+        if spool.append(cells, inputs, input_digests, outputs, generators):
+            return True
+        for offset, digest in pending:
+            places = self._waiting[digest.delivery]
+            if places.offsets[digest.position] == offset:
+                places.offsets[digest.position] = -1
+            else:
+                places.more.remove((offset, digest.position))
+        return False
+
+    def places(self, delivery: Delivery) -> array[int]:
+        """Where the digests of a delivery go, for code that adds some; see `_Places`."""
+        self.advance()
+        return (self._waiting.get(delivery) or self._new_places(delivery)).offsets
+
+    def _new_places(self, delivery: Delivery) -> _Places:
+        self._spool.hold()
+        places = self._waiting[delivery] = _Places(delivery.size, self._spool.num_records)
+        self._count()
+        return places
 
     def advance(self) -> None:
-        """Put the digests that have come meanwhile in their places, as far as those before them have come too."""
+        """Put the digests that have come meanwhile in their places."""
         if not self._waiting:
             return
         while self._waiting:
-            places = self._waiting[0][1]
-            while places:
-                digest = self._of(places[-1][2].ready)
-                if digest is None:
-                    self._count()
-                    return
-                self._put(places.pop(), digest)
-            self._waiting.popleft()
+            delivery, places = next(iter(self._waiting.items()))
+            try:
+                digests = delivery.ready()
+            except DigestLost as error:
+                self._lose(places, str(error))
+            else:
+                if digests is None:
+                    break
+                self._fill(places, digests)
+            self._remove(delivery)
         self._count()
 
     def settle(self) -> None:
         """Wait for all digests."""
         while self._waiting:
-            _, places = self._waiting[0]
-            while places:
-                self._put(places[-1], self._of(places[-1][2].wait) or NO_DIGEST)
-                places.pop()
-            self._waiting.popleft()
+            delivery, places = next(iter(self._waiting.items()))
+            if places.more or max(places.offsets[:-1]) >= 0:
+                try:
+                    self._fill(places, delivery.wait())
+                except DigestLost as error:
+                    self._lose(places, str(error))
+            self._remove(delivery)
         self._count()
 
-    def _put(self, place: tuple[str, int, PendingDigest], digest: bytes) -> None:
-        self._spool.set_digest(place[0], place[1], digest)
+    def _remove(self, delivery: Delivery) -> None:
+        self._waiting.pop(delivery).offsets[-1] = 0
 
-    def _of(self, ask: Callable[[], bytes | None]) -> bytes | None:
-        try:
-            return ask()
-        except DigestLost as error:
-            self._lost(str(error))
-            return NO_DIGEST
+    def _fill(self, places: _Places, digests: bytes) -> None:
+        offsets, more = np.frombuffer(places.offsets, np.int64)[:-1], np.array(places.more, np.int64).reshape(-1, 2)
+        (taken,) = np.nonzero(offsets >= 0)
+        at = np.concatenate([offsets[taken], more[:, 0]])
+        rows = np.frombuffer(digests, np.uint8).reshape(-1, _GENERATOR)[np.concatenate([taken, more[:, 1]])]
+        np.frombuffer(self._spool.memory, np.uint8)[at[:, np.newaxis] + np.arange(_GENERATOR)] = rows
+
+    def _lose(self, places: _Places, reason: str) -> None:
+        for _ in range(sum(offset >= 0 for offset in places.offsets[:-1]) + len(places.more)):
+            self._lost(reason)
 
     def _count(self) -> None:
         """Let the spool count the records before the first one that waits."""
         if self._waiting:
-            self._spool.count_to(self._waiting[0][0])
+            # Those that came first wait since the earliest records.
+            self._spool.count_to(next(iter(self._waiting.values())).first_row)
         else:
             self._spool.release()
 
 
 def _without_pending(
-    cells: Sequence[Any], group: str, first: int, places: list[tuple[str, int, PendingDigest]]
+    cells: Sequence[Any], offset_of: Callable[[int], int], pending: list[tuple[int, PendingDigest]]
 ) -> Sequence[Any]:
-    """Cells of a list with zeros for the digests that are pending; adds the places of those to `places`."""
-    found = [(group, first + at, digest) for at, digest in enumerate(cells[1::2]) if isinstance(digest, PendingDigest)]
+    """Cells of a list with zeros for the digests that are pending; adds those to `pending`, with where they go."""
+    found = [(offset_of(at), digest) for at, digest in enumerate(cells[1::2]) if isinstance(digest, PendingDigest)]
     if not found:
         return cells
-    places += found
+    pending += found
     return [NO_DIGEST if isinstance(cell, PendingDigest) else cell for cell in cells]
 
 

@@ -43,7 +43,7 @@ from determinism.trace.schema import (
     Meaning,
     Table,
 )
-from determinism.trace.spool import PendingDigest, Spool, WaitingRows, batch_from_spool, spool_bytes
+from determinism.trace.spool import Delivery, PendingDigest, Spool, WaitingRows, batch_from_spool, spool_bytes
 
 
 def _of_run(columns: pa.Schema, process: Path, **more: str) -> pa.Schema:
@@ -527,11 +527,11 @@ class ProcessWriter:
         spool = self._files.open_spool(record_capacity, child_capacity)
         if self._waiting is None:
             self._store = spool.append
-            if self._direct is not None:
-                self._direct.attach(spool)
         else:
             self._waiting = WaitingRows(spool, self._digest_lost)
             self._store = self._waiting.store
+        if self._direct is not None:
+            self._direct.attach(spool)
 
     @property
     def num_records(self) -> int:
@@ -540,7 +540,7 @@ class ProcessWriter:
         return self._num_unstored + (0 if spool is None else spool.first_record + spool.num_records)
 
     def share(self, direct: DirectRows) -> None:
-        """Let other code put rows into the spool, beside `append`, as long as none waits for a digest.
+        """Let other code put rows into the spool, beside `append`.
 
         Args:
             direct: Holds this writer's `lock` while it does, or sees that nobody holds it and keeps the GIL.
@@ -548,7 +548,7 @@ class ProcessWriter:
         with self.lock:
             self._direct = direct
             spool = self._records.spool
-            if spool is not None and self._waiting is None and self.stopped_by is None:
+            if spool is not None and self.stopped_by is None:
                 direct.attach(spool)
 
     def unshare(self) -> None:
@@ -568,11 +568,18 @@ class ProcessWriter:
             spool = self._records.spool
             if self._waiting is None and spool is not None:
                 self._waiting = WaitingRows(spool, self._digest_lost)
-                if self._direct is not None:
-                    self._direct.detach()
                 if self.stopped_by is None:
                     self._store = self._waiting.store
         self.describe(**facts)
+
+    def digest_places(self, delivery: Delivery) -> array[int] | None:
+        """Where in the spool the digests of a delivery go, for code that puts rows there besides: see `WaitingRows.places`.
+
+        Returns:
+            None if no rows are to be put there.
+        """
+        with self.lock:
+            return None if self._waiting is None else self._waiting.places(delivery)
 
     def settle_digests(self) -> None:
         """Wait for the digests that records wait for."""

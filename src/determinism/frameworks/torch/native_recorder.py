@@ -127,6 +127,7 @@ class NativeStream(Stream):
     def __init__(self, writer: ProcessWriter, devices: DeviceDigests, library: Any) -> None:
         """Take what writes the records, the devices on which tensors are digested, and the loaded library."""
         super().__init__(writer, devices)
+        self._library = library
         library.digest_on(devices.kind)
         self.native = library.Stream(self)
         self.sites = NativeSites(self.native, *self.sites.adding)
@@ -142,6 +143,10 @@ class NativeStream(Stream):
     def detach(self) -> None:
         """Rows go through `ProcessWriter.append` from now on."""
         self.native.detach()
+
+    def queue_of(self, device: torch.device) -> Any:
+        """What queues digests on a device below Python; see `RecordDigests.queue_of`."""
+        return self.digests.queue_of(device, self._library.DeviceQueue)
 
 
 class KnownOp(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import attrgetter
@@ -16,8 +19,8 @@ from determinism import device_digest, digest
 from determinism.compile_caches import own_cache
 from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
 from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_block, is_plain, materialized
-from determinism.trace.spool import DigestLost, PendingDigest
-from determinism.trace.writer import ProcessWriter
+from determinism.trace.spool import Delivery, DigestLost, PendingDigest
+from determinism.trace.writer import ProcessWriter, VisibleLock
 from determinism.types import NO_DIGEST
 
 # Cuts tensors into blocks of memory that hold their bytes in the order of a digest.
@@ -99,7 +102,6 @@ def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
 BATCHES = 16
 ENTRIES = 256
 """Of a batch; no tensor is cut into more blocks."""
-_DIGEST = 16
 
 
 class Fetch(Protocol):
@@ -130,11 +132,15 @@ class Device(Protocol):
     def fetch(self, first: int, end: int) -> Fetch:
         """Queue a copy of slots to the host, and zeros in their place, behind all that was launched."""
 
+    def launched_with(self) -> dict[str, Any] | None:
+        """What code below Python needs to launch the kernels as `launch` does; None where that is not possible."""
 
-class _Batch:
-    def __init__(self, first: int) -> None:
+
+class _Batch(Delivery):
+    def __init__(self, ring: Ring, first: int, size: int) -> None:
+        self._ring = ring
         self.first = first
-        self.used = 0
+        self.size = size
         self.fetch: Fetch | None = None
         self.digests: bytes | None = None
         self.failure: str | None = None
@@ -143,32 +149,20 @@ class _Batch:
     def is_over(self) -> bool:
         return self.digests is not None or self.failure is not None
 
-
-class Ticket(PendingDigest):
-    """Stands for one digest."""
-
-    def __init__(self, ring: Ring, batch: _Batch, position: int) -> None:
-        self._ring = ring
-        self._batch = batch
-        self._position = position
-
     def ready(self) -> bytes | None:
-        """See `PendingDigest`."""
-        if not self._batch.is_over and not self._ring.has_landed(self._batch):
-            return None
-        return self._digest()
+        """See `Delivery`."""
+        return self._found() if self.is_over or self._ring.has_landed(self) else None
 
     def wait(self) -> bytes:
-        """See `PendingDigest`."""
-        if not self._batch.is_over:
-            self._ring.land(self._batch)
-        return self._digest()
+        """See `Delivery`."""
+        if not self.is_over:
+            self._ring.land(self)
+        return self._found()
 
-    def _digest(self) -> bytes:
-        if self._batch.digests is None:
-            raise DigestLost(self._batch.failure)
-        at = _DIGEST * self._position
-        return self._batch.digests[at : at + _DIGEST]
+    def _found(self) -> bytes:
+        if self.digests is None:
+            raise DigestLost(self.failure)
+        return self.digests
 
 
 class Ring:
@@ -176,15 +170,26 @@ class Ring:
 
     def __init__(self, device: Device, *, batches: int = BATCHES, entries: int = ENTRIES) -> None:
         """Take what makes digests; it has `batches * entries` rows and slots, and the slots hold zeros."""
-        self._device = device
-        self._entries = entries
-        self._batches = [_Batch(number * entries) for number in range(batches)]
+        self.device = device
+        self.entries = entries
+        """Of each batch."""
+        self._batches = [_Batch(self, number * entries, entries) for number in range(batches)]
         self._current = 0
-        self._lock = threading.RLock()
+        self.lock = VisibleLock()
+        """Who takes entries holds it, or sees that nobody does, and keeps the GIL."""
+        self.cursor = array("q", [0, 0, 0])
+        """Of the batch that is being filled: its first entry, how many are in use, and which one it is, counted from the start."""
+        self.queue: Any = None
+        """What queues digests below Python, once it was made."""
         self._failure: str | None = None
         """Why nothing can be asked for any more: slots may hold anything now."""
 
-    def ask(self, tensors: Sequence[torch.Tensor]) -> list[Ticket]:
+    @property
+    def batch(self) -> Delivery:
+        """The batch that is being filled."""
+        return self._batches[self._current]
+
+    def ask(self, tensors: Sequence[torch.Tensor]) -> list[PendingDigest]:
         """Queue the digesting of tensors of this device, as they are where the stream that is used now stands.
 
         Args:
@@ -196,12 +201,12 @@ class Ring:
         if self._failure is not None:
             raise DigestLost(self._failure)
         if len(tensors) == 1 and (block := whole_block(tensors[0])) is not None:
-            with self._lock:
+            with self.lock:
                 return [self._launch_one(block)]
-        tickets: dict[int, Ticket] = {}
+        tickets: dict[int, PendingDigest] = {}
         group: list[tuple[int, Block]] = []
         copied = 0
-        with self._lock:
+        with self.lock:
             for position, tensor in enumerate(tensors):
                 block = whole_block(tensor)
                 if block is None:
@@ -216,70 +221,93 @@ class Ring:
             self._launch(group, tickets)
         return [tickets[position] for position in range(len(tensors))]
 
-    def _launch_one(self, block: Block) -> Ticket:
-        batch = self._batch_with_room(1)
-        position = batch.used
-        batch.used += 1
-        entry = batch.first + position
-        self._device.launch((block,), entry, (entry,))
-        return Ticket(self, batch, position)
+    def make_room(self, entries: int) -> None:
+        """Have room for so many entries in the batch that is being filled; waits only if the ring is full."""
+        with self.lock:
+            if self._failure is None:
+                self._batch_with_room(entries)
 
-    def _launch(self, group: Sequence[tuple[int, Block]], tickets: dict[int, Ticket]) -> None:
+    def _launch_one(self, block: Block) -> PendingDigest:
+        batch = self._batch_to_fill(1)
+        position = self._take(1)
+        entry = batch.first + position
+        self.device.launch((block,), entry, (entry,))
+        return PendingDigest(batch, position)
+
+    def _launch(self, group: Sequence[tuple[int, Block]], tickets: dict[int, PendingDigest]) -> None:
         start = 0
         while start < len(group):
-            batch = self._batch_with_room(1)
-            part = group[start : start + self._entries - batch.used]
-            first, used = batch.first + batch.used, batch.used
-            batch.used += len(part)
-            self._device.launch([block for _, block in part], first, range(first, first + len(part)))
+            batch = self._batch_to_fill(1)
+            part = group[start : start + self.entries - self._used]
+            used = self._take(len(part))
+            first = batch.first + used
+            self.device.launch([block for _, block in part], first, range(first, first + len(part)))
             for at, (position, _) in enumerate(part):
-                tickets[position] = Ticket(self, batch, used + at)
+                tickets[position] = PendingDigest(batch, used + at)
             start += len(part)
 
-    def _ask_in_parts(self, tensor: torch.Tensor) -> Ticket:
+    def _ask_in_parts(self, tensor: torch.Tensor) -> PendingDigest:
         # All parts add to one slot, which must not be fetched in between.
-        batch = self._batch_with_room(self._entries)
+        batch = self._batch_to_fill(self.entries)
         slot = batch.first
         for block in staged_blocks(tensor):
-            batch.used += 1
-            self._device.launch([block], batch.first + batch.used - 1, [slot])
-        return Ticket(self, batch, 0)
+            self.device.launch([block], batch.first + self._take(1), [slot])
+        return PendingDigest(batch, 0)
+
+    @property
+    def _used(self) -> int:
+        return self.cursor[1]
+
+    def _take(self, entries: int) -> int:
+        """Use so many entries of the batch that is being filled; returns the position of the first."""
+        position = self.cursor[1]
+        self.cursor[1] += entries
+        return position
+
+    def _batch_to_fill(self, entries: int) -> _Batch:
+        batch = self._batch_with_room(entries)
+        if self._failure is not None:
+            raise DigestLost(self._failure)
+        return batch
 
     def _batch_with_room(self, entries: int) -> _Batch:
         batch = self._batches[self._current]
-        if batch.used + entries <= self._entries:
+        if self._used + entries <= self.entries:
             return batch
         self._close(batch)
         following = (self._current + 1) % len(self._batches)
         oldest = self._batches[following]
         if oldest.fetch is not None:
             self.land(oldest)
-            # Tickets may still ask for what is in it.
-            self._batches[following] = _Batch(oldest.first)
+            # Records may still ask for what is in it.
+            self._batches[following] = _Batch(self, oldest.first, self.entries)
         self._current = following
+        used = 0 if self._failure is None else self.entries
+        self.cursor[0], self.cursor[1], self.cursor[2] = oldest.first, used, self.cursor[2] + 1
         return self._batches[following]
 
     def _close(self, batch: _Batch) -> None:
         if batch.fetch is None and not batch.is_over:
             try:
-                batch.fetch = self._device.fetch(batch.first, batch.first + batch.used)
+                batch.fetch = self.device.fetch(batch.first, batch.first + self._used)
             except RuntimeError as error:
                 self._fail(batch, error)
 
     def _fail(self, batch: _Batch, error: RuntimeError) -> None:
         self._failure = f"the device failed before they were fetched ({type(error).__name__}: {error})"[:300]
         batch.failure = self._failure
+        # Nobody is to take any more.
+        self.cursor[1] = self.entries
 
     def collect(self) -> None:
         """Have fetched what was asked for until now; waits only if the ring is full."""
-        with self._lock:
-            batch = self._batches[self._current]
-            if batch.used:
-                self._batch_with_room(self._entries)
+        with self.lock:
+            if self._used:
+                self._batch_with_room(self.entries)
 
     def has_landed(self, batch: _Batch) -> bool:
         """Whether the digests of a batch are on the host."""
-        with self._lock:
+        with self.lock:
             if batch.is_over:
                 return True
             if batch.fetch is None:
@@ -294,7 +322,7 @@ class Ring:
 
     def land(self, batch: _Batch) -> None:
         """Wait for the digests of a batch."""
-        with self._lock:
+        with self.lock:
             if batch is self._batches[self._current]:
                 self.collect()
             fetch = batch.fetch
@@ -306,7 +334,7 @@ class Ring:
         except RuntimeError as error:
             self._fail(batch, error)
             return
-        with self._lock:
+        with self.lock:
             if not batch.is_over:
                 batch.digests = fetch.digests()
 
@@ -316,6 +344,8 @@ class Ring:
 _PROGRAMS_PER_PROCESSOR = 8
 _FEWEST_PROGRAMS = 32
 """For each block of a group, where there are so many blocks that they fill the device anyhow."""
+DRIVER_FUNCTIONS = ("cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuStreamIsCapturing")
+"""Those of NVIDIA's driver that code below Python calls."""
 _PROBE_BYTES = 2 * TILE_BYTES + 1237
 _CACHE_VARIABLE = "TRITON_CACHE_DIR"
 _stream_handle: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -364,8 +394,7 @@ class CudaDigests:
             self._host_table = torch.zeros(entries, kernel.COLUMNS, dtype=torch.int64, device="cpu", pin_memory=True)
             self._fetching = torch.cuda.Stream(device)
             self._launched: dict[int, torch.cuda.Event] = {}
-            self._streams: dict[int, torch.cuda.Stream] = {}
-            """Those that were used, by their handles."""
+            """The last launch on each stream, by the stream's handle."""
             # From now on every stream may use them.
             torch.cuda.current_stream(device).synchronize()
         self._rows = _numpy(self._host_table)
@@ -396,26 +425,56 @@ class CudaDigests:
         _, address, length, first_tile, total = block
         programs = min(-(-length // TILE_BYTES), max(_FEWEST_PROGRAMS, self._programs))
         with _on(self._device):
-            handle = _stream_handle(self._device.index)
+            stream = torch.cuda.current_stream()
             given = (address, length, first_tile, slot, total, self._keys_at.data_ptr(), self._slots_at.data_ptr())
-            self.alone[(programs, 1, 1)](*given, stream=handle)
-            stream = self._streams.get(handle)
-            if stream is None:
-                stream = self._streams[handle] = torch.cuda.current_stream()
+            self.alone[(programs, 1, 1)](*given, stream=stream.cuda_stream)
             self._note_launch(stream)
 
-    def _note_launch(self, stream: torch.cuda.Stream) -> None:
+    def _note_launch(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
         event = self._launched.get(stream.cuda_stream)
         if event is None:
             event = self._launched[stream.cuda_stream] = torch.cuda.Event()
         event.record(stream)
+        return event
+
+    def event_of_stream(self) -> int:
+        """The handle of the event that marks the last launch on the current stream."""
+        with _on(self._device):
+            return int(self._note_launch(torch.cuda.current_stream()).cuda_event)
+
+    def launched_with(self) -> dict[str, Any] | None:
+        """What code below Python needs to launch the kernels as `launch` does; None where that is not possible.
+
+        The functions of the driver are given by their addresses. Both kernels are given as the handle of a function, how many threads and bytes of shared memory a program has, and how many
+        addresses follow their own arguments, which Triton has for scratch memory that they do not use.
+        """
+        if self.alone is None or torch.version.hip is not None:
+            return None
+        with suppress(Exception), torch.cuda.device(self._device):
+            driver = ctypes.CDLL("libcuda.so.1")
+            return {
+                **{name: ctypes.cast(getattr(driver, name), ctypes.c_void_p).value for name in DRIVER_FUNCTIONS},
+                "device": str(self._device),
+                "single": _handles(self.alone, 7),
+                "several": _handles(_compiled(self._kernel), 3),
+                "keys": self._keys_at.data_ptr(),
+                "slots": self._slots_at.data_ptr(),
+                "table": _data_pointer(self._table),
+                "host_table": _data_pointer(self._host_table),
+                "columns": self._host_table.shape[1],
+                "tile_bytes": TILE_BYTES,
+                "programs": self._programs,
+                "fewest_programs": _FEWEST_PROGRAMS,
+                "stream_of": _stream_handle,
+                "event_of_stream": self.event_of_stream,
+            }
+        return None
 
     def fetch(self, first: int, end: int) -> _CudaFetch:
         """See `ring.Device`."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._fetching):
             for event in self._launched.values():
                 self._fetching.wait_event(event)
-            self._launched.clear()
             self._host_slots[first:end].copy_(self._slots[first:end], non_blocking=True)
             self._slots[first:end].zero_()
             arrived = torch.cuda.Event()
@@ -428,9 +487,25 @@ def _compiled(kernel: Any) -> Any:
     import triton
     from triton.compiler import ASTSource
 
-    numbers = dict.fromkeys(("address", "length", "first_tile", "slot", "total"), "i64")
-    source = ASTSource(fn=kernel, signature={**numbers, "keys": "*i32", "slots": "*i64"}, constexprs={})
+    kinds = {"table": "*i64", "keys": "*i32", "slots": "*i64"}
+    source = ASTSource(fn=kernel, signature={name: kinds.get(name, "i64") for name in kernel.arg_names}, constexprs={})
     return triton.compile(source, options={"num_warps": 4, "enable_fp_fusion": False})
+
+
+def _handles(compiled: Any, arguments: int) -> tuple[int, int, int, int]:
+    """What a compiled kernel is launched with; see `CudaDigests.launched_with`.
+
+    Raises:
+        ValueError: It needs more than that.
+    """
+    compiled._init_handles()
+    facts = compiled.metadata
+    if getattr(facts, "global_scratch_size", 0) or getattr(facts, "profile_scratch_size", 0) or facts.num_ctas != 1:
+        raise ValueError("the kernel needs memory of its own, or programs in clusters")
+    declared = re.search(r"\.entry\s+\w+\s*\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
+    if declared is None:
+        raise ValueError("the kernel's parameters are not known")
+    return compiled.function, 32 * facts.num_warps, facts.shared, declared[1].count(".param") - arguments
 
 
 class _CudaFetch:
@@ -472,13 +547,13 @@ def open_ring(device: torch.device) -> Ring:
         # All that is ever compiled is compiled here: every later launch has arguments of the same sort.
         digests = CudaDigests(device, BATCHES * ENTRIES)
         try:
-            verify(ring := Ring(digests), device)
+            verify((ring := Ring(digests)).ask, device)
         except Exception:
             if digests.alone is None:
                 raise
             digests = CudaDigests(device, BATCHES * ENTRIES)
             digests.alone = None
-            verify(ring := Ring(digests), device)
+            verify((ring := Ring(digests)).ask, device)
     return ring
 
 
@@ -496,8 +571,12 @@ def _own_cache() -> Iterator[None]:
             os.environ[_CACHE_VARIABLE] = before
 
 
-def verify(ring: Ring, device: torch.device) -> None:
-    """Let a ring digest known bytes at every alignment and with gaps, and compare with the definition.
+def verify(ask: Callable[[list[torch.Tensor]], Sequence[PendingDigest]], device: torch.device) -> None:
+    """Have known bytes digested at every alignment and with gaps, and compare with the definition.
+
+    Args:
+        ask: See `Ring.ask`.
+        device: Which device digests them.
 
     Raises:
         RuntimeError: They differ.
@@ -506,7 +585,7 @@ def verify(ring: Ring, device: torch.device) -> None:
     on_device = known.to(device)
     views = [(known[start:], on_device[start:]) for start in (0, 1, 2, 4, 8)]
     views.append((known[::3], on_device[::3]))
-    tickets = [*ring.ask([view for _, view in views]), *(ring.ask([view])[0] for _, view in views)]
+    tickets = [*ask([view for _, view in views]), *(ask([view])[0] for _, view in views)]
     for (view, _), ticket in zip([*views, *views], tickets, strict=True):
         if ticket.wait() != reference_digest(_numpy(view.contiguous()).tobytes()):
             raise RuntimeError("the kernel computed a wrong digest for known bytes")
@@ -541,8 +620,8 @@ class DeviceDigests:
             kind: The sort of devices.
         """
         self.kind = kind
-        self.num_captures = 0
-        """How many captures of graphs are under way."""
+        self.captures = array("q", [0])
+        """One number: how many captures of graphs are under way."""
         self._open_ring = open_ring
         self._is_capturing = is_capturing
         self._rings: dict[torch.device, Ring | None] = {}
@@ -550,6 +629,15 @@ class DeviceDigests:
         self._users: list[RecordDigests] = []
         self.problem: str | None = None
         """Why a ring could not be made."""
+
+    @property
+    def num_captures(self) -> int:
+        """How many captures of graphs are under way."""
+        return self.captures[0]
+
+    @num_captures.setter
+    def num_captures(self, number: int) -> None:
+        self.captures[0] = number
 
     def add(self, user: RecordDigests) -> None:
         """Settle what this one asks for too."""
@@ -637,12 +725,40 @@ class RecordDigests:
                     found[position] = one
         return found
 
+    def queue_of(self, device: torch.device, make: Callable[[Ring, dict[str, Any], array[int]], Any]) -> Any:
+        """What queues digests on a device below Python; None where tensors are to be given to `of_each`.
+
+        Args:
+            device: The device.
+            make: Makes it, from the ring, what `CudaDigests.launched_with` gives, and the number of captures under way.
+
+        Returns:
+            False if that is not known while a graph is captured.
+        """
+        if self._devices.is_capturing(device):
+            return False
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            ring = self._ring(device)
+            if ring is not None and ring.queue is None:
+                ring.queue = False
+                with suppress(Exception), _own_cache():
+                    facts = ring.device.launched_with()
+                    if facts is not None:
+                        queue = make(ring, facts, self._devices.captures)
+                        verify(queue.ask, device)
+                        ring.queue = queue
+            return ring.queue or None if ring is not None else None
+
+    def _ring(self, device: torch.device) -> Ring | None:
+        ring = self._devices.ring(device)
+        if not self._is_described:
+            self._describe(ring)
+        return ring
+
     def _ask(self, device: torch.device, tensors: list[torch.Tensor]) -> Sequence[Digest]:
         # What is done here is not the program's: its own modes must not see it, nor a default device change it.
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            ring = self._devices.ring(device)
-            if not self._is_described:
-                self._describe(ring)
+            ring = self._ring(device)
             if ring is None:
                 return [digest_tensor(tensor) for tensor in tensors]
             try:

@@ -22,6 +22,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 
+#include <torch/csrc/Device.h>
+
 #include <structmember.h>
 
 #include <chrono>
@@ -367,23 +369,161 @@ class Apart {
 // GIL. It does so here and now instead.
 void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
-// Objects of Python that stand for digests that are still being made, and which ones; all is done with the GIL held, the end
-// included.
-class Pending {
- public:
-  void add(size_t position, py::object digest) { digests_.emplace_back(position, std::move(digest)); }
-  void clear() { digests_.clear(); }
-  bool empty() const { return digests_.empty(); }
+// Whether the elements are one block of bytes, from the tensor's address on.
+bool is_block(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || (tensor.storage().nbytes() == tensor.nbytes() && tensor.is_non_overlapping_and_dense());
+}
 
-  // The one at a position, or these bytes.
-  py::object at(size_t position, const Digest& digest) const {
-    for (const auto& [known, pending] : digests_)
-      if (known == position) return pending;
-    return as_bytes(digest);
+// Queues digests on a GPU as `device_digests.CudaDigests` does, through the functions of NVIDIA's driver. All is done with the GIL held.
+class DeviceQueue {
+ public:
+  DeviceQueue(const py::object& ring, const py::dict& facts, const py::buffer& captures)
+      : ring_(ring.ptr()), cursor_(py::buffer(ring.attr("cursor")).request()), num_held_(py::buffer(ring.attr("lock").attr("num_held")).request()),
+        captures_(captures.request()), entries_(ring.attr("entries").cast<int64_t>()), single_(facts["single"]), several_(facts["several"]) {
+    const auto number = [&](const char* name) { return facts[name].cast<int64_t>(); };
+    device_ = c10::Device(facts["device"].cast<std::string>());
+    keys_ = number("keys");
+    slots_ = number("slots");
+    table_ = number("table");
+    host_table_ = reinterpret_cast<int64_t*>(number("host_table"));
+    columns_ = number("columns");
+    tile_bytes_ = number("tile_bytes");
+    programs_ = number("programs");
+    fewest_programs_ = number("fewest_programs");
+    stream_of_ = facts["stream_of"];
+    event_of_stream_ = facts["event_of_stream"];
+    if (columns_ < 5) throw std::runtime_error("the table of blocks has too few columns");
+    const auto function = [&](const char* name, auto& found) { found = reinterpret_cast<std::decay_t<decltype(found)>>(facts[name].cast<uintptr_t>()); };
+    function("cuLaunchKernel", launch_kernel_);
+    function("cuMemcpyHtoDAsync_v2", copy_);
+    function("cuEventRecord", record_event_);
+    function("cuStreamIsCapturing", is_capturing_);
+  }
+
+  // Queues the digesting of tensors of the device, as they are where the stream that is used now stands. Gives the position of the first in
+  // a delivery; -1 where Python must do so.
+  int32_t ask(c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
+    const int64_t count = static_cast<int64_t>(tensors.size());
+    if (count > entries_ || cells(captures_)[0] != 0) return -1;
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.device() != device_) return -1;
+    if (c10::impl::VirtualGuardImpl(device_.type()).getDevice() != device_) return -1;
+    const py::object stream_number = stream_of_(device_.index());
+    void* stream = reinterpret_cast<void*>(stream_number.cast<uintptr_t>());
+    int capture = 0;
+    if (is_capturing_(stream, &capture) != 0 || capture != 0) return -1;
+    c10::SmallVector<at::Tensor, 4> copies;
+    c10::SmallVector<Block, 4> blocks;
+    if (!find_blocks(tensors, copies, blocks)) return -1;
+    auto event = events_.find(stream);
+    if (event == events_.end()) event = events_.emplace(stream, reinterpret_cast<void*>(event_of_stream_().cast<uintptr_t>())).first;
+    if (cells(cursor_)[1] + count > entries_) py::handle(ring_).attr("make_room")(count);
+    if (known_batch_ != cells(cursor_)[2]) {
+      const int64_t number = cells(cursor_)[2];
+      delivery_ = py::object(py::handle(ring_).attr("batch")).ptr();
+      known_batch_ = number;
+    }
+    // From here on nobody else can take entries: who would holds the ring's lock, or gets the GIL.
+    if (cells(num_held_)[0] != 0 || cells(cursor_)[1] + count > entries_ || known_batch_ != cells(cursor_)[2]) return -1;
+    const int64_t first = cells(cursor_)[0] + cells(cursor_)[1];
+    const int64_t position = cells(cursor_)[1];
+    cells(cursor_)[1] += count;
+    const bool is_queued = count == 1 ? launch_single(blocks[0], first, stream) : launch_several(blocks, first, stream);
+    if (!is_queued || record_event_(event->second, stream) != 0) return -1;
+    delivery = py::reinterpret_borrow<py::object>(delivery_);
+    return static_cast<int32_t>(position);
   }
 
  private:
-  c10::SmallVector<std::pair<size_t, py::object>, 2> digests_;
+  static constexpr int64_t MOST_COPIED = 32 << 20;  // As `device_digests.MOST_COPIED`.
+
+  struct Block {
+    int64_t address, length;
+  };
+
+  // What a kernel is launched with, see `CudaDigests.launched_with`.
+  struct Kernel {
+    explicit Kernel(const py::object& facts) {
+      const py::tuple numbers = facts;
+      function = reinterpret_cast<void*>(numbers[0].cast<uintptr_t>());
+      threads = numbers[1].cast<unsigned>();
+      shared_bytes = numbers[2].cast<unsigned>();
+      num_unused = numbers[3].cast<int>();
+      if (num_unused < 0 || num_unused > MOST_UNUSED) throw std::runtime_error("the kernel has parameters that are not known");
+    }
+    static constexpr int MOST_UNUSED = 4;
+    void* function;
+    unsigned threads, shared_bytes;
+    int num_unused;
+  };
+
+  static int64_t* cells(const py::buffer_info& buffer) { return static_cast<int64_t*>(buffer.ptr); }
+
+  // The bytes of tensors, copied where they do not lie side by side; false if they are too large for that.
+  static bool find_blocks(c10::ArrayRef<at::Tensor> tensors, c10::SmallVectorImpl<at::Tensor>& copies, c10::SmallVectorImpl<Block>& blocks) {
+    int64_t copied = 0;
+    for (const at::Tensor& tensor : tensors) {
+      const int64_t length = static_cast<int64_t>(tensor.nbytes());
+      if (length == 0) return false;
+      if (is_block(tensor)) {
+        blocks.push_back({reinterpret_cast<int64_t>(tensor.const_data_ptr()), length});
+        continue;
+      }
+      if ((copied += length) > MOST_COPIED) return false;
+      const Apart apart;
+      copies.push_back(tensor.contiguous());
+      blocks.push_back({reinterpret_cast<int64_t>(copies.back().const_data_ptr()), length});
+    }
+    return true;
+  }
+
+  int64_t num_tiles(const Block& block) const { return (block.length + tile_bytes_ - 1) / tile_bytes_; }
+
+  bool launch(const Kernel& kernel, int64_t width, int64_t height, void* stream, void** arguments, size_t count) {
+    std::array<void*, 7 + Kernel::MOST_UNUSED> all{};
+    void* none = nullptr;
+    std::copy(arguments, arguments + count, all.begin());
+    for (int unused = 0; unused < kernel.num_unused; ++unused) all[count + static_cast<size_t>(unused)] = &none;
+    return launch_kernel_(kernel.function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, kernel.threads, 1, 1, kernel.shared_bytes, stream,
+                          all.data(), nullptr) == 0;
+  }
+
+  bool launch_single(Block block, int64_t slot, void* stream) {
+    int64_t first_tile = 0, total = block.length;
+    std::array<void*, 7> arguments{&block.address, &block.length, &first_tile, &slot, &total, &keys_, &slots_};
+    return launch(single_, std::min(num_tiles(block), std::max(fewest_programs_, programs_)), 1, stream, arguments.data(), arguments.size());
+  }
+
+  bool launch_several(const c10::SmallVectorImpl<Block>& blocks, int64_t first, void* stream) {
+    const int64_t count = static_cast<int64_t>(blocks.size()), row_bytes = columns_ * static_cast<int64_t>(sizeof(int64_t));
+    int64_t tiles = 0;
+    for (int64_t at = 0; at < count; ++at) {
+      const Block& block = blocks[static_cast<size_t>(at)];
+      const int64_t row[5] = {block.address, block.length, 0, first + at, block.length};
+      std::memcpy(host_table_ + (first + at) * columns_, row, sizeof row);
+      tiles = std::max(tiles, num_tiles(block));
+    }
+    int64_t table = table_ + first * row_bytes;
+    if (copy_(static_cast<unsigned long long>(table), host_table_ + first * columns_, static_cast<size_t>(count * row_bytes), stream) != 0) return false;
+    std::array<void*, 3> arguments{&table, &keys_, &slots_};
+    return launch(several_, count, std::min(tiles, std::max(fewest_programs_, programs_ / count)), stream, arguments.data(), arguments.size());
+  }
+
+  PyObject* const ring_;  // Which holds this.
+  const py::buffer_info cursor_, num_held_, captures_;
+  const int64_t entries_;
+  const Kernel single_, several_;
+  c10::Device device_{c10::kCUDA};
+  int64_t keys_, slots_, table_, columns_, tile_bytes_, programs_, fewest_programs_;
+  int64_t* host_table_;
+  py::object stream_of_, event_of_stream_;
+  int64_t known_batch_ = -1;
+  PyObject* delivery_ = nullptr;  // The batch of that number: the ring holds it as long as it is the one that is being filled.
+  Table<void*, void*> events_;  // Of streams.
+  int (*launch_kernel_)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) = nullptr;
+  int (*copy_)(unsigned long long, const void*, size_t, void*) = nullptr;
+  int (*record_event_)(void*, void*) = nullptr;
+  int (*is_capturing_)(void*, int*) = nullptr;
 };
 
 // One stream of records, with the numbers of the names in it.
@@ -392,18 +532,50 @@ class Stream {
   // Python is the `edges.Stream` of which this knows the numbers, and which holds it.
   explicit Stream(const py::object& python) : python_(python) {}
 
-  // Digests of tensors on devices: bytes, or what stands for those to come.
-  py::list digests(c10::ArrayRef<at::Tensor> tensors) {
-    py::list asked(tensors.size());
-    for (size_t at = 0; at < tensors.size(); ++at) asked[at] = tensor_object(tensors[at]);
-    if (!of_each_) of_each_ = python().attr("digests").attr("of_each");
-    // A single block takes no op.
-    if (tensors.size() == 1 && tensors[0].is_contiguous()) {
-      const Plain plain;
-      return of_each_(asked);
+  // Has tensors on devices digested: what comes at once goes to `put` with the tensor's number, what comes later to `pending`, where the
+  // tensors have the numbers `at`.
+  template <class Put>
+  void digest(c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<size_t> at, Pending& pending, Put put) {
+    DeviceQueue* queue = queue_of(tensors[0].device());
+    py::object delivery;
+    const int32_t first = queue == nullptr ? -1 : queue->ask(tensors, delivery);
+    if (first >= 0) {
+      for (size_t number = 0; number < tensors.size(); ++number) pending.add(at[number], delivery, first + static_cast<int32_t>(number));
+      return;
     }
+    py::list asked(tensors.size());
+    for (size_t number = 0; number < tensors.size(); ++number) asked[number] = tensor_object(tensors[number]);
     const Apart apart;
-    return of_each_(asked);
+    const py::list found = python().attr("digests").attr("of_each")(asked);
+    for (size_t number = 0; number < tensors.size(); ++number) {
+      const py::object digest = found[number];
+      if (PyBytes_Check(digest.ptr())) put(number, from_bytes(digest));
+      else pending.add(at[number], digest.attr("delivery"), digest.attr("position").template cast<int32_t>());
+    }
+  }
+
+  // The record's number; -1 if it is for Python to append.
+  template <class Looked>
+  int64_t append(const Cells& cells, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending, c10::ArrayRef<Digest> generators) {
+    if (!rows.is_attached()) return -1;
+    for (Pending* some : {&looked.pending, &pending})
+      for (auto& digest : *some) see_places(digest.delivery);
+    const bool is_locked = lock();
+    const auto unlocking = c10::make_scope_exit([&] {
+      if (is_locked) unlock();
+    });
+    if (!rows.is_attached()) return -1;
+    for (Pending* some : {&looked.pending, &pending})
+      for (auto& digest : *some) {
+        digest.places = places_of(digest.delivery.ptr());
+        if (digest.places == nullptr || digest.places[digest.position] >= 0) return -1;
+      }
+    return rows.append(cells, looked.edges, looked.digests, looked.pending, outputs, pending, generators);
+  }
+
+  const py::object& pending_type() {
+    if (!pending_type_) pending_type_ = py::module_::import("determinism.trace.spool").attr("PendingDigest");
+    return pending_type_;
   }
 
   StorageTable storages;
@@ -458,6 +630,11 @@ class Stream {
 
   py::handle python() const { return python_; }
 
+  void forget_devices() {
+    queues_.clear();
+    known_places_ = {};
+  }
+
   // Keeps other threads from appending to the writer, until `unlock` if it gives true; meanwhile nothing may throw, or let go of the GIL.
   // Where nobody holds the writer's lock, nobody else can begin to append as long as the GIL is held.
   bool lock() {
@@ -498,8 +675,54 @@ class Stream {
   };
 
   static constexpr size_t MOST_KEYS = 20000;
+  // What queues digests on a device; null where Python does.
+  DeviceQueue* queue_of(const c10::Device& device) {
+    const size_t index = device.has_index() ? static_cast<size_t>(device.index()) : 0;
+    if (index < queues_.size() && queues_[index].is_known) return queues_[index].queue;
+    if (index >= queues_.size()) queues_.resize(index + 1);
+    const Apart apart;
+    const py::object queue = python().attr("queue_of")(py::reinterpret_steal<py::object>(THPDevice_New(device)));
+    if (queue.ptr() == Py_False) return nullptr;
+    queues_[index] = {true, queue, queue.is_none() ? nullptr : queue.cast<DeviceQueue*>()};
+    return queues_[index].queue;
+  }
+
+  // Knows where the digests of a delivery go, from now on until they are there.
+  void see_places(const py::object& delivery) {
+    if (places_of(delivery.ptr()) != nullptr) return;
+    const py::object places = python().attr("writer").attr("digest_places")(delivery);
+    if (places.is_none()) return;
+    KnownPlaces& known = known_places_[next_places_++ % known_places_.size()];
+    known.cells.emplace(py::buffer(places).request());
+    known.delivery = delivery;
+  }
+
+  int64_t* places_of(PyObject* delivery) {
+    for (KnownPlaces& known : known_places_) {
+      if (known.delivery.ptr() != delivery) continue;
+      int64_t* cells = static_cast<int64_t*>(known.cells->ptr);
+      // At last whether any may still be added.
+      if (cells[known.cells->size - 1] != 0) return cells;
+      known.delivery = py::object();
+    }
+    return nullptr;
+  }
+
+  struct KnownQueue {
+    bool is_known = false;
+    py::object held;
+    DeviceQueue* queue = nullptr;
+  };
+  struct KnownPlaces {
+    py::object delivery;
+    std::optional<py::buffer_info> cells;
+  };
+
   py::handle python_;
-  py::object of_each_;
+  std::vector<KnownQueue> queues_;  // By the device's index.
+  std::array<KnownPlaces, 4> known_places_;
+  size_t next_places_ = 0;
+  py::object pending_type_;
   py::object lock_;  // That the writer holds while it appends.
   std::optional<py::buffer_info> num_held_;  // How often it is held.
   std::vector<int32_t> numbers_;
@@ -620,15 +843,16 @@ class Recorder {
   void place(int8_t& phase, Link& link);
   // Looked is what was read; `pending` are digests of outputs.
   template <class Looked>
-  int64_t append(int8_t role, int32_t op, int32_t arguments, const Looked& looked, const c10::SmallVectorImpl<Output>& outputs,
-                 const Pending& pending, c10::ArrayRef<Digest> generators);
+  int64_t append(int8_t role, int32_t op, int32_t arguments, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending,
+                 c10::ArrayRef<Digest> generators);
   // What belongs to no phase of a step, and wrote nothing.
   template <class Looked>
-  int64_t append_outside(int8_t role, int32_t op, int32_t arguments, const Looked& looked, c10::ArrayRef<Digest> generators) {
+  int64_t append_outside(int8_t role, int32_t op, int32_t arguments, Looked& looked, c10::ArrayRef<Digest> generators) {
     const int8_t phase = place_->phase();
     place_->set_phase(OTHER);
     const auto put_back = c10::make_scope_exit([&] { place_->set_phase(phase); });
-    return append(role, op, arguments, looked, c10::SmallVector<Output, 1>(), Pending(), generators);
+    Pending none;
+    return append(role, op, arguments, looked, c10::SmallVector<Output, 1>(), none, generators);
   }
   void link_view();
   void wrote(const std::vector<StorageState*>& states, int64_t record, bool is_unwritten);
@@ -821,8 +1045,8 @@ void Recorder::place(int8_t& phase, Link& link) {
 }
 
 template <class Looked>
-int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const Looked& looked, const c10::SmallVectorImpl<Output>& outputs,
-                         const Pending& pending, c10::ArrayRef<Digest> generators) {
+int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending,
+                         c10::ArrayRef<Digest> generators) {
   see_calls();
   ThreadState& thread = thread_state;
   if (!thread.is_own && thread.number < 0) thread.number = py::handle(owner).attr("native_helper")().template cast<int32_t>();
@@ -831,13 +1055,9 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const Looke
   place(phase, link);
   const int32_t in_stack = stack();
   const Cells cells{thread.is_own ? number_ : thread.number, place_->step(), phase, role, op, link.module, in_stack, link.record, link.stack, arguments};
-  int64_t record = -1;
-  if (stream->rows.is_attached() && pending.empty() && looked.pending.empty()) {
-    const bool is_locked = stream->lock();
-    if (stream->rows.is_attached()) record = stream->rows.append(cells, looked.edges, looked.digests, outputs, generators);
-    if (is_locked) stream->unlock();
-  }
+  int64_t record = stream->append(cells, looked, outputs, pending, generators);
   if (record < 0) {
+    const py::object& type = stream->pending_type();
     // No room is left, or another keeps the rows now.
     py::list inputs, read, made, states;
     for (const InputEdge& edge : looked.edges) {
@@ -848,11 +1068,11 @@ int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, const Looke
     }
     for (size_t at = 0; at < looked.digests.size(); ++at) {
       read.append(looked.digests[at].position);
-      read.append(looked.pending.at(at, looked.digests[at].digest));
+      read.append(looked.pending.of(at, looked.digests[at].digest, type));
     }
     for (size_t at = 0; at < outputs.size(); ++at) {
       made.append(outputs[at].layout);
-      made.append(pending.at(at, outputs[at].digest));
+      made.append(pending.of(at, outputs[at].digest, type));
     }
     for (const Digest& generator : generators) states.append(as_bytes(generator));
     const py::tuple row = py::make_tuple(cells.thread, cells.step, cells.phase, cells.role, cells.op, cells.module, cells.stack,
@@ -902,8 +1122,7 @@ Digest digest_tensor(const at::Tensor& tensor) {
   const size_t length = tensor.nbytes();
   if (length == 0) return digest_of("", 0);
   const size_t storage_bytes = tensor.storage().nbytes();
-  const bool is_block = tensor.is_contiguous() || (storage_bytes == length && tensor.is_non_overlapping_and_dense());
-  if (!is_block) {
+  if (!is_block(tensor)) {
     const Apart apart;
     const at::Tensor block = tensor.contiguous();
     return digest_of(block.const_data_ptr(), length);
@@ -1036,17 +1255,14 @@ bool Recorder::look_at(Context& context, const at::Tensor& tensor, int8_t access
 template <class Context>
 void ask_devices(Context& context, Stream& stream) {
   c10::SmallVector<at::Tensor, 4> tensors;
+  c10::SmallVector<size_t, 4> numbers;
   for (const auto& [at, tensor] : context.read)
-    if (is_on_device(tensor)) tensors.push_back(tensor);
-  if (tensors.empty()) return;
-  const py::list found = stream.digests(tensors);
-  size_t number = 0;
-  for (const auto& [at, tensor] : context.read) {
-    if (!is_on_device(tensor)) continue;
-    const py::object digest = found[number++];
-    if (PyBytes_Check(digest.ptr())) context.digests[at].digest = from_bytes(digest);
-    else context.pending.add(at, digest);
-  }
+    if (is_on_device(tensor)) {
+      tensors.push_back(tensor);
+      numbers.push_back(at);
+    }
+  if (!tensors.empty())
+    stream.digest(tensors, numbers, context.pending, [&](size_t number, const Digest& digest) { context.digests[numbers[number]].digest = digest; });
 }
 
 // What tensors hold, before something that is no op reads them.
@@ -1093,7 +1309,7 @@ py::tuple look_at_each(Recorder& recorder, const py::list& tensors, size_t from,
   py::list digests;
   for (size_t at = 0; at < looked.digests.size(); ++at) {
     digests.append(known_inputs + looked.digests[at].position);
-    digests.append(looked.pending.at(at, looked.digests[at].digest));
+    digests.append(looked.pending.of(at, looked.digests[at].digest, recorder.stream->pending_type()));
   }
   return py::make_tuple(from, edges, py::tuple(digests));
 }
@@ -1468,14 +1684,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   const Gil gil;
   const Inside inside;
   Pending pending;
-  if (!asked.empty()) {
-    const py::list found = stream.digests(on_device);
-    for (size_t at = 0; at < asked.size(); ++at) {
-      const py::object digest = found[at];
-      if (PyBytes_Check(digest.ptr())) made[asked[at]].digest = from_bytes(digest);
-      else pending.add(asked[at], digest);
-    }
-  }
+  if (!asked.empty()) stream.digest(on_device, asked, pending, [&](size_t number, const Digest& digest) { made[asked[number]].digest = digest; });
   for (const Used& used : context.used) has_overlapped |= used.is_overlapped();
   const bool has_drawn = context.generator.has_value() && recorder.state_of(*context.generator) != context.state;
   const py::handle owner(recorder.owner);
@@ -1514,7 +1723,7 @@ void end_native(Context& context, c10::ArrayRef<c10::IValue> outputs) {
   if (context.wrote_view) recorder.links.wrote_view = recorder.links.newest;
   recorder.wrote(states, record, op.is(UNINITIALIZED));
   if (op.is(LIFT)) {
-    if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, pending.at(0, made[0].digest));
+    if (!states.empty() && states[0] != nullptr && states[0]->externally_writable) states[0]->lifted = py::make_tuple(made[0].layout, pending.of(0, made[0].digest, stream.pending_type()));
   } else if (op.is(ASYNCHRONOUS)) {
     for (StorageState* state : states)
       if (state != nullptr) state->externally_writable = true;
@@ -1713,7 +1922,8 @@ bool escape(Recorder& recorder, const py::handle& object, int32_t op) {
   const Plain plain;
   recorder.look_at(looked, tensor, READ);
   looked.digest(*recorder.stream);
-  recorder.append(ESCAPE, op, -1, looked, c10::SmallVector<Output, 1>(), Pending(), {});
+  Pending none;
+  recorder.append(ESCAPE, op, -1, looked, c10::SmallVector<Output, 1>(), none, {});
   recorder.stream->state(tensor).externally_writable = true;
   return true;
 }
@@ -1902,6 +2112,20 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("of", [](const ForwardLinks& links, uint64_t sequence) { return links.of(static_cast<int64_t>(sequence)); })
       .def("age", &ForwardLinks::age);
 
+  py::class_<DeviceQueue, std::shared_ptr<DeviceQueue>>(module, "DeviceQueue")
+      .def(py::init<const py::object&, const py::dict&, const py::buffer&>())
+      .def("ask", [](DeviceQueue& queue, const py::list& tensors) {
+        c10::SmallVector<at::Tensor, 8> asked;
+        for (const py::handle tensor : tensors) asked.push_back(unpacked(tensor));
+        py::object delivery;
+        const int32_t first = queue.ask(asked, delivery);
+        if (first < 0) throw std::runtime_error("the driver of the GPU took no launch");
+        const py::object type = py::module_::import("determinism.trace.spool").attr("PendingDigest");
+        py::list found;
+        for (size_t at = 0; at < asked.size(); ++at) found.append(type(delivery, first + static_cast<int32_t>(at)));
+        return found;
+      });
+
   // Sets which devices digest the tensors that they hold: "cuda", or "cpu" in tests.
   module.def("digest_on", [](const std::string& kind) { digesting_devices = c10::Device(kind).type(); });
 
@@ -1923,6 +2147,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("close", [](Stream& stream) {
         stream.rows.detach();
         stream.storages = StorageTable();
+        stream.forget_devices();
       });
 
   py::class_<Recorder, std::shared_ptr<Recorder>>(module, "Recorder")

@@ -255,6 +255,34 @@ struct Output {
   Digest digest;
 };
 
+// Digests that Python still waits for: the `spool.PendingDigest` of some of a list, by their numbers in it. All is done with the GIL
+// held, the end included.
+class Pending {
+ public:
+  struct Digest_ {
+    size_t at;
+    py::object delivery;
+    int32_t position;
+    int64_t* places = nullptr;  // See `spool.WaitingRows.places`; borrowed, while nobody else can append.
+  };
+
+  void add(size_t at, py::object delivery, int32_t position) { digests_.push_back({at, std::move(delivery), position}); }
+  void clear() { digests_.clear(); }
+  bool empty() const { return digests_.empty(); }
+  Digest_* begin() { return digests_.begin(); }
+  Digest_* end() { return digests_.end(); }
+
+  // The one with a number, for Python; or these bytes.
+  py::object of(size_t at, const Digest& digest, const py::object& type) const {
+    for (const Digest_& pending : digests_)
+      if (pending.at == at) return type(pending.delivery, pending.position);
+    return as_bytes(digest);
+  }
+
+ private:
+  c10::SmallVector<Digest_, 2> digests_;
+};
+
 struct Cells {
   int32_t thread, step;
   int8_t phase, role;
@@ -306,10 +334,10 @@ class Rows {
     held_ = py::object();
   }
 
-  // The number of the record; -1 if there is no room.
+  // The number of the record; -1 if there is no room. Pending digests have their `places`, each with room at their position.
   template <class Edges, class Digests, class Outputs>
-  int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, const Outputs& outputs,
-                 c10::ArrayRef<Digest> generators) {
+  int64_t append(const Cells& cells, const Edges& edges, const Digests& digests, Pending& pending_digests, const Outputs& outputs,
+                 Pending& pending_outputs, c10::ArrayRef<Digest> generators) {
     const int64_t row = counts_[0];
     const int64_t ends[4] = {
         counts_[1] + static_cast<int64_t>(edges.size()), counts_[2] + static_cast<int64_t>(digests.size()),
@@ -335,19 +363,32 @@ class Rows {
     at = memory_ + offsets_[4] + counts_[4] * static_cast<int64_t>(sizeof(Digest));
     for (const Digest& generator : generators) at = put(at, generator.data(), sizeof(Digest));
     put_record(memory_ + offsets_[0] + row * PACKED_RECORD, cells, ends);
+    for (const auto& pending : pending_digests) pending.places[pending.position] = digest_at(2, counts_[2] + static_cast<int64_t>(pending.at));
+    for (const auto& pending : pending_outputs) pending.places[pending.position] = digest_at(3, counts_[3] + static_cast<int64_t>(pending.at));
     for (int list = 0; list < 4; ++list) counts_[1 + list] = ends[list];
     counts_[0] = row + 1;
+    const int64_t number = first() + row;
+    if (counts_[IS_HELD] != 0) return number;
     // Readers take as many records for whole as this says.
     std::atomic_signal_fence(std::memory_order_release);
     const uint32_t count = static_cast<uint32_t>(row + 1);
     put(memory_ + count_at_, &count, sizeof count);
-    uint64_t first;
-    std::memcpy(&first, memory_ + first_at_, sizeof first);
-    return static_cast<int64_t>(first) + row;
+    return number;
   }
 
  private:
   static constexpr int64_t PACKED_RECORD = 54;
+  static constexpr size_t IS_HELD = 5;  // Of the counts: whether readers are not to take more records for whole.
+
+  // Where in the file the digest of an entry lies, at its end.
+  int64_t digest_at(size_t list, int64_t entry) const {
+    return offsets_[list] + (entry + 1) * static_cast<int64_t>(sizeof(DigestRow)) - static_cast<int64_t>(sizeof(Digest));
+  }
+  int64_t first() const {
+    uint64_t number;
+    std::memcpy(&number, memory_ + first_at_, sizeof number);
+    return static_cast<int64_t>(number);
+  }
 
   static char* put(char* at, const void* data, size_t size) {
     std::memcpy(at, data, size);
