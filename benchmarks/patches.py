@@ -46,24 +46,22 @@ def main() -> None:
     warnings.simplefilter("ignore")
     device = torch.device(asked.device)
     small = asked.small or device.type == "cpu"
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    threads = torch.get_num_threads()
+    around = surroundings("torch", "triton") | {"device": device.type, "device_name": name, "threads": threads}
     results = []
     for case in [one for one in CASES if asked.ops in one.title]:
         sizes = case.crowded or case.small if device.type == "cpu" else case.small if small else case.model
         print(case.title, sizes, file=sys.stderr, flush=True)
         results.append(measured_case(case, sizes, device, asked.repeats))
+        if asked.json:
+            # Now, and not at the end: it takes minutes, and what was measured is not to be lost.
+            write(asked.json, around, results)
     if device.type == "cpu":
         print(
             "Measured on a CPU: the code for GPUs was bound to its kernels. Times are those of what is replaced on the CPU.\n"
         )
     print(markdown([row(one) for one in results]))
-    if asked.json:
-        name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-        around = surroundings("torch", "triton") | {
-            "device": device.type,
-            "device_name": name,
-            "threads": torch.get_num_threads(),
-        }
-        write(asked.json, around, results)
 
 
 def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, repeats: int) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def measured_case(case: OpCase, sizes: tuple[int, ...], device: torch.device, re
     found["stock_distinct"] = distinct(call, repeats)
     found["raises"] = raised_in_deterministic_mode(case, sizes, device)
     stock_ms, stock_bytes = cost(call, device)
-    mode_ms = None if found["raises"] else deterministic_cost(call, device)
+    mode_ms = None if found["raises"] else deterministic_cost(case, sizes, device)
     calls: list[Any] = []
     with bound(device, calls), deterministic_mode():
         patched = case.call(sizes, torch.float32, device)
@@ -143,9 +141,10 @@ def raised_in_deterministic_mode(case: OpCase, sizes: tuple[int, ...], device: t
     return False
 
 
-def deterministic_cost(call: Call, device: torch.device) -> float:
+def deterministic_cost(case: OpCase, sizes: tuple[int, ...], device: torch.device) -> float:
     with deterministic_mode():
-        return cost(call, device)[0]
+        # Made in the mode: some functions call other ops in it.
+        return cost(case.call(sizes, torch.float32, device), device)[0]
 
 
 def distinct(call: Call, repeats: int, after_each: Callable[[], None] = lambda: None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 from determinism.device_digest import TILE_BYTES, reference_digest
 from determinism.frameworks.torch.device_digests import DRIVER_FUNCTIONS, Block, DeviceDigests, Ring
 from determinism.frameworks.torch.tensor_bytes import materialized
-
 
 _number, _pointer = ctypes.c_uint, ctypes.c_void_p
 _DRIVER = (
@@ -40,21 +40,23 @@ class SlowDevice:
         self.num_fetches = 0
         self._slots: dict[int, bytearray] = {}
         self._busy: set[int] = set()
+        self._lock = threading.Lock()
+        self._driver: list[Any] = []
 
     def launch(self, blocks: Sequence[Block], first: int, slots: Sequence[int]) -> None:
-        self.launches.append(len(blocks))
-        for entry, (block, slot) in enumerate(zip(blocks, slots, strict=True), first):
-            assert entry not in self._busy, "an entry was used again before its digest was fetched"
-            self._busy.add(entry)
-            content = self._slots.setdefault(slot, bytearray())
-            assert len(content) == block.first_tile * TILE_BYTES
-            content += ctypes.string_at(block.address, block.length)
-            self.copied.add(block.address)
-            assert len(content) <= block.total
+        with self._lock:
+            self.launches.append(len(blocks))
+            for entry, (block, slot) in enumerate(zip(blocks, slots, strict=True), first):
+                assert entry not in self._busy, "an entry was used again before its digest was fetched"
+                self._busy.add(entry)
+                content = self._slots.setdefault(slot, bytearray())
+                assert len(content) == block.first_tile * TILE_BYTES
+                content += ctypes.string_at(block.address, block.length)
+                self.copied.add(block.address)
+                assert len(content) <= block.total
 
     def launched_with(self) -> dict[str, Any]:
         """The functions of a driver of its own, and two kernels with one address behind their arguments."""
-        self.num_queued = 0
         self._table, self._host_table = np.zeros((2, 4096, 6), np.int64)
         called = (self._launched, self._copied, lambda event, stream: 0, lambda stream, status: 0)
         self._driver = [function(one) for function, one in zip(_DRIVER, called, strict=True)]
@@ -94,12 +96,11 @@ class SlowDevice:
         if self.failing_after is not None and self.num_fetches > self.failing_after:
             raise RuntimeError("an illegal address was encountered")
         # A driver queues without letting other threads run Python; what stands in for it cannot.
-        last = time.monotonic() + 0.05
-        while (
-            self.num_queued and any(slot not in self._slots for slot in range(first, end)) and time.monotonic() < last
-        ):
+        last = time.monotonic() + 5
+        while self._driver and any(slot not in self._slots for slot in range(first, end)) and time.monotonic() < last:
             time.sleep(0.001)
-        found = [bytes(self._slots.pop(slot, b"")) for slot in range(first, end)]
+        with self._lock:
+            found = [bytes(self._slots.pop(slot, b"")) for slot in range(first, end)]
         return SlowFetch(self, b"".join(reference_digest(content) for content in found), range(first, end))
 
     def arrived(self, entries: range) -> None:

@@ -625,7 +625,8 @@ class DeviceDigests:
         self._open_ring = open_ring
         self._is_capturing = is_capturing
         self._rings: dict[torch.device, Ring | None] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while a ring is made, or what queues for one below Python."""
         self._users: list[RecordDigests] = []
         self.problem: str | None = None
         """Why a ring could not be made."""
@@ -651,7 +652,7 @@ class DeviceDigests:
         """That of a device; None where tensors have to be copied to the host."""
         if device in self._rings:
             return self._rings[device]
-        with self._lock:
+        with self.lock:
             if device not in self._rings:
                 self._rings[device] = self._open(device)
             return self._rings[device]
@@ -739,15 +740,18 @@ class RecordDigests:
             return False
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             ring = self._ring(device)
-            if ring is not None and ring.queue is None:
-                ring.queue = False
-                with suppress(Exception), _own_cache():
-                    facts = ring.device.launched_with()
-                    if facts is not None:
-                        queue = make(ring, facts, self._devices.captures)
-                        verify(queue.ask, device)
-                        ring.queue = queue
-            return ring.queue or None if ring is not None else None
+            if ring is None:
+                return None
+            with self._devices.lock:
+                if ring.queue is None:
+                    ring.queue = False
+                    with suppress(Exception), _own_cache():
+                        facts = ring.device.launched_with()
+                        if facts is not None:
+                            queue = make(ring, facts, self._devices.captures)
+                            verify(queue.ask, device)
+                            ring.queue = queue
+                return ring.queue or None
 
     def _ring(self, device: torch.device) -> Ring | None:
         ring = self._devices.ring(device)
@@ -771,9 +775,12 @@ class RecordDigests:
             return [NO_DIGEST] * len(tensors)
 
     def _describe(self, ring: Ring | None) -> None:
-        self._is_described = True
         algorithm = digest.ALGORITHM if ring is None else device_digest.ALGORITHM
         self.writer.await_digests(device_digests={self._devices.kind: algorithm})
+        with self._devices.lock:
+            if self._is_described:
+                return
+            self._is_described = True
         if ring is None:
             reason = f"tensors are copied to the host to be digested, and each copy waits for the device ({self._devices.problem})"
             self.writer.blind_spot("host-digests", _COPIED, reason)

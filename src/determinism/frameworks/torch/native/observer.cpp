@@ -415,8 +415,9 @@ class DeviceQueue {
     c10::SmallVector<at::Tensor, 4> copies;
     c10::SmallVector<Block, 4> blocks;
     if (!find_blocks(tensors, copies, blocks)) return -1;
-    auto event = events_.find(stream);
-    if (event == events_.end()) event = events_.emplace(stream, reinterpret_cast<void*>(event_of_stream_().cast<uintptr_t>())).first;
+    const auto known_event = events_.find(stream);
+    void* const event = known_event != events_.end() ? known_event->second : reinterpret_cast<void*>(event_of_stream_().cast<uintptr_t>());
+    if (known_event == events_.end()) events_[stream] = event;
     if (cells(cursor_)[1] + count > entries_) py::handle(ring_).attr("make_room")(count);
     if (known_batch_ != cells(cursor_)[2]) {
       const int64_t number = cells(cursor_)[2];
@@ -428,9 +429,10 @@ class DeviceQueue {
     const int64_t first = cells(cursor_)[0] + cells(cursor_)[1];
     const int64_t position = cells(cursor_)[1];
     cells(cursor_)[1] += count;
+    py::object batch = py::reinterpret_borrow<py::object>(delivery_);
     const bool is_queued = count == 1 ? launch_single(blocks[0], first, stream) : launch_several(blocks, first, stream);
-    if (!is_queued || record_event_(event->second, stream) != 0) return -1;
-    delivery = py::reinterpret_borrow<py::object>(delivery_);
+    if (!is_queued || record_event_(event, stream) != 0) return -1;
+    delivery = std::move(batch);
     return static_cast<int32_t>(position);
   }
 
@@ -781,8 +783,19 @@ struct GeneratorState {
   at::mt19937_data_pod engine{};
   std::optional<float> next_float;
   std::optional<double> next_double;
+  std::optional<std::pair<uint64_t, uint64_t>> seed;  // And how much was drawn since, which is all that the state of a GPU's is.
   Digest digest{};
 };
+
+// None of other devices, and while a graph is captured.
+std::optional<std::pair<uint64_t, uint64_t>> seed_of(const at::Generator& generator) {
+  if (generator.device().type() != c10::kCUDA) return std::nullopt;
+  try {
+    return std::make_pair(generator.current_seed(), generator.unsafeGetGeneratorImpl()->get_offset());
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
 
 // The recorder of one thread.
 class Recorder {
@@ -1149,7 +1162,6 @@ Digest Recorder::state_of(at::Generator& generator) {
   auto* impl = dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
   GeneratorState now;
   if (impl != nullptr) {
-    now.generator = impl;
     now.engine = impl->engine().data();
     now.next_float = impl->next_float_normal_sample();
     now.next_double = impl->next_double_normal_sample();
@@ -1159,6 +1171,9 @@ Digest Recorder::state_of(at::Generator& generator) {
       return known.digest;
   }
   const Plain plain;
+  now.generator = generator.unsafeGetGeneratorImpl();
+  now.seed = seed_of(generator);
+  if (now.seed.has_value() && known.generator == now.generator && known.seed == now.seed) return known.digest;
   const at::Tensor state = generator.get_state();
   lock.unlock();
   now.digest = digest_tensor(state);
@@ -1286,7 +1301,8 @@ bool are_own(const py::list& tensors) {
   for (const py::handle tensor : tensors) {
     if (!THPVariable_CheckExact(tensor.ptr())) return false;
     const at::Tensor& value = THPVariable_Unpack(tensor.ptr());
-    if (!is_simple(value) || !is_allocated(value.storage())) return false;
+    // Memory of a device counts as that of this process: nobody could say whose it is besides.
+    if (!is_simple(value) || !(is_allocated(value.storage()) || !value.device().is_cpu())) return false;
   }
   return true;
 }

@@ -80,8 +80,8 @@ def deterministic_mode() -> Iterator[None]:
 
 
 def alerts_on_cpu(patch: Patch) -> bool:
-    """Whether the op raises in deterministic mode."""
-    if not patch.probed:
+    """Whether the op raises in deterministic mode; not if this version has none of that name."""
+    if not patch.probed or not hasattr(torch.ops.aten, patch.overloads[0].partition(".")[0]):
         return False
     with deterministic_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that quantized tensors are deprecated: the program made none
