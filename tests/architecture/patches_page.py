@@ -39,10 +39,10 @@ def section(measured: dict[str, Any]) -> str:
 
 
 def _left_out(measured: dict[str, Any]) -> str:
-    """The cases of the benchmark that are missing."""
-    cases = re.findall(r'\bOpCase\(\s*"([^"]+)"', (ROOT / "benchmarks" / "patched_ops.py").read_text(encoding="utf-8"))
-    names = {found["op"] for found in measured["results"]}
-    missing = [f"`{case}`" for case in cases if case not in names]
+    """The replacements of the benchmark that were not measured."""
+    cases = (ROOT / "benchmarks" / "patched_ops.py").read_text(encoding="utf-8")
+    patches = dict.fromkeys(re.findall(r'\bOpCase\(\s*"([^"]+)"', cases))
+    missing = [f"`{patch}`" for patch in patches if patch not in {found["patch"] for found in measured["results"]}]
     return f" Not measured there: {', '.join(missing)}." if missing else ""
 
 
