@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 
 from determinism.device_digest import TILE_BYTES, reference_digest
-from determinism.frameworks.torch.device_digests import DRIVER_FUNCTIONS, Block, DeviceDigests, Ring
-from determinism.frameworks.torch.tensor_bytes import materialized
+from determinism.frameworks.torch.device_digests import DRIVER_FUNCTIONS, DeviceDigests, Ring
+from determinism.frameworks.torch.tensor_bytes import Block, materialized
 
 _number, _pointer = ctypes.c_uint, ctypes.c_void_p
 _DRIVER = (
@@ -95,10 +94,6 @@ class SlowDevice:
         self.num_fetches += 1
         if self.failing_after is not None and self.num_fetches > self.failing_after:
             raise RuntimeError("an illegal address was encountered")
-        # A driver queues without letting other threads run Python; what stands in for it cannot.
-        last = time.monotonic() + 5
-        while self._driver and any(slot not in self._slots for slot in range(first, end)) and time.monotonic() < last:
-            time.sleep(0.001)
         with self._lock:
             found = [bytes(self._slots.pop(slot, b"")) for slot in range(first, end)]
         return SlowFetch(self, b"".join(reference_digest(content) for content in found), range(first, end))

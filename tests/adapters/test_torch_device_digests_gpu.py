@@ -13,7 +13,7 @@ import torch
 import determinism
 from determinism.comparison.result import BlindSpot, Comparison
 from determinism.device_digest import ALGORITHM
-from determinism.frameworks.torch import device_digests
+from determinism.frameworks.torch import device_digests, tensor_bytes
 from determinism.frameworks.torch.device_digests import Ring
 from determinism.trace.opening import open_trace
 from determinism.types import NO_DIGEST, Verdict
@@ -70,7 +70,7 @@ def test_copies_of_tensors_with_gaps_take_bounded_memory(ring: Ring, big: torch.
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     digests_of(ring, [big[::2]] * 4)
-    assert torch.cuda.max_memory_allocated() - before <= 3 * device_digests.MOST_COPIED
+    assert torch.cuda.max_memory_allocated() - before <= 3 * tensor_bytes.MOST_COPIED
 
 
 def test_values_are_those_before_later_writes_on_any_stream(ring: Ring) -> None:

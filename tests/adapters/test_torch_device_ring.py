@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from determinism.frameworks.torch import device_digests
+from determinism.frameworks.torch import tensor_bytes
 from determinism.frameworks.torch.device_digests import Ring
 from determinism.trace.spool import DigestLost
 from tests.torch_slow_device import SlowDevice, expected
@@ -82,7 +82,7 @@ def test_tickets_are_not_ready_before_their_batch_was_collected_and_came() -> No
 
 
 def test_a_large_tensor_with_gaps_is_copied_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_digests, "MOST_COPIED", 1 << 17)
+    monkeypatch.setattr(tensor_bytes, "MOST_COPIED", 1 << 17)
     device = SlowDevice()
     ring = Ring(device)
     whole = torch.arange(3 * 211 * 1001, dtype=torch.float32).reshape(3, 211, 1001)
@@ -99,8 +99,7 @@ def test_a_large_tensor_with_gaps_is_copied_part_by_part(monkeypatch: pytest.Mon
 
 
 def test_copies_of_many_tensors_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_digests, "MOST_COPIED", 1 << 12)
-    monkeypatch.setattr("determinism.frameworks.torch.device_digests.MOST_COPIED", 1 << 12)
+    monkeypatch.setattr(tensor_bytes, "MOST_COPIED", 1 << 12)
     device = SlowDevice()
     tensors = [torch.arange(512, dtype=torch.float32).add(n)[::2] for n in range(20)]
     tickets = Ring(device).ask(tensors)

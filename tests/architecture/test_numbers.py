@@ -58,8 +58,8 @@ def limits() -> list[tuple[str, str]]:
     digests = "frameworks/torch/device_digests/"
     entries = constant(digests + "__init__.py", "BATCHES") * constant(digests + "__init__.py", "ENTRIES")
     row = len(NO_DIGEST) + 8 * constant(digests + "kernel.py", "COLUMNS")
-    copied = constant(digests + "__init__.py", "MOST_COPIED")
-    blocks = constant(digests + "__init__.py", "MOST_BLOCKS")
+    copied = constant("frameworks/torch/tensor_bytes.py", "MOST_COPIED")
+    blocks = constant("frameworks/torch/tensor_bytes.py", "MOST_BLOCKS")
     step = constant("probes/sources/clock.py", "_STEP_NS") // 10**6
     decoded, ratio = constant("trace/schema.py", "MOST_BATCH_BYTES"), constant("trace/stream.py", "_MOST_RATIO")
     least, most = (

@@ -58,7 +58,7 @@ def test_the_line_of_the_equation_is_that_of_the_cause(tmp_path: Path) -> None:
     report = check_command(tmp_path, command, options=("--budget", "40"), environment=ENVIRONMENT).report
 
     (cause,) = report["causes"]
-    assert (cause["id"], cause["status"]) == ("nondeterministic-op", "likely")
+    assert (cause["id"], cause["status"]) == ("varying-op-jax", "likely")
     assert [site["line"] for site in cause["sites"]] == [line(PROGRAM, "SITE race"), line(PROGRAM, "SITE step")]
 
 

@@ -260,7 +260,7 @@ _ALL = (
         "xla-gpu-ops", "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
         cause="varying-op-jax",
         remedy=Remedy(
-            "Let XLA take deterministic kernels on GPUs, and choose them without timing them", environment=_XLA_DETERMINISTIC,
+            "On a GPU, let XLA take deterministic kernels, and choose them without timing them", environment=_XLA_DETERMINISTIC,
             side_effect="Computing may get slower, and what has no deterministic kernel is refused. Add it to what XLA_FLAGS holds already.",
         ),
     ),

@@ -460,15 +460,21 @@ class WaitingRows:
                 places.offsets[digest.position] = offset
             else:
                 places.more.append((offset, digest.position))
-        if spool.append(cells, inputs, input_digests, outputs, generators):
-            return True
+        is_stored = False
+        try:
+            is_stored = spool.append(cells, inputs, input_digests, outputs, generators)
+        finally:
+            if not is_stored:
+                self._take_back(pending)
+        return is_stored
+
+    def _take_back(self, pending: list[tuple[int, PendingDigest]]) -> None:
         for offset, digest in pending:
             places = self._waiting[digest.delivery]
             if places.offsets[digest.position] == offset:
                 places.offsets[digest.position] = -1
             else:
                 places.more.remove((offset, digest.position))
-        return False
 
     def places(self, delivery: Delivery) -> array[int]:
         """Where the digests of a delivery go, for code that adds some; see `_Places`."""

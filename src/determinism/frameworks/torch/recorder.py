@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -247,6 +248,7 @@ class RecordMaker(RecordingGuard):
         self._links: Any = self._new_links()
         self.number = number
         self._helpers: dict[int, int] = {}
+        self._helper_numbers = itertools.count(number + 1)
         self.on_first_op = None
         self.is_active = True
 
@@ -275,7 +277,8 @@ class RecordMaker(RecordingGuard):
         Args:
             ident: That of the thread.
         """
-        return self._helpers.setdefault(ident, self.number + 1 + len(self._helpers))
+        known = self._helpers.get(ident)
+        return self._helpers.setdefault(ident, next(self._helper_numbers)) if known is None else known
 
     def place(self) -> tuple[Phase, Link]:
         """The phase; for a backward op its forward op and that op's module, else the module being called."""

@@ -6,11 +6,12 @@ import ctypes
 import os
 import re
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,80 +19,21 @@ import torch
 from determinism import device_digest, digest
 from determinism.compile_caches import own_cache
 from determinism.device_digest import KEYS, TILE_BYTES, reference_digest
-from determinism.frameworks.torch.tensor_bytes import digest_tensor, is_block, is_plain, materialized
+from determinism.frameworks.torch import tensor_bytes
+from determinism.frameworks.torch.tensor_bytes import (
+    Block,
+    digest_tensor,
+    is_plain,
+    materialized,
+    staged_blocks,
+    whole_block,
+)
 from determinism.trace.spool import Delivery, DigestLost, PendingDigest
 from determinism.trace.writer import ProcessWriter, VisibleLock
 from determinism.types import NO_DIGEST
 
-# Cuts tensors into blocks of memory that hold their bytes in the order of a digest.
-
 # That of the class is watched: the program's own calls of it are recorded.
 _data_pointer = torch._C.TensorBase.data_ptr
-
-MOST_COPIED = 32 << 20
-"""Of tensors with gaps, or in another order than their memory, so many bytes are copied at once, on their own device."""
-MOST_BLOCKS = 160
-"""A tensor that must be copied is never cut into more parts."""
-
-
-class Block(NamedTuple):
-    """Consecutive bytes of a tensor."""
-
-    memory: torch.Tensor
-    """What keeps the memory alive until the kernel is queued."""
-    address: int
-    length: int
-    first_tile: int
-    """How many tiles of the tensor come before."""
-    total: int
-    """Bytes of the whole tensor."""
-
-
-def whole_block(tensor: torch.Tensor) -> Block | None:
-    """The bytes of a tensor as one block, copied if they do not lie so; None if it is too large to copy at once."""
-    length = tensor.nbytes
-    if not is_block(tensor):
-        if length > MOST_COPIED:
-            return None
-        tensor = tensor.detach().contiguous()
-    return Block(tensor, _data_pointer(tensor), length, 0, length)
-
-
-def staged_blocks(tensor: torch.Tensor) -> Iterator[Block]:
-    """The bytes of a tensor as blocks that one after the other lie in the same memory.
-
-    Each must have been queued to be digested before the next one is asked for; the order of the stream does the rest.
-    """
-    tensor = tensor.detach()
-    total = tensor.nbytes
-    part_bytes = max(MOST_COPIED // 2, total // (MOST_BLOCKS // 2))
-    stage = torch.empty(2 * part_bytes + TILE_BYTES, dtype=torch.uint8, device=tensor.device)
-    filled = first_tile = 0
-    for part in _parts(tensor, part_bytes):
-        end = filled + part.nbytes
-        stage[filled:end].view(tensor.dtype).view(part.shape).copy_(part)
-        filled = end
-        if filled >= part_bytes:
-            whole = filled // TILE_BYTES * TILE_BYTES
-            yield Block(stage, _data_pointer(stage), whole, first_tile, total)
-            first_tile += whole // TILE_BYTES
-            filled -= whole
-            stage[:filled].copy_(stage[whole:end].clone())
-    if filled:
-        yield Block(stage, _data_pointer(stage), filled, first_tile, total)
-
-
-def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
-    """Parts of a tensor in the order of its indices, none larger than asked for."""
-    if tensor.nbytes <= most_bytes:
-        yield tensor
-        return
-    axis = next(axis for axis, size in enumerate(tensor.shape) if size > 1)
-    size = tensor.shape[axis]
-    step = max(1, most_bytes // (tensor.nbytes // size))
-    for start in range(0, size, step):
-        yield from _parts(tensor.narrow(axis, start, min(step, size - start)), most_bytes)
-
 
 # Slots on a device for digests that are still being made, used over and over, and fetched a batch at a time.
 #
@@ -102,6 +44,10 @@ def _parts(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
 BATCHES = 16
 ENTRIES = 256
 """Of a batch; no tensor is cut into more blocks."""
+
+
+_LAUNCHING = 3
+"""See `Ring.cursor`."""
 
 
 class Fetch(Protocol):
@@ -177,8 +123,9 @@ class Ring:
         self._current = 0
         self.lock = VisibleLock()
         """Who takes entries holds it, or sees that nobody does, and keeps the GIL."""
-        self.cursor = array("q", [0, 0, 0])
-        """Of the batch that is being filled: its first entry, how many are in use, and which one it is, counted from the start."""
+        self.cursor = array("q", [0, 0, 0, 0])
+        """Of the batch that is being filled: its first entry, how many are in use, and which one it is, counted from the start; and how many
+        threads are launching what they took entries for, without the GIL."""
         self.queue: Any = None
         """What queues digests below Python, once it was made."""
         self._failure: str | None = None
@@ -214,7 +161,7 @@ class Ring:
                     continue
                 copied += 0 if block.memory is tensor else block.length
                 group.append((position, block))
-                if copied > MOST_COPIED:
+                if copied > tensor_bytes.MOST_COPIED:
                     # What was copied is freed, for the next one to use.
                     self._launch(group, tickets)
                     group, copied = [], 0
@@ -288,6 +235,8 @@ class Ring:
 
     def _close(self, batch: _Batch) -> None:
         if batch.fetch is None and not batch.is_over:
+            while self.cursor[_LAUNCHING]:
+                time.sleep(0)
             try:
                 batch.fetch = self.device.fetch(batch.first, batch.first + self._used)
             except RuntimeError as error:
@@ -380,6 +329,8 @@ class CudaDigests:
         from determinism.frameworks.torch.device_digests import kernel
 
         self._kernel = kernel.determinism_digest
+        self._several: Any = None
+        """The same, compiled. Triton unloads from the GPU what nobody holds."""
         self.alone: Any = None
         """What digests a single block, compiled: launched at once, with no table to copy; None where that is not possible."""
         with suppress(Exception):
@@ -431,9 +382,10 @@ class CudaDigests:
             self._note_launch(stream)
 
     def _note_launch(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        event = self._launched.get(stream.cuda_stream)
-        if event is None:
-            event = self._launched[stream.cuda_stream] = torch.cuda.Event()
+        # Of two threads that make the first launch on a stream, one makes the event.
+        event = self._launched.get(stream.cuda_stream) or self._launched.setdefault(
+            stream.cuda_stream, torch.cuda.Event()
+        )
         event.record(stream)
         return event
 
@@ -451,12 +403,13 @@ class CudaDigests:
         if self.alone is None or torch.version.hip is not None:
             return None
         with suppress(Exception), torch.cuda.device(self._device):
+            self._several = _compiled(self._kernel)
             driver = ctypes.CDLL("libcuda.so.1")
             return {
                 **{name: ctypes.cast(getattr(driver, name), ctypes.c_void_p).value for name in DRIVER_FUNCTIONS},
                 "device": str(self._device),
                 "single": _handles(self.alone, 7),
-                "several": _handles(_compiled(self._kernel), 3),
+                "several": _handles(self._several, 3),
                 "keys": self._keys_at.data_ptr(),
                 "slots": self._slots_at.data_ptr(),
                 "table": _data_pointer(self._table),
@@ -473,7 +426,7 @@ class CudaDigests:
     def fetch(self, first: int, end: int) -> _CudaFetch:
         """See `ring.Device`."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._fetching):
-            for event in self._launched.values():
+            for event in list(self._launched.values()):
                 self._fetching.wait_event(event)
             self._host_slots[first:end].copy_(self._slots[first:end], non_blocking=True)
             self._slots[first:end].zero_()
@@ -682,6 +635,15 @@ class DeviceDigests:
             user.writer.settle_digests()
 
 
+def _asked(queue: Any, tensors: list[torch.Tensor]) -> list[PendingDigest]:
+    """What is queued below Python, which another thread that is using the ring prevents at times."""
+    for _ in range(100):
+        if (found := queue.ask(tensors)) is not None:
+            return list(found)
+        time.sleep(0.001)
+    raise RuntimeError("the driver took no launch")
+
+
 class RecordDigests:
     """Gives the digests for the records of one stream."""
 
@@ -749,7 +711,8 @@ class RecordDigests:
                         facts = ring.device.launched_with()
                         if facts is not None:
                             queue = make(ring, facts, self._devices.captures)
-                            verify(queue.ask, device)
+                            with _on(device) if device.type == "cuda" else nullcontext():
+                                verify(lambda tensors: _asked(queue, tensors), device)
                             ring.queue = queue
                 return ring.queue or None
 

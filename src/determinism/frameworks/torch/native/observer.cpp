@@ -418,26 +418,37 @@ class DeviceQueue {
     const auto known_event = events_.find(stream);
     void* const event = known_event != events_.end() ? known_event->second : reinterpret_cast<void*>(event_of_stream_().cast<uintptr_t>());
     if (known_event == events_.end()) events_[stream] = event;
-    if (cells(cursor_)[1] + count > entries_) py::handle(ring_).attr("make_room")(count);
+    if (cells(cursor_)[1] + count > entries_) {
+      const Apart apart;
+      py::handle(ring_).attr("make_room")(count);
+    }
     if (known_batch_ != cells(cursor_)[2]) {
       const int64_t number = cells(cursor_)[2];
       delivery_ = py::object(py::handle(ring_).attr("batch")).ptr();
       known_batch_ = number;
     }
-    // From here on nobody else can take entries: who would holds the ring's lock, or gets the GIL.
+    // Nobody else can take entries now: who would holds the ring's lock, or gets the GIL.
     if (cells(num_held_)[0] != 0 || cells(cursor_)[1] + count > entries_ || known_batch_ != cells(cursor_)[2]) return -1;
     const int64_t first = cells(cursor_)[0] + cells(cursor_)[1];
     const int64_t position = cells(cursor_)[1];
     cells(cursor_)[1] += count;
     py::object batch = py::reinterpret_borrow<py::object>(delivery_);
-    const bool is_queued = count == 1 ? launch_single(blocks[0], first, stream) : launch_several(blocks, first, stream);
-    if (!is_queued || record_event_(event, stream) != 0) return -1;
+    // The driver waits where much is queued already; meanwhile other threads run, and no batch is fetched: see `Ring.cursor`.
+    std::atomic_ref<int64_t> num_launching(cells(cursor_)[3]);
+    ++num_launching;
+    bool is_queued = false;
+    {
+      const py::gil_scoped_release released;
+      is_queued = (count == 1 ? launch_single(blocks[0], first, stream) : launch_several(blocks, first, stream)) && record_event_(event, stream) == 0;
+      --num_launching;
+    }
+    if (!is_queued) return -1;
     delivery = std::move(batch);
     return static_cast<int32_t>(position);
   }
 
  private:
-  static constexpr int64_t MOST_COPIED = 32 << 20;  // As `device_digests.MOST_COPIED`.
+  static constexpr size_t MOST_COPIED = 32 << 20;  // As `device_digests.MOST_COPIED`.
 
   struct Block {
     int64_t address, length;
@@ -463,18 +474,20 @@ class DeviceQueue {
 
   // The bytes of tensors, copied where they do not lie side by side; false if they are too large for that.
   static bool find_blocks(c10::ArrayRef<at::Tensor> tensors, c10::SmallVectorImpl<at::Tensor>& copies, c10::SmallVectorImpl<Block>& blocks) {
-    int64_t copied = 0;
+    size_t copied = 0;
     for (const at::Tensor& tensor : tensors) {
-      const int64_t length = static_cast<int64_t>(tensor.nbytes());
+      const size_t length = tensor.nbytes();
       if (length == 0) return false;
       if (is_block(tensor)) {
-        blocks.push_back({reinterpret_cast<int64_t>(tensor.const_data_ptr()), length});
+        // Python has words for memory that was taken away.
+        if (tensor.storage().nbytes() < length + static_cast<size_t>(tensor.storage_offset()) * tensor.element_size()) return false;
+        blocks.push_back({reinterpret_cast<int64_t>(tensor.const_data_ptr()), static_cast<int64_t>(length)});
         continue;
       }
       if ((copied += length) > MOST_COPIED) return false;
       const Apart apart;
       copies.push_back(tensor.contiguous());
-      blocks.push_back({reinterpret_cast<int64_t>(copies.back().const_data_ptr()), length});
+      blocks.push_back({reinterpret_cast<int64_t>(copies.back().const_data_ptr()), static_cast<int64_t>(length)});
     }
     return true;
   }
@@ -540,7 +553,7 @@ class Stream {
   void digest(c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<size_t> at, Pending& pending, Put put) {
     DeviceQueue* queue = queue_of(tensors[0].device());
     py::object delivery;
-    const int32_t first = queue == nullptr ? -1 : queue->ask(tensors, delivery);
+    const int32_t first = queue == nullptr ? -1 : asked(*queue, tensors, delivery);
     if (first >= 0) {
       for (size_t number = 0; number < tensors.size(); ++number) pending.add(at[number], delivery, first + static_cast<int32_t>(number));
       return;
@@ -563,16 +576,11 @@ class Stream {
     for (Pending* some : {&looked.pending, &pending})
       for (auto& digest : *some) see_places(digest.delivery);
     const bool is_locked = lock();
-    const auto unlocking = c10::make_scope_exit([&] {
-      if (is_locked) unlock();
-    });
-    if (!rows.is_attached()) return -1;
-    for (Pending* some : {&looked.pending, &pending})
-      for (auto& digest : *some) {
-        digest.places = places_of(digest.delivery.ptr());
-        if (digest.places == nullptr || digest.places[digest.position] >= 0) return -1;
-      }
-    return rows.append(cells, looked.edges, looked.digests, looked.pending, outputs, pending, generators);
+    int64_t record = -1;
+    if (rows.is_attached() && find_places(looked.pending) && find_places(pending))
+      record = rows.append(cells, looked.edges, looked.digests, looked.pending, outputs, pending, generators);
+    if (is_locked) unlock();
+    return record;
   }
 
   const py::object& pending_type() {
@@ -677,6 +685,17 @@ class Stream {
   };
 
   static constexpr size_t MOST_KEYS = 20000;
+  // See `DeviceQueue::ask`. Where it fails, Python does it, and says what it failed at.
+  static int32_t asked(DeviceQueue& queue, c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
+    try {
+      return queue.ask(tensors, delivery);
+    } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+    } catch (const std::exception&) {
+    }
+    return -1;
+  }
+
   // What queues digests on a device; null where Python does.
   DeviceQueue* queue_of(const c10::Device& device) {
     const size_t index = device.has_index() ? static_cast<size_t>(device.index()) : 0;
@@ -697,6 +716,15 @@ class Stream {
     KnownPlaces& known = known_places_[next_places_++ % known_places_.size()];
     known.cells.emplace(py::buffer(places).request());
     known.delivery = delivery;
+  }
+
+  // Whether each has a place of its own.
+  bool find_places(Pending& pending) {
+    for (auto& digest : pending) {
+      digest.places = places_of(digest.delivery.ptr());
+      if (digest.places == nullptr || digest.places[digest.position] >= 0) return false;
+    }
+    return true;
   }
 
   int64_t* places_of(PyObject* delivery) {
@@ -996,7 +1024,8 @@ Digest Recorder::instructions(py::object frame, size_t waiting) {
   const PyObject* innermost = waiting > 0 ? seen_calls_[waiting - 1].frame : nullptr;
   int left = MOST_FRAMES;
   while (frame.ptr() != nullptr) {
-    if (frame.ptr() == innermost) {
+    // While Python was asked about a frame, a thread that shares this recorder may have seen other calls.
+    if (frame.ptr() == innermost && waiting <= seen_calls_.size() && seen_calls_[waiting - 1].frame == innermost) {
       words.add(~static_cast<uint64_t>(outside(waiting - 1)));
       break;
     }
@@ -1021,6 +1050,13 @@ int64_t Recorder::outside(size_t call) {
   return seen_calls_[call].outside;
 }
 
+// Whether a thread of Python has not ended. With the GIL held.
+bool is_alive(PyThreadState* thread) {
+  PyThreadState* known = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  while (known != nullptr && known != thread) known = PyThreadState_Next(known);
+  return known != nullptr;
+}
+
 // After `see_calls`, as `place`. That of a thread that works for another one is the other's, unless code of the user runs in it; see
 // `SiteTable.stack_of_helper`.
 int32_t Recorder::stack() {
@@ -1030,7 +1066,7 @@ int32_t Recorder::stack() {
   if (!thread_state.is_own) {
     has_calls = !has_user(frame);
     if (has_calls)
-      frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(python_thread == nullptr ? nullptr : PyThreadState_GetFrame(python_thread)));
+      frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(is_alive(python_thread) ? PyThreadState_GetFrame(python_thread) : nullptr));
   }
   const Digest key = instructions(frame, has_calls ? seen_calls_.size() : 0);
   auto found = stream->stacks.find(key);
@@ -1060,9 +1096,9 @@ void Recorder::place(int8_t& phase, Link& link) {
 template <class Looked>
 int64_t Recorder::append(int8_t role, int32_t op, int32_t arguments, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending,
                          c10::ArrayRef<Digest> generators) {
-  see_calls();
   ThreadState& thread = thread_state;
   if (!thread.is_own && thread.number < 0) thread.number = py::handle(owner).attr("native_helper")().template cast<int32_t>();
+  see_calls();
   int8_t phase;
   Link link;
   place(phase, link);
@@ -2135,11 +2171,11 @@ PYBIND11_MODULE(_determinism_observer, module) {
         for (const py::handle tensor : tensors) asked.push_back(unpacked(tensor));
         py::object delivery;
         const int32_t first = queue.ask(asked, delivery);
-        if (first < 0) throw std::runtime_error("the driver of the GPU took no launch");
+        if (first < 0) return py::object(py::none());
         const py::object type = py::module_::import("determinism.trace.spool").attr("PendingDigest");
         py::list found;
         for (size_t at = 0; at < asked.size(); ++at) found.append(type(delivery, first + static_cast<int32_t>(at)));
-        return found;
+        return py::object(std::move(found));
       });
 
   // Sets which devices digest the tensors that they hold: "cuda", or "cpu" in tests.
