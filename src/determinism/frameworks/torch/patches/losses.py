@@ -90,7 +90,8 @@ def ctc_gradient(
     device = log_probs.device
     inputs, lengths = (_on(device, one) for one in (input_lengths, target_lengths))
     extended = _extended(targets.to(device), lengths, (log_alpha.shape[2] - 1) // 2, blank)
-    log_beta = _log_beta(log_probs, extended, inputs, lengths)
+    host = [one.tolist() if isinstance(one, torch.Tensor) else list(one) for one in (input_lengths, target_lengths)]
+    log_beta = _log_beta(log_probs, extended, inputs, lengths, host, blank)
     times, batch, alphabet = log_probs.shape
     # Beyond the end of a target or an input nobody wrote to alpha.
     together = torch.where(log_beta == _NEVER, log_beta, log_alpha.transpose(0, 1)[:times] + log_beta)
@@ -130,31 +131,39 @@ def _extended(targets: torch.Tensor, lengths: torch.Tensor, longest: int, blank:
 
 
 def _log_beta(
-    log_probs: torch.Tensor, extended: torch.Tensor, inputs: torch.Tensor, lengths: torch.Tensor
+    log_probs: torch.Tensor,
+    extended: torch.Tensor,
+    inputs: torch.Tensor,
+    lengths: torch.Tensor,
+    host: list[list[int]],
+    blank: int,
 ) -> torch.Tensor:
-    """The logarithm of how likely the rest is, from each place at each time on. Of shape (times, batch, places)."""
+    """The logarithm of how likely the rest is, from each place at each time on. Of shape (times, batch, places).
+
+    It is that of how likely all up to there is, with time and labels turned round, which the stock kernel of the loss itself computes
+    without atomic additions.
+
+    Args:
+        log_probs: See `ctc_gradient`.
+        extended: See `_extended`.
+        inputs: Lengths of the inputs.
+        lengths: Lengths of the targets.
+        host: Both as numbers on the host.
+        blank: The label of the blank.
+    """
+    device = log_probs.device
     times, batch, _ = log_probs.shape
-    places = extended.shape[1]
-    place = torch.arange(places, device=extended.device)
-    last = 2 * lengths.unsqueeze(1)
-    ends = (place == last) | (place == last - 1)
-    exists = place <= last
-    # A label may be followed by the next one without a blank if they differ.
-    skips = torch.zeros_like(exists)
-    skips[:, :-2] = (extended[:, :-2] != extended[:, 2:]) & (place[:-2] < last - 1)
-    emitted = log_probs.gather(2, extended.expand(times, batch, places))
-    never = torch.full((batch, places), _NEVER, dtype=log_probs.dtype, device=log_probs.device)
-    result = torch.empty_like(emitted)
-    later = never
-    for time in range(times - 1, -1, -1):
-        one = torch.cat([later[:, 1:], never[:, :1]], 1)
-        two = torch.where(skips, torch.cat([later[:, 2:], never[:, : min(2, places)]], 1), never)
-        onward = torch.stack([later, one, two]).logsumexp(0)
-        begins = (inputs == time + 1).unsqueeze(1)
-        reached = torch.where(begins, torch.where(ends, torch.zeros_like(never), never), onward)
-        later = torch.where(exists & (inputs > time).unsqueeze(1), reached + emitted[time], never)
-        result[time] = later
-    return result
+    time = inputs - 1 - torch.arange(times, device=device).unsqueeze(1)
+    turned = log_probs.gather(0, time.clamp(min=0).unsqueeze(2).expand_as(log_probs))
+    labels = extended[:, 1::2]
+    step = lengths.unsqueeze(1) - 1 - torch.arange(labels.shape[1], device=device)
+    # With no label at all there must be room for one.
+    backwards = labels.gather(1, step.clamp(min=0)) if labels.shape[1] else extended
+    _, log_alpha = torch.ops.aten._ctc_loss(turned, backwards, *host, blank)
+    place = 2 * lengths.unsqueeze(1) - torch.arange(extended.shape[1], device=device)
+    element = torch.arange(batch, device=device).unsqueeze(1)
+    found = log_alpha[element, time.clamp(min=0).unsqueeze(2), place.clamp(min=0)]
+    return torch.where((time >= 0).unsqueeze(2) & (place >= 0), found, _NEVER)
 
 
 def _ctc_supports(
