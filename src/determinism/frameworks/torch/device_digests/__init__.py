@@ -236,7 +236,7 @@ class Ring:
     def _close(self, batch: _Batch) -> None:
         if batch.fetch is None and not batch.is_over:
             while self.cursor[_LAUNCHING]:
-                time.sleep(0)
+                time.sleep(0.0001)
             try:
                 batch.fetch = self.device.fetch(batch.first, batch.first + self._used)
             except RuntimeError as error:
