@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from determinism.device_digest import TILE_BYTES, reference_digest
+from determinism.frameworks.torch import tensor_bytes
 from determinism.frameworks.torch.device_digests import DRIVER_FUNCTIONS, DeviceDigests, Ring
 from determinism.frameworks.torch.tensor_bytes import Block, materialized
 
@@ -64,7 +65,7 @@ class SlowDevice:
             **dict(zip(DRIVER_FUNCTIONS, addresses, strict=True)),
             "device": "cpu", "single": (7, 128, 0, 1), "several": (3, 128, 0, 1), "keys": 1, "slots": 2,
             "table": self._table.ctypes.data, "host_table": self._host_table.ctypes.data, "columns": 6,
-            "tile_bytes": TILE_BYTES, "programs": 64, "fewest_programs": 32,
+            "tile_bytes": TILE_BYTES, "programs": 64, "fewest_programs": 32, "most_copied": tensor_bytes.MOST_COPIED,
             "stream_of": lambda index: 0, "event_of_stream": lambda: 1,
         }  # fmt: skip
 

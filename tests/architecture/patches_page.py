@@ -16,7 +16,7 @@ TESTED_ON_A_GPU = (
     "On an NVIDIA H200 with PyTorch 2.11.0 (2026-11-27), each op ran in deterministic mode, gave the same bits in 200 repeats, and "
     "what the CPU gives up to rounding, in small sizes (`pytest -m gpu tests/adapters/test_torch_patches_gpu.py`: of 128 tests 126 passed, before the time was up). "
     "The table has sizes of real models; there the mode itself replaces some functions by others, whose time is under *in deterministic mode*. "
-    "`ctc-loss` has been computed in another way since: in some 80 operations, not in 14 for each time."
+    "`ctc-loss` has been computed in another way since, in a fixed number of operations instead of some for each time; that was not run on a GPU."
 )
 
 

@@ -1,8 +1,8 @@
 """The recorder of a thread whose ops an observer below Python records.
 
 The observer writes the ordinary record by itself, with the numbers of names that it keeps. What it meets for the first time,
-and what is rare, it asks of the methods here that begin with `native_`, and digests of tensors on a GPU of `RecordDigests`; an op on a
-tensor that is not an ordinary one goes through `native_before` and `native_after`, which do what the handler of the dispatch mode does.
+and what is rare, it asks of the methods here that begin with `native_`; an op on a tensor that is not an ordinary one goes through
+`native_before` and `native_after`, which do what the handler of the dispatch mode does.
 """
 
 from __future__ import annotations

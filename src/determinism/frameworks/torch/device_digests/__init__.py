@@ -44,8 +44,6 @@ _data_pointer = torch._C.TensorBase.data_ptr
 BATCHES = 16
 ENTRIES = 256
 """Of a batch; no tensor is cut into more blocks."""
-
-
 _LAUNCHING = 3
 """See `Ring.cursor`."""
 
@@ -397,8 +395,9 @@ class CudaDigests:
     def launched_with(self) -> dict[str, Any] | None:
         """What code below Python needs to launch the kernels as `launch` does; None where that is not possible.
 
-        The functions of the driver are given by their addresses. Both kernels are given as the handle of a function, how many threads and bytes of shared memory a program has, and how many
-        addresses follow their own arguments, which Triton has for scratch memory that they do not use.
+        The functions of the driver are given by their addresses. Both kernels are given as the handle of a function, how many threads and
+        bytes of shared memory a program has, and how many addresses follow their own arguments, which Triton has for scratch memory
+        that they do not use.
         """
         if self.alone is None or torch.version.hip is not None:
             return None
@@ -418,6 +417,7 @@ class CudaDigests:
                 "tile_bytes": TILE_BYTES,
                 "programs": self._programs,
                 "fewest_programs": _FEWEST_PROGRAMS,
+                "most_copied": tensor_bytes.MOST_COPIED,
                 "stream_of": _stream_handle,
                 "event_of_stream": self.event_of_stream,
             }

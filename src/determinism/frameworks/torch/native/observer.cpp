@@ -1,6 +1,6 @@
 // Records ops below Python: an observer that PyTorch calls at the first dispatch of every op, before autograd, and when it
-// has run. The ordinary op, on strided tensors, is recorded here from its inputs to its row in the spool; Python is asked for the
-// digests of tensors on a GPU. What is rare is handed to the Python recorder, whole. See docs/recorder.md.
+// has run. The ordinary op, on strided tensors, is recorded here from its inputs to its row in the spool. What is rare
+// is handed to the Python recorder, whole. See docs/recorder.md.
 
 #include "tables.h"
 
@@ -374,7 +374,8 @@ bool is_block(const at::Tensor& tensor) {
   return tensor.is_contiguous() || (tensor.storage().nbytes() == tensor.nbytes() && tensor.is_non_overlapping_and_dense());
 }
 
-// Queues digests on a GPU as `device_digests.CudaDigests` does, through the functions of NVIDIA's driver. All is done with the GIL held.
+// Queues digests on a GPU as `device_digests.CudaDigests` does, through the functions of NVIDIA's driver. All but calling these is done
+// with the GIL held.
 class DeviceQueue {
  public:
   DeviceQueue(const py::object& ring, const py::dict& facts, const py::buffer& captures)
@@ -390,6 +391,7 @@ class DeviceQueue {
     tile_bytes_ = number("tile_bytes");
     programs_ = number("programs");
     fewest_programs_ = number("fewest_programs");
+    most_copied_ = static_cast<size_t>(number("most_copied"));
     stream_of_ = facts["stream_of"];
     event_of_stream_ = facts["event_of_stream"];
     if (columns_ < 5) throw std::runtime_error("the table of blocks has too few columns");
@@ -448,8 +450,6 @@ class DeviceQueue {
   }
 
  private:
-  static constexpr size_t MOST_COPIED = 32 << 20;  // As `device_digests.MOST_COPIED`.
-
   struct Block {
     int64_t address, length;
   };
@@ -473,7 +473,7 @@ class DeviceQueue {
   static int64_t* cells(const py::buffer_info& buffer) { return static_cast<int64_t*>(buffer.ptr); }
 
   // The bytes of tensors, copied where they do not lie side by side; false if they are too large for that.
-  static bool find_blocks(c10::ArrayRef<at::Tensor> tensors, c10::SmallVectorImpl<at::Tensor>& copies, c10::SmallVectorImpl<Block>& blocks) {
+  bool find_blocks(c10::ArrayRef<at::Tensor> tensors, c10::SmallVectorImpl<at::Tensor>& copies, c10::SmallVectorImpl<Block>& blocks) const {
     size_t copied = 0;
     for (const at::Tensor& tensor : tensors) {
       const size_t length = tensor.nbytes();
@@ -484,7 +484,7 @@ class DeviceQueue {
         blocks.push_back({reinterpret_cast<int64_t>(tensor.const_data_ptr()), static_cast<int64_t>(length)});
         continue;
       }
-      if ((copied += length) > MOST_COPIED) return false;
+      if ((copied += length) > most_copied_) return false;
       const Apart apart;
       copies.push_back(tensor.contiguous());
       blocks.push_back({reinterpret_cast<int64_t>(copies.back().const_data_ptr()), static_cast<int64_t>(length)});
@@ -530,6 +530,7 @@ class DeviceQueue {
   const Kernel single_, several_;
   c10::Device device_{c10::kCUDA};
   int64_t keys_, slots_, table_, columns_, tile_bytes_, programs_, fewest_programs_;
+  size_t most_copied_;
   int64_t* host_table_;
   py::object stream_of_, event_of_stream_;
   int64_t known_batch_ = -1;
@@ -558,10 +559,10 @@ class Stream {
       for (size_t number = 0; number < tensors.size(); ++number) pending.add(at[number], delivery, first + static_cast<int32_t>(number));
       return;
     }
-    py::list asked(tensors.size());
-    for (size_t number = 0; number < tensors.size(); ++number) asked[number] = tensor_object(tensors[number]);
+    py::list objects(tensors.size());
+    for (size_t number = 0; number < tensors.size(); ++number) objects[number] = tensor_object(tensors[number]);
     const Apart apart;
-    const py::list found = python().attr("digests").attr("of_each")(asked);
+    const py::list found = python().attr("digests").attr("of_each")(objects);
     for (size_t number = 0; number < tensors.size(); ++number) {
       const py::object digest = found[number];
       if (PyBytes_Check(digest.ptr())) put(number, from_bytes(digest));
@@ -685,6 +686,7 @@ class Stream {
   };
 
   static constexpr size_t MOST_KEYS = 20000;
+
   // See `DeviceQueue::ask`. Where it fails, Python does it, and says what it failed at.
   static int32_t asked(DeviceQueue& queue, c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
     try {

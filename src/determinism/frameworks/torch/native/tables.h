@@ -259,7 +259,7 @@ struct Output {
 // held, the end included.
 class Pending {
  public:
-  struct Digest_ {
+  struct One {
     size_t at;
     py::object delivery;
     int32_t position;
@@ -269,18 +269,18 @@ class Pending {
   void add(size_t at, py::object delivery, int32_t position) { digests_.push_back({at, std::move(delivery), position}); }
   void clear() { digests_.clear(); }
   bool empty() const { return digests_.empty(); }
-  Digest_* begin() { return digests_.begin(); }
-  Digest_* end() { return digests_.end(); }
+  One* begin() { return digests_.begin(); }
+  One* end() { return digests_.end(); }
 
   // The one with a number, for Python; or these bytes.
   py::object of(size_t at, const Digest& digest, const py::object& type) const {
-    for (const Digest_& pending : digests_)
+    for (const One& pending : digests_)
       if (pending.at == at) return type(pending.delivery, pending.position);
     return as_bytes(digest);
   }
 
  private:
-  c10::SmallVector<Digest_, 2> digests_;
+  c10::SmallVector<One, 2> digests_;
 };
 
 struct Cells {
