@@ -16,6 +16,7 @@ import determinism
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "determinism"
 FILES = sorted(PACKAGE.rglob("*.py"))
+NATIVE_FILES = sorted(path for pattern in ("*.c", "*.cpp", "*.h") for path in PACKAGE.rglob(pattern))
 
 MOST_FILE_LINES = 800
 MOST_FUNCTION_LINES = 60
@@ -42,7 +43,7 @@ def name_of(path: Path) -> str:
 
 def long_files() -> set[str]:
     """Files with too many lines."""
-    return {name_of(path) for path in FILES if len(path.read_text().splitlines()) > MOST_FILE_LINES}
+    return {name_of(path) for path in [*FILES, *NATIVE_FILES] if len(path.read_text().splitlines()) > MOST_FILE_LINES}
 
 
 def long_functions() -> set[str]:
@@ -57,6 +58,7 @@ def long_functions() -> set[str]:
 
 def test_there_are_files() -> None:
     assert len(FILES) > 50
+    assert len(NATIVE_FILES) > 5
 
 
 def test_no_file_is_too_long() -> None:

@@ -32,7 +32,7 @@ from determinism.run_spec import RECORDER_VARIABLE, recorder_choice
 
 MODULE = "_determinism_observer"
 _HERE = Path(__file__).parent / "native"
-_SOURCES = ("observer.cpp", "tables.h", "digest.c")
+_SOURCES = ("*.c", "*.cpp", "*.h")
 _INSTRUCTIONS = {"base": (), "avx2": ("-mavx2",), "avx512": ("-mavx512f",)}
 """Sets of instructions that the digest is compiled for, with the options of the compiler; the first one runs everywhere."""
 TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14")
@@ -322,7 +322,7 @@ def _key() -> str:
 
 @cache
 def _sources() -> str:
-    parts = [(_HERE / name).read_bytes() for name in _SOURCES]
+    parts = [path.read_bytes() for pattern in _SOURCES for path in sorted(_HERE.glob(pattern))]
     return digest_many([digest_bytes(part) for part in parts]).hex()[:12]
 
 

@@ -1,0 +1,125 @@
+// What surrounds code of ours within a program: Python is held, and nothing that the program has switched on reaches it.
+#pragma once
+
+#include "tables.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace determinism {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+PyObject* set_eval_frame = nullptr;  // Dynamo's function; found when the observer is installed.
+
+// Holds Python, with its error of the moment put aside. Dynamo, which compiles every frame of Python that begins while it is
+// switched on, is off meanwhile: the frames of ours are not the program's.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {
+    PyErr_Fetch(&type_, &value_, &traceback_);
+    if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault) {
+      compiler_ = set_compiler(Py_None);
+      if (compiler_ == nullptr) PyErr_Clear();
+    }
+  }
+  ~Gil() {
+    if (compiler_ != nullptr) {
+      PyErr_Clear();
+      Py_XDECREF(set_compiler(compiler_));
+      Py_DECREF(compiler_);
+    }
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(state_);
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  // What Dynamo calls for a frame, from now on; gives what it called before.
+  static PyObject* set_compiler(PyObject* callback) {
+    return set_eval_frame == nullptr ? nullptr : PyObject_CallOneArg(set_eval_frame, callback);
+  }
+
+  PyGILState_STATE state_;
+  PyObject *type_, *value_, *traceback_;
+  PyObject* compiler_ = nullptr;
+};
+
+class Recorder;
+struct Context;
+
+struct ThreadState {
+  Recorder* recorder = nullptr;
+  bool is_own = false;
+  bool was_asked = false;
+  int inside = 0;  // How deep it is in something of ours, whose ops are not the program's.
+  uint64_t generation = 0;
+  int32_t number = -1;  // Of a thread that works for another one: what its records say.
+  Context* innermost = nullptr;
+};
+thread_local ThreadState thread_state;
+
+// Python that we run may collect garbage, and with it run ops.
+struct Inside {
+  Inside() { ++thread_state.inside; }
+  ~Inside() { --thread_state.inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+// What the program has switched on does not reach the ops of ours: they run below autograd, autocast, modes and transforms.
+class Plain {
+ public:
+  Plain() : guard_(included(), excluded()), functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~Plain() { at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_); }
+  Plain(const Plain&) = delete;
+  Plain& operator=(const Plain&) = delete;
+
+ private:
+  static DispatchKeySet hidden() {
+    return DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchVmapMode, DispatchKey::Functionalize}) |
+           c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  }
+  static DispatchKeySet included() { return c10::impl::tls_local_dispatch_key_set().included_ - hidden(); }
+  static DispatchKeySet excluded() { return c10::impl::tls_local_dispatch_key_set().excluded_ | hidden(); }
+  c10::impl::ForceDispatchKeyGuard guard_;
+  at::impl::TorchFunctionDisabledState functions_;
+  Inside inside_;
+};
+
+// Around ops that we call, and Python that may call some: neither what the program has switched on nor a profiler sees them. PyTorch
+// makes its lists of observers anew for this, which takes as long as a record, so the ordinary record does without.
+//
+// They lie behind a lock of PyTorch's, which a child would wait for if another thread held it at the fork. Who forks holds the GIL,
+// so whoever takes the lock for us does, too.
+class Apart {
+ public:
+  Apart() {
+    const Gil gil;
+    guard_.emplace();
+  }
+  ~Apart() {
+    const Gil gil;
+    guard_.reset();
+  }
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
+
+ private:
+  const Plain plain_;
+  std::optional<at::DisableRecordFunctionGuard> guard_;
+};
+
+// A thread reads the list of observers at its first op, and anew when the list has changed, behind the same lock and without the
+// GIL. It does so here and now instead.
+void read_observers() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
+
+}  // namespace
+}  // namespace determinism

@@ -1,0 +1,232 @@
+// The numbers of one stream of records: of its names, storages, layouts and arguments.
+#pragma once
+
+#include "device_queue.h"
+#include "op_table.h"
+#include "python_objects.h"
+
+#include <torch/csrc/Device.h>
+
+namespace determinism {
+namespace {
+
+// One stream of records, with the numbers of the names in it.
+class Stream {
+ public:
+  // Python is the `edges.Stream` of which this knows the numbers, and which holds it.
+  explicit Stream(const py::object& python) : python_(python) {}
+
+  // Has tensors on devices digested: what comes at once goes to `put` with the tensor's number, what comes later to `pending`, where the
+  // tensors have the numbers `at`.
+  template <class Put>
+  void digest(c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<size_t> at, Pending& pending, Put put) {
+    DeviceQueue* queue = queue_of(tensors[0].device());
+    py::object delivery;
+    const int32_t first = queue == nullptr ? -1 : asked(*queue, tensors, delivery);
+    if (first >= 0) {
+      for (size_t number = 0; number < tensors.size(); ++number) pending.add(at[number], delivery, first + static_cast<int32_t>(number));
+      return;
+    }
+    py::list objects(tensors.size());
+    for (size_t number = 0; number < tensors.size(); ++number) objects[number] = tensor_object(tensors[number]);
+    const Apart apart;
+    const py::list found = python().attr("digests").attr("of_each")(objects);
+    for (size_t number = 0; number < tensors.size(); ++number) {
+      const py::object digest = found[number];
+      if (PyBytes_Check(digest.ptr())) put(number, from_bytes(digest));
+      else pending.add(at[number], digest.attr("delivery"), digest.attr("position").template cast<int32_t>());
+    }
+  }
+
+  // The record's number; -1 if it is for Python to append.
+  template <class Looked>
+  int64_t append(const Cells& cells, Looked& looked, const c10::SmallVectorImpl<Output>& outputs, Pending& pending, c10::ArrayRef<Digest> generators) {
+    if (!rows.is_attached()) return -1;
+    for (Pending* some : {&looked.pending, &pending})
+      for (auto& digest : *some) see_places(digest.delivery);
+    const bool is_locked = lock();
+    int64_t record = -1;
+    if (rows.is_attached() && find_places(looked.pending) && find_places(pending))
+      record = rows.append(cells, looked.edges, looked.digests, looked.pending, outputs, pending, generators);
+    if (is_locked) unlock();
+    return record;
+  }
+
+  const py::object& pending_type() {
+    if (!pending_type_) pending_type_ = py::module_::import("determinism.trace.spool").attr("PendingDigest");
+    return pending_type_;
+  }
+
+  StorageTable storages;
+  Rows rows;
+
+  StorageState& state(const at::Tensor& tensor) {
+    return storages.state(tensor, [&] {
+      const Apart apart;
+      return python().attr("storages").attr("is_shared")(tensor_object(tensor)).cast<bool>();
+    });
+  }
+
+  Layout layout(const at::Tensor& tensor, const StorageState& state) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    Words words;
+    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u) |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl->device_type())) << 16 |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) << 24);
+    const size_t storage_bytes = impl->unsafe_storage().nbytes();
+    words.add(storage_bytes);
+    words.add(static_cast<uint64_t>(impl->storage_offset()));
+    for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
+    for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
+    RecentLayout& recent = recent_layouts_[words.slot() % recent_layouts_.size()];
+    if (words.are(recent.words)) return recent.layout;
+    const Layout known = known_layout(tensor, words.key(), storage_bytes);
+    recent.words.assign(words.begin(), words.end());
+    return recent.layout = known;
+  }
+
+  int32_t op_number(const Op& op) {
+    if (op.id >= numbers_.size()) numbers_.resize(op.id + 64, -1);
+    int32_t& number = numbers_[op.id];
+    if (number < 0) {
+      const int32_t asked = python().attr("op_number")(py::handle(op.known).attr("name")).cast<int32_t>();
+      numbers_[op.id] = asked;
+      return asked;
+    }
+    return number;
+  }
+
+  ByDigest<int32_t>& arguments() {
+    if (arguments_.size() >= MOST_KEYS) arguments_.clear();
+    return arguments_;
+  }
+
+  // The number of the layout of a value that is no tensor.
+  int32_t value_layout() {
+    if (value_layout_ < 0) value_layout_ = python().attr("layouts").attr("value_number").cast<int32_t>();
+    return value_layout_;
+  }
+
+  py::handle python() const { return python_; }
+
+  void forget_devices() {
+    queues_.clear();
+    known_places_ = {};
+  }
+
+  // Keeps other threads from appending to the writer, until `unlock` if it gives true; meanwhile nothing may throw, or let go of the GIL.
+  // Where nobody holds the writer's lock, nobody else can begin to append as long as the GIL is held.
+  bool lock() {
+    if (!num_held_) {
+      lock_ = python().attr("writer").attr("lock");
+      num_held_.emplace(py::buffer(lock_.attr("num_held")).request());
+    }
+    if (*static_cast<const int64_t*>(num_held_->ptr) == 0) return false;
+    lock_.attr("acquire")();
+    return true;
+  }
+  void unlock() { lock_.attr("release")(); }
+
+  PyObject* outermost = nullptr;  // The frame that stacks end with, which Python's table holds; null: they go on to the end.
+  Table<PyObject*, int> owners;  // Of code objects, which Python's table keeps alive.
+  ByDigest<int32_t> stacks;
+  ByDigest<int64_t> outsides;
+
+ private:
+  Layout known_layout(const at::Tensor& tensor, const Digest& key, size_t storage_bytes) {
+    auto found = layouts_.find(key);
+    if (found != layouts_.end()) return found->second;
+    const Apart apart;
+    const py::object known = python().attr("storages").attr("look")(tensor_object(tensor));
+    const Layout made{known[py::int_(1)].attr("number").cast<int32_t>(), tensor.nbytes() == storage_bytes};
+    if (layouts_.size() >= MOST_KEYS) layouts_.clear();
+    layouts_.emplace(key, made);
+    return made;
+  }
+
+  struct RecentLayout {
+    c10::SmallVector<uint64_t, 12> words;
+    Layout layout{};
+  };
+
+  static constexpr size_t MOST_KEYS = 20000;
+
+  // See `DeviceQueue::ask`. Where it fails, Python does it, and says what it failed at.
+  static int32_t asked(DeviceQueue& queue, c10::ArrayRef<at::Tensor> tensors, py::object& delivery) {
+    try {
+      return queue.ask(tensors, delivery);
+    } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+    } catch (const std::exception&) {
+    }
+    return -1;
+  }
+
+  // What queues digests on a device; null where Python does.
+  DeviceQueue* queue_of(const c10::Device& device) {
+    const size_t index = device.has_index() ? static_cast<size_t>(device.index()) : 0;
+    if (index < queues_.size() && queues_[index].is_known) return queues_[index].queue;
+    if (index >= queues_.size()) queues_.resize(index + 1);
+    const Apart apart;
+    const py::object queue = python().attr("queue_of")(py::reinterpret_steal<py::object>(THPDevice_New(device)));
+    if (queue.ptr() == Py_False) return nullptr;
+    queues_[index] = {true, queue, queue.is_none() ? nullptr : queue.cast<DeviceQueue*>()};
+    return queues_[index].queue;
+  }
+
+  // Knows where the digests of a delivery go, from now on until they are there.
+  void see_places(const py::object& delivery) {
+    if (places_of(delivery.ptr()) != nullptr) return;
+    const py::object places = python().attr("writer").attr("digest_places")(delivery);
+    if (places.is_none()) return;
+    KnownPlaces& known = known_places_[next_places_++ % known_places_.size()];
+    known.cells.emplace(py::buffer(places).request());
+    known.delivery = delivery;
+  }
+
+  // Whether each has a place of its own.
+  bool find_places(Pending& pending) {
+    for (auto& digest : pending) {
+      digest.places = places_of(digest.delivery.ptr());
+      if (digest.places == nullptr || digest.places[digest.position] >= 0) return false;
+    }
+    return true;
+  }
+
+  int64_t* places_of(PyObject* delivery) {
+    for (KnownPlaces& known : known_places_) {
+      if (known.delivery.ptr() != delivery) continue;
+      int64_t* cells = static_cast<int64_t*>(known.cells->ptr);
+      // At last whether any may still be added.
+      if (cells[known.cells->size - 1] != 0) return cells;
+      known.delivery = py::object();
+    }
+    return nullptr;
+  }
+
+  struct KnownQueue {
+    bool is_known = false;
+    py::object held;
+    DeviceQueue* queue = nullptr;
+  };
+  struct KnownPlaces {
+    py::object delivery;
+    std::optional<py::buffer_info> cells;
+  };
+
+  py::handle python_;
+  std::vector<KnownQueue> queues_;  // By the device's index.
+  std::array<KnownPlaces, 4> known_places_;
+  size_t next_places_ = 0;
+  py::object pending_type_;
+  py::object lock_;  // That the writer holds while it appends.
+  std::optional<py::buffer_info> num_held_;  // How often it is held.
+  std::vector<int32_t> numbers_;
+  int32_t value_layout_ = -1;
+  ByDigest<Layout> layouts_;
+  std::array<RecentLayout, 64> recent_layouts_;  // At the slots of their keys, which need no digest to be compared.
+  ByDigest<int32_t> arguments_;
+};
+
+}  // namespace
+}  // namespace determinism
