@@ -18,12 +18,12 @@ RECORDERS = ("python", "native")
 _CHOICE = "DETERMINISM_RECORDER"
 
 
-def record_with(recorder: str, program: Callable[[], Any], folder: Path) -> str:
+def record_with(recorder: str, program: Callable[[], Any], folder: Path, **options: Any) -> str:
     """Record with one of the recorders, and see that it was that one; gives the fingerprint of the result."""
     before = os.environ.get(_CHOICE)
     os.environ[_CHOICE] = recorder
     try:
-        result = recorded(program, folder)
+        result = recorded(program, folder, **options)
     finally:
         os.environ.pop(_CHOICE)
         if before is not None:

@@ -71,10 +71,10 @@ def plain(program: Program) -> str:
     return _fingerprint(program())
 
 
-def recorded(program: Program, folder: Path) -> str:
+def recorded(program: Program, folder: Path, **options: Any) -> str:
     """Run a program under recording; what it returns counts as read."""
     perturb_memory()
-    with determinism.record(folder) as session:
+    with determinism.record(folder, **options) as session:
         result = program()
         session.returned(result)
     return _fingerprint(result)

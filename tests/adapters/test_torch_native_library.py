@@ -113,8 +113,8 @@ def test_where_pytorch_may_use_a_gpu_that_was_not_tested_it_must_be_asked_for(
         assert "not tested with GPUs of AMD and Intel" in why_not_native()
 
 
-def test_it_is_not_used_where_the_other_one_is_chosen_or_no_ops_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not_native(Level.MODULE) == "at level module no ops are recorded"
+def test_it_is_not_used_where_the_other_one_is_chosen_or_steps_alone_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_native(Level.STEP) == "at level step nothing is recorded but what is held at the ends of steps"
     monkeypatch.setenv("DETERMINISM_RECORDER", "python")
     assert why_not_native() == "DETERMINISM_RECORDER=python chooses it"
     monkeypatch.setenv("DETERMINISM_RECORDER", "rust")

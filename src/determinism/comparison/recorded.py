@@ -21,7 +21,7 @@ from determinism.trace.ledger import LedgerParting, earliest, first_parting, has
 from determinism.trace.opening import name_of, part_names
 from determinism.trace.reader import ProcessTrace, Trace
 from determinism.trace.schema import END_OP, INTERRUPT, STEP_OP, STOPPED_BY_US, Table
-from determinism.types import Stream, Verdict
+from determinism.types import Level, Stream, Verdict
 
 
 def require_comparable(traces: Sequence[Trace]) -> None:
@@ -89,7 +89,11 @@ def _check_states(traces: Sequence[Trace]) -> None:
 def _check_recorders(traces: Sequence[Trace]) -> None:
     """Refuse what the native recorder saw of one run and the Python recorder of another: they see other ops of the same program."""
     chosen = [
-        {p.key: str(p.description["recorder"]) for p in trace.processes if p.description.get("recorder")}
+        {
+            process.key: str(process.description["recorder"])
+            for process in trace.processes
+            if process.description.get("recorder") and process.description.get("level") == Level.OP
+        }
         for trace in traces
     ]
     for number, others in enumerate(chosen[1:], start=2):

@@ -93,7 +93,7 @@ def record_program(
         Interrupted: The user ended it; the trace is whole up to there.
     """
     assert spec.trace_folder is not None
-    if spec.level == Level.OP.value:
+    if spec.level != Level.STEP.value:
         _build_native_recorder(command, os.environ if environment is None else environment)
     folder = spec.trace_folder.absolute()
     create_trace(folder, **(facts := _facts(command, spec)))

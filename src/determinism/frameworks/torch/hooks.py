@@ -555,7 +555,7 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
             finally:
                 paths.leave(self)
 
-        return call if returned is not None or entered is not None else _noted_below(threads.main, original, call)
+        return call if entered is not None else _noted_below(threads, original, call, returned)
 
     plain: Any = torch.nn.Module.__call__
     take_off = replace(torch.nn.Module, "__call__", wrapper_of)
@@ -568,23 +568,29 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
     return [take_off, lambda: _tell_dynamo(wrapper, plain)]
 
 
-def _noted_below(main: Recorder, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+def _noted_below(
+    threads: Threads, original: Callable[..., Any], call: Callable[..., Any], returned: Returned | None
+) -> Callable[..., Any]:
     """Note calls of modules below Python, where the recorder can.
 
     Args:
-        main: The recorder of the main thread.
+        threads: The recorders.
         original: Calls a module.
         call: Does so and notes it in Python, where that takes more than to note it.
+        returned: See `watch_module_calls`.
     """
-    if main.module_calls is None:
+    if threads.main.module_calls is None:
         return call
-    enter, leave = main.module_calls
+    enter, leave = threads.main.module_calls
 
     def noted(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not enter(self):
             return call(self, *args, **kwargs)
         try:
-            return original(self, *args, **kwargs)
+            output = original(self, *args, **kwargs)
+            if returned is not None and (recorder := threads.recorder()) is not None:
+                returned(recorder, self, (args, kwargs), output)
+            return output
         finally:
             leave(self)
 
@@ -608,8 +614,7 @@ def record_call(recorder: Recorder, module: torch.nn.Module, inputs: Any, output
     args, kwargs = inputs
     is_plain_call = not kwargs and all(isinstance(value, torch.Tensor) for value in args)
     given, made = args if is_plain_call else _tensors_in(inputs), _tensors_in(output)
-    name = f"module::{type(module).__name__}"
-    recorder.run_unrecorded(recorder.event, Role.MODULE, name, made, given=given, values=True)
+    recorder.module_returned(f"module::{type(module).__name__}", given, made)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

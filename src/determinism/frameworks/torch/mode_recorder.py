@@ -315,6 +315,11 @@ class ModeRecorder(Recorder, TorchDispatchMode):
     supports_higher_order_operators = True
     _own_modes = 1
 
+    @property
+    def is_by_thread(self) -> bool:
+        """See `Recorder.is_by_thread`: a mode is entered where there are ops to be seen."""
+        return self.tracks_ops
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Let `torch.compile` compile as it does without us; what it fuses is a blind spot."""

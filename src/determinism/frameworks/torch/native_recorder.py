@@ -253,6 +253,11 @@ class NativeRecorder(Recorder):
     def _note_lookers(self) -> None:
         self.native.asks_python = self._capture is not None or self._kept_values is not None
 
+    @property
+    def is_by_thread(self) -> bool:
+        """See `Recorder.is_by_thread`."""
+        return True
+
     def another(self) -> NativeRecorder:
         """One of the same sort, for another thread."""
         return NativeRecorder(self._library, tracks_ops=self.tracks_ops, paranoid=self.paranoid)
@@ -283,9 +288,10 @@ class NativeRecorder(Recorder):
         )
 
     def install(self, threads: Threads) -> Undo:
-        """Let the observer be told of every op from now on; returns what ends that."""
-        self._library.install(threads, UNREAD_IN)
-        undos = [wrap(module, _HIDING, partial(_hidden, self._library)) for module in _modules_with(_HIDING)]
+        """Let the observer be told of every op from now on, if ops are recorded; returns what ends that."""
+        self._library.install(threads, UNREAD_IN, self.tracks_ops)
+        hiding = _modules_with(_HIDING) if self.tracks_ops else []
+        undos = [wrap(module, _HIDING, partial(_hidden, self._library)) for module in hiding]
 
         def uninstall() -> None:
             for undo in undos:
@@ -334,6 +340,16 @@ class NativeRecorder(Recorder):
         number = self.arguments.text_number(text) if text else -1
         record = int(self.native.hold(tensors, self.stream.op_number(name), number, generators))
         return super().hold(name, tensors, text, generators) if record < 0 else record
+
+    def module_returned(self, name: str, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        """See `RecordMaker.module_returned`."""
+        try:
+            is_recorded = self.native.module_returned(self.stream.op_number(name), given, made)
+        except Exception as error:
+            self.failed(name, error)
+            return
+        if not is_recorded:
+            super().module_returned(name, given, made)
 
     def state_digest(self, generator: torch.Generator) -> bytes:
         """See `RecordMaker.state_digest`."""
@@ -490,7 +506,7 @@ def _check_wanted(level: Level) -> None:
         raise NotNative(f"{RECORDER_VARIABLE}=python chooses it")
     if chosen not in ("", "native"):
         raise NotNative(f"{RECORDER_VARIABLE} is {chosen}, which is neither native nor python")
-    if level is not Level.OP:
-        raise NotNative(f"at level {level} no ops are recorded")
+    if level is Level.STEP:
+        raise NotNative("at level step nothing is recorded but what is held at the ends of steps")
     if not chosen:
         native_library.check_tested()

@@ -383,6 +383,16 @@ class RecordMaker(RecordingGuard):
             Role.STATE, name, tensors, text=text, generators=generators, phase=Phase.OTHER, are_plain=True
         )
 
+    def module_returned(self, name: str, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        """Record a call of a module, where no ops are recorded.
+
+        Args:
+            name: Of the record, such as `module::Linear`.
+            given: The tensors among its arguments.
+            made: Those in what it returned.
+        """
+        self.run_unrecorded(self.event, Role.MODULE, name, made, given=given, values=True)
+
     def state_digest(self, generator: torch.Generator) -> bytes:
         """Digest of a generator's whole state."""
         return state_digest(generator)
@@ -428,6 +438,11 @@ class Recorder(RecordMaker):
 
     name = "python"
     """How it gets to know of them, as `process.json` says it."""
+
+    @property
+    def is_by_thread(self) -> bool:
+        """Whether it must enter a thread to record what happens there."""
+        raise NotImplementedError
 
     def another(self) -> Recorder:
         """One of the same sort, for another thread."""
@@ -641,12 +656,12 @@ class Threads:
             recorder = self.main.another()
             recorder.on_first_op = self._begin(thread.name, vars(thread).get(_MADE_AT, ""))
             self._by_thread[get_ident()] = recorder
-            if recorder.tracks_ops:
+            if recorder.is_by_thread:
                 recorder.enter_thread()
             try:
                 return original(thread)
             finally:
-                if recorder.tracks_ops:
+                if recorder.is_by_thread:
                     recorder.leave_thread()
                 self._by_thread.pop(get_ident(), None)
 
@@ -703,7 +718,7 @@ class Threads:
         main = self._by_thread.get(get_ident())
         if main is None:
             main = self.main.another()
-            if main.tracks_ops:
+            if main.is_by_thread:
                 main.enter_thread()
         self.main = main
         self._by_thread = {get_ident(): main}

@@ -241,8 +241,10 @@ class Session(AdapterSession):
             return
         if self.level is Level.OP:
             self._install_ops()
+        elif self.recorder.is_by_thread:
+            self._undo.append(self.recorder.install(threads))
         self._undo += pass_for_tracing(threads, self._undo)
-        if self.level is Level.OP:
+        if self.recorder.is_by_thread:
             self.recorder.enter_process()
 
     def _install_ops(self) -> None:
@@ -415,5 +417,5 @@ class Session(AdapterSession):
     def leave(self) -> None:
         """Close, and take the mode off this thread's stack of modes."""
         super().leave()
-        if self.level is Level.OP and not self.recorder.is_waiting:
+        if self.recorder.is_by_thread and not self.recorder.is_waiting:
             self.recorder.leave_process()

@@ -347,7 +347,7 @@ c10::ArrayRef<Value> last_of(c10::ArrayRef<Value> values, size_t count) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   ThreadState& thread = thread_state;
-  if (!is_installed || thread.inside > 0) return nullptr;
+  if (!records_ops || thread.inside > 0) return nullptr;
   Recorder* recorder = recorder_of_thread(thread);
   if (recorder == nullptr || recorder->is_busy || !(recorder->is_active || recorder->is_asleep)) return nullptr;
   Context* parent = thread.innermost;
@@ -438,7 +438,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   }
 }
 
-void install(py::object threads, const py::object& unread) {
+void install(py::object threads, const py::object& unread, bool of_ops) {
   if (is_installed) throw std::runtime_error("the observer is installed already");
   Py_XSETREF(unread_in, py::object(unread).release().ptr());
   if (set_eval_frame == nullptr)
@@ -446,7 +446,8 @@ void install(py::object threads, const py::object& unread) {
   ++generation;
   threads_of_python = threads.release().ptr();
   is_installed = true;
-  if (callback != 0) return;
+  records_ops = of_ops;
+  if (callback != 0 || !of_ops) return;
   registered_in = getpid();
   callback = at::addGlobalCallback(at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
   read_observers();
@@ -454,9 +455,10 @@ void install(py::object threads, const py::object& unread) {
 
 void uninstall() {
   if (!is_installed.exchange(false)) return;
+  records_ops = false;
   ++generation;
   // In a forked child the lock of PyTorch's list may be held by a thread that is not there: the observer stays, and does nothing.
-  if (getpid() == registered_in) at::removeCallback(std::exchange(callback, 0));
+  if (callback != 0 && getpid() == registered_in) at::removeCallback(std::exchange(callback, 0));
   Py_CLEAR(threads_of_python);
 }
 
@@ -575,6 +577,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
       .def("look_at_each", &look_at_each)
       .def("escape", &escape)
       .def("hold", &hold)
+      .def("module_returned", &module_returned)
       .def("state_digest", [](Recorder& recorder, const py::handle& generator) {
         at::Generator unwrapped = THPGenerator_Unwrap(generator.ptr());
         return as_bytes(recorder.state_of(unwrapped));

@@ -41,6 +41,52 @@ int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t ar
   return recorder.append_outside(STATE, op, arguments, looked, states);
 }
 
+// Records that a module which was given tensors returned others, each known by its digest alone. False, with nothing recorded, where Python
+// must do so: of tensors that are not ordinary, and in threads that work for another.
+bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, const py::sequence& made) {
+  constexpr int8_t READ = 0, MODULE = 6;
+  if (own_recorder() != &recorder) return false;
+  if (!recorder.is_active || recorder.is_busy || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return false;
+  c10::SmallVector<at::Tensor, 8> tensors;  // First those given, then those made.
+  for (const py::sequence* some : {&given, &made})
+    for (const py::handle tensor : *some) {
+      if (!THPVariable_CheckExact(tensor.ptr()) || !is_simple(THPVariable_Unpack(tensor.ptr()))) return false;
+      tensors.push_back(THPVariable_Unpack(tensor.ptr()));
+    }
+  Stream& stream = *recorder.stream;
+  const size_t num_given = given.size();
+  const Plain plain;
+  Looked<4> looked;
+  c10::SmallVector<Output, 4> outputs;
+  Pending pending;
+  c10::SmallVector<at::Tensor, 8> on_device;
+  c10::SmallVector<size_t, 8> numbers;
+  for (size_t at = 0; at < tensors.size(); ++at) {
+    const int32_t layout = stream.layout_without_storage(tensors[at]);
+    const Digest digest = is_on_device(tensors[at]) ? Digest{} : digest_tensor(tensors[at]);
+    if (at < num_given) {
+      looked.edges.push_back({EXTERNAL, 0, READ, layout});
+      looked.digests.push_back({static_cast<int32_t>(at), digest});
+    } else {
+      outputs.push_back({layout, digest});
+    }
+  }
+  const auto digest_on_device = [&](size_t first, size_t end, Pending& to, auto put) {
+    on_device.clear();
+    numbers.clear();
+    for (size_t at = first; at < end; ++at)
+      if (is_on_device(tensors[at])) {
+        on_device.push_back(tensors[at]);
+        numbers.push_back(at - first);
+      }
+    if (!on_device.empty()) stream.digest(on_device, numbers, to, [&](size_t number, const Digest& digest) { put(numbers[number], digest); });
+  };
+  digest_on_device(0, num_given, looked.pending, [&](size_t at, const Digest& digest) { looked.digests[at].digest = digest; });
+  digest_on_device(num_given, tensors.size(), pending, [&](size_t at, const Digest& digest) { outputs[at].digest = digest; });
+  recorder.append(MODULE, op, -1, looked, outputs, pending, {});
+  return true;
+}
+
 // Functions of Python's own interface: a call of a module takes less than what pybind11 needs for one of its functions.
 template <class Function>
 PyObject* called(Function function) {

@@ -85,6 +85,25 @@ class Stream {
     return recent.layout = known;
   }
 
+  // The number for a tensor of which no storage is to be known.
+  int32_t layout_without_storage(const at::Tensor& tensor) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    Words words;
+    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | static_cast<uint64_t>(static_cast<uint8_t>(impl->device_type())) << 16 |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) << 24);
+    words.add(static_cast<uint64_t>(impl->storage_offset()));
+    for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
+    for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
+    const Digest key = words.key();
+    const auto found = layouts_without_storage_.find(key);
+    if (found != layouts_without_storage_.end()) return found->second;
+    const Apart apart;
+    const int32_t made = python().attr("layouts").attr("number_without_storage")(tensor_object(tensor)).cast<int32_t>();
+    if (layouts_without_storage_.size() >= MOST_KEYS) layouts_without_storage_.clear();
+    layouts_without_storage_.emplace(key, made);
+    return made;
+  }
+
   int32_t op_number(const Op& op) {
     if (op.id >= numbers_.size()) numbers_.resize(op.id + 64, -1);
     int32_t& number = numbers_[op.id];
@@ -224,6 +243,7 @@ class Stream {
   std::vector<int32_t> numbers_;
   int32_t value_layout_ = -1;
   ByDigest<Layout> layouts_;
+  ByDigest<int32_t> layouts_without_storage_;
   std::array<RecentLayout, 64> recent_layouts_;  // At the slots of their keys, which need no digest to be compared.
   ByDigest<int32_t> arguments_;
 };

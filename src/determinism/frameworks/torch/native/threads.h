@@ -13,6 +13,7 @@ namespace determinism {
 namespace {
 
 std::atomic<bool> is_installed{false};
+std::atomic<bool> records_ops{false};  // Where it is not, nothing but what is no op is recorded.
 std::atomic<uint64_t> generation{1};
 
 PyObject* threads_of_python = nullptr;  // The `Threads` of the session, while one records.
