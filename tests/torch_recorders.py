@@ -45,7 +45,10 @@ def record_lines(folder: Path) -> list[str]:
 
 
 def _lines_of(process: Any) -> list[str]:
-    chunk = join(list(process.chunks()))
+    chunks = list(process.chunks())
+    if not chunks:
+        return []
+    chunk = join(chunks)
     names = process.names
     found = []
     for at in range(chunk.rows):

@@ -28,7 +28,6 @@ from determinism.run_spec import RunSpec, recorder_choice
 from determinism.trace.files import create_trace, write_manifest
 from determinism.trace.reader import read_manifest
 from determinism.trace.schema import MANIFEST_FILE, PROCESS_FILE, PROCESSES_FOLDER
-from determinism.types import Level
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ def record_program(
         Interrupted: The user ended it; the trace is whole up to there.
     """
     assert spec.trace_folder is not None
-    if spec.level != Level.STEP.value:
-        _build_native_recorder(command, os.environ if environment is None else environment)
+    _build_native_recorder(command, os.environ if environment is None else environment)
     folder = spec.trace_folder.absolute()
     create_trace(folder, **(facts := _facts(command, spec)))
     run = partial(

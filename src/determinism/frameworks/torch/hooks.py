@@ -555,7 +555,8 @@ def watch_module_calls(threads: Threads, returned: Returned | None, entered: Ent
             finally:
                 paths.leave(self)
 
-        return call if entered is not None else _noted_below(threads, original, call, returned)
+        needs_place = returned is not None or threads.main.tracks_ops
+        return _noted_below(threads, original, call, returned) if needs_place and entered is None else call
 
     plain: Any = torch.nn.Module.__call__
     take_off = replace(torch.nn.Module, "__call__", wrapper_of)

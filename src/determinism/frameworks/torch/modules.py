@@ -543,13 +543,12 @@ class StepLedger:
         """
         lines: dict[str, list[str]] = {}
         form = self._form
-        for one, digest in zip(held, digests, strict=True):
-            kind = one.kind
+        for (kind, _), tensor, digest in zip(held.names, held.tensors, digests, strict=True):
             own = digest if type(digest) is bytes else settled(digest)
             if kind in lines:
-                lines[kind].append(f"{form(one.tensor)} {own.hex()}")
+                lines[kind].append(f"{form(tensor)} {own.hex()}")
             else:
-                lines[kind] = [f"{form(one.tensor)} {own.hex()}"]
+                lines[kind] = [f"{form(tensor)} {own.hex()}"]
         found = {kind: group_digest(_GROUPS_OF_KINDS[kind], values) for kind, values in lines.items()}
         self._held = {_GROUPS_OF_KINDS[kind]: digest for kind, digest in found.items()}
         return found

@@ -129,6 +129,7 @@ class NativeStream(Stream):
         super().__init__(writer, devices)
         self._library = library
         library.digest_on(devices.kind)
+        self.digests.below = library.digest_each
         self.native = library.Stream(self)
         self.sites = NativeSites(self.native, *self.sites.adding)
         self.storages = NativeStorages(self.layouts, self.native)
@@ -494,19 +495,17 @@ def recorder_for(level: Level, *, paranoid: bool) -> tuple[Recorder, str]:
     """
     facts = {"tracks_ops": level is Level.OP, "paranoid": paranoid}
     try:
-        _check_wanted(level)
+        _check_wanted()
         return NativeRecorder(native_library.load(), **facts), ""
     except NotNative as reason:
         return ModeRecorder(**facts), str(reason)
 
 
-def _check_wanted(level: Level) -> None:
+def _check_wanted() -> None:
     chosen = recorder_choice(os.environ)
     if chosen == "python":
         raise NotNative(f"{RECORDER_VARIABLE}=python chooses it")
     if chosen not in ("", "native"):
         raise NotNative(f"{RECORDER_VARIABLE} is {chosen}, which is neither native nor python")
-    if level is Level.STEP:
-        raise NotNative("at level step nothing is recorded but what is held at the ends of steps")
     if not chosen:
         native_library.check_tested()

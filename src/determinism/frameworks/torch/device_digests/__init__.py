@@ -653,6 +653,8 @@ class RecordDigests:
         self._devices = devices
         self.handles: Callable[[torch.Tensor], bool] = attrgetter(f"is_{devices.kind}")
         """Whether a tensor lies on a device of that sort."""
+        self.below: Callable[[Sequence[torch.Tensor]], list[Digest] | None] | None = None
+        """Digests ordinary tensors of the CPU below Python; gives None if one of them is something else."""
         self._is_described = False
         devices.add(self)
 
@@ -662,6 +664,8 @@ class RecordDigests:
 
     def of_each(self, tensors: Sequence[torch.Tensor]) -> list[Digest]:
         """What tensors hold at this point of the stream that is used now; those on one device in one go."""
+        if self.below is not None and (digests := self.below(tensors)) is not None:
+            return digests
         if not any(map(self.handles, tensors)):
             return [digest_tensor(tensor) for tensor in tensors]
         found: list[Digest] = [NO_DIGEST] * len(tensors)

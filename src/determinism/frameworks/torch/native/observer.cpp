@@ -486,6 +486,7 @@ PYBIND11_MODULE(_determinism_observer, module) {
   module.def("hide", [] { ++thread_state.inside; });
   module.def("show", [] { --thread_state.inside; });
   module.def("are_own", &are_own);
+  module.def("digest_each", &digest_each);
   module.def("identities", &identities);
   for (PyMethodDef& method : calls_of_modules)
     module.attr(method.ml_name) = py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));

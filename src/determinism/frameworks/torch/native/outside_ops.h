@@ -41,6 +41,24 @@ int64_t hold(Recorder& recorder, const py::list& tensors, int32_t op, int32_t ar
   return recorder.append_outside(STATE, op, arguments, looked, states);
 }
 
+// Digests of ordinary tensors of the CPU; None if one of them is something else.
+py::object digest_each(const py::sequence& tensors) {
+  constexpr size_t LONG = 1 << 20;  // Bytes that take so long that other threads may run Python meanwhile.
+  py::list found(tensors.size());
+  for (size_t at = 0; at < tensors.size(); ++at) {
+    const py::object tensor = tensors[at];
+    if (!THPVariable_CheckExact(tensor.ptr())) return py::none();
+    const at::Tensor& value = THPVariable_Unpack(tensor.ptr());
+    if (!is_simple(value) || is_on_device(value)) return py::none();
+    std::optional<py::gil_scoped_release> released;
+    if (value.nbytes() >= LONG) released.emplace();
+    const Digest digest = digest_tensor(value);
+    released.reset();
+    found[at] = as_bytes(digest);
+  }
+  return std::move(found);
+}
+
 // Records that a module which was given tensors returned others, each known by its digest alone. False, with nothing recorded, where Python
 // must do so: of tensors that are not ordinary, and in threads that work for another.
 bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, const py::sequence& made) {
