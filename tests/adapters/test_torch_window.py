@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,64 @@ def test_equal_windows_are_the_same(tmp_path: Path) -> None:
     recorded(tmp_path / "b", window=3)
 
     assert compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")]).verdict is Verdict.SAME
+
+
+def reset_after(step: int, seed: float) -> torch.Tensor:
+    """Trains with a seed in step 0 that no later step shows."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 4) + (seed if number == 0 else 0.0)).square().mean()
+        loss.backward()
+        optimizer.step()
+        if number == step:
+            model.load_state_dict({"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
+    return model.weight.detach()
+
+
+def test_a_difference_before_the_window_is_seen_in_the_ledgers(tmp_path: Path) -> None:
+    results = [
+        recorded(tmp_path / name, partial(reset_after, 1, seed), window=3) for name, seed in (("a", 0.0), ("b", 0.5))
+    ]
+    assert torch.equal(*results)
+
+    comparison = compare_runs([open_trace(tmp_path / "a"), open_trace(tmp_path / "b")])
+    assert comparison.verdict is Verdict.DIFFERENT
+    first = comparison.first_divergence
+    assert first is not None and first.step == 0
+    assert "Ops were recorded only from step 3 on" in first.detail
+
+
+def test_windows_that_begin_at_other_steps_are_compared_where_both_have_ops(tmp_path: Path) -> None:
+    for name, window, seed in (("a", 2, 0.0), ("b", 4, 0.0), ("c", 4, 0.5)):
+        recorded(tmp_path / name, partial(train, planted=5, seed=seed), window=window)
+    first, later, other = (open_trace(tmp_path / name) for name in "abc")
+
+    assert compare_runs([first, later]).verdict is Verdict.SAME
+    divergence = compare_runs([first, other]).first_divergence
+    assert divergence is not None and (divergence.step, divergence.op) == (5, "aten::add.Tensor")
+
+
+def test_a_window_that_no_run_reached_says_so(tmp_path: Path) -> None:
+    for name, seed in (("a", 0.0), ("b", 0.0), ("c", 0.5)):
+        recorded(tmp_path / name, partial(reset_after, 1, seed), window=99)
+    first, again, other = (open_trace(tmp_path / name) for name in "abc")
+
+    comparison = compare_runs([first, again])
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert "ended before step 99, from which its ops were to be recorded" in comparison.trouble[0].message
+    assert compare_runs([first, other]).verdict is Verdict.DIFFERENT
+
+
+def test_a_run_without_the_first_ops_and_one_with_all_have_no_verdict_without_ledgers(tmp_path: Path) -> None:
+    recorded(tmp_path / "window", window=3)
+    recorded(tmp_path / "whole")
+
+    comparison = compare_runs([open_trace(tmp_path / "window"), open_trace(tmp_path / "whole")])
+    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert "are missing in one run (--from-step)" in comparison.trouble[0].message
 
 
 def test_steps_of_a_resumed_program_go_on_counting(tmp_path: Path) -> None:

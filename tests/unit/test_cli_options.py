@@ -124,3 +124,27 @@ def test_help(command: str) -> None:
     ended = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ended.stdout.startswith(f"Usage: determinism {command} ")
+
+
+def test_a_window_that_begins_after_the_last_step_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("open('began', 'w')")
+    command = [
+        *COMMAND,
+        "record",
+        "--from-step",
+        "3",
+        "--steps",
+        "3",
+        "-o",
+        "trace",
+        "--",
+        sys.executable,
+        str(program),
+    ]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "--steps 3 ends before step 3 begins" in " ".join(done.stderr.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

@@ -283,6 +283,11 @@ def recording_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
         @wraps(function)
         def with_spec(*args: Any, **options: Any) -> Any:
             spec = RunSpec(**{name: options.pop(name) for name in names})
+            if spec.window is not None and spec.steps is not None and spec.window >= spec.steps:
+                raise click.UsageError(
+                    f"Steps are counted from 0, so --steps {spec.steps} ends before step {spec.window} begins, and --from-step "
+                    f"{spec.window} would record no op. Give a smaller --from-step or a larger --steps."
+                )
             return function(*args, spec=spec, **options)
 
         command: Callable[..., Any] = with_spec

@@ -315,16 +315,21 @@ def _blind_spots(described: dict[str, Any]) -> list[tuple[tuple[str, str, str], 
     return [((s["id"], s["what"], s["reason"]), int(s["count"])) for s in described.get("blind_spots") or []]
 
 
-# Runs of which only the newest records were kept.
+# Runs of which the first steps have no records: only the newest were kept, or only later ones were asked for.
 
 
-def removed_steps(process: ProcessTrace) -> int:
-    """How many of the first steps of a process have no records any more."""
-    return process.first_step if process.num_removed else 0
+def _first_recorded(process: ProcessTrace) -> int:
+    """The first step of which a process has all records."""
+    return process.first_step if process.num_removed else _asked_from(process)
+
+
+def _asked_from(process: ProcessTrace) -> int:
+    """The step from which ops were to be recorded."""
+    return int(process.description.get("from_step") or 0)
 
 
 def from_common_step(pair: ProcessPair) -> ProcessPair:
-    """Both processes from the first step of which both have all records; as they are where nothing was removed.
+    """Both processes from the first step of which both have all records; as they are where nothing is missing.
 
     Args:
         pair: The same process of two runs.
@@ -332,15 +337,18 @@ def from_common_step(pair: ProcessPair) -> ProcessPair:
     Raises:
         TraceError: A trace is damaged.
     """
-    step = max(map(removed_steps, pair))
-    if not step:
-        return pair
+    step = _first_common(pair)
+
+    def from_there(process: ProcessTrace) -> ProcessTrace:
+        # No end of a step says where records begin that were recorded from there on.
+        return process.since(step) if process.num_removed or _asked_from(process) < step else process
+
     first, second = pair
-    return first.since(step), second.since(step)
+    return from_there(first), from_there(second)
 
 
 def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
-    """Where ledgers part in steps whose records one of the runs no longer has; None if they do not, or nobody knows.
+    """Where ledgers part in steps whose records one of the runs lacks; None if they do not, or nobody knows.
 
     Args:
         pairs: The processes of two runs.
@@ -357,7 +365,7 @@ def ledgers_part(pairs: Sequence[ProcessPair]) -> LedgerParting | None:
 
 
 def _first_common(pair: ProcessPair) -> int:
-    return max(map(removed_steps, pair))
+    return max(map(_first_recorded, pair))
 
 
 def _parting(pair: ProcessPair) -> LedgerParting | None:
@@ -367,13 +375,27 @@ def _parting(pair: ProcessPair) -> LedgerParting | None:
     return first_parting(first, second, pair[0].key)
 
 
-def parted_before(comparison: Comparison, parting: LedgerParting) -> Comparison:
-    """What is known of runs that part in steps whose records were removed."""
-    groups = " and ".join(parting.groups) or "the number of steps"
+def parted_before(comparison: Comparison, parting: LedgerParting, pairs: Sequence[ProcessPair]) -> Comparison:
+    """What is known of runs that part in steps that have no records.
+
+    Args:
+        comparison: What is known besides.
+        parting: Where their ledgers part.
+        pairs: The processes of both.
+    """
+    groups = ", ".join(parting.groups[:-1]) + " and " * (len(parting.groups) > 1) + parting.groups[-1]
+    pair = next(pair for pair in pairs if pair[0].key == parting.process)
+    is_removed = any(process.num_removed and process.first_step > parting.step for process in pair)
+    lack = (
+        "The ops of this step were removed to stay within --max-disk."
+        if is_removed
+        else f"Ops were recorded only from step {_first_common(pair):,} on."
+    )
+    from_step = f"--from-step {parting.step - 2} " if parting.step > 2 else ""
     divergence = Divergence(
         None, parting.process, 0, 0, parting.step, "other", Op(STEP_OP, OpSemantics.NOT_ONE_OP), None, None, None, (), None, (),
-        f"The ledgers of the runs differ in {groups}. The ops of this step were removed to stay within --max-disk. To see them, record "
-        f"both runs with --from-step {max(parting.step - 2, 1)} --steps {parting.step + 3}, or use determinism narrow.",
+        f"The ledgers of the runs differ in {groups}. {lack} To see those of this step, record "
+        f"both runs with {from_step}--steps {parting.step + 3}, or use determinism narrow.",
     )  # fmt: skip
     narrowing = Narrowing(
         parting.process,
@@ -401,7 +423,7 @@ def is_apart(pair: ProcessPair) -> bool:
 
 
 def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
-    """Why nothing is known of steps whose records were removed, although what is left is equal.
+    """Why nothing is known of steps that have no records, although what is left is equal.
 
     Args:
         pairs: The processes of two runs.
@@ -410,23 +432,30 @@ def troubles(pairs: Sequence[ProcessPair]) -> Iterator[Trouble]:
         step = _first_common(pair)
         if not step:
             continue
+        is_removed = any(process.num_removed for process in pair)
         if not all(has_ledger(process.folder) for process in pair):
+            why, remedy = (
+                ("were removed to stay within --max-disk", "Raise the limit")
+                if is_removed
+                else ("are missing in one run (--from-step)", "Record both with the same --from-step")
+            )
             yield Trouble(
                 "steps-removed",
-                f"The records of steps before {step:,} of process {pair[0].key} were removed to stay within --max-disk, and no ledger says "
-                "whether they were equal. What is left is equal. Raise the limit.",
+                f"The records of steps before {step:,} of process {pair[0].key} {why}, and no ledger says whether they were equal. "
+                f"What is left is equal. {remedy}.",
             )
         elif is_apart(from_common_step(pair)):
             yield Trouble(
                 "steps-apart",
-                f"Of process {pair[0].key}, one run has records only from step {step:,} on, since earlier ones were "
-                "removed to stay within --max-disk, and the other ended before that step. The ledgers are equal as "
-                "far as both go. Record the longer run with --steps, or raise the limit.",
+                f"Of process {pair[0].key}, one run has records only from step {step:,} on"
+                f"{', since earlier ones were removed to stay within --max-disk' if is_removed else ''}, and the other ended before "
+                "that step. The ledgers are equal as far as both go. Record the longer run with --steps"
+                f"{', or raise the limit' if is_removed else ''}.",
             )
 
 
 def removed_spots(trace: Trace, number: int) -> Iterator[BlindSpot]:
-    """What was removed of a run.
+    """What was removed of a run, or not recorded because only later steps were asked for.
 
     Args:
         trace: The run.
@@ -439,3 +468,6 @@ def removed_spots(trace: Trace, number: int) -> Iterator[BlindSpot]:
                 reason += "; the ledger has digests of these steps"
             what = f"ops before step {process.first_step:,} of process {process.key} in run {number}"
             yield BlindSpot("ops-removed", what, reason, process.num_removed)
+        elif step := _asked_from(process):
+            reason = "--from-step was given; the ledger has digests of these steps"
+            yield BlindSpot("ops-before", f"ops before step {step:,} of process {process.key}", reason, 1)

@@ -147,6 +147,12 @@ def _nothing_recorded(traces: Sequence[Trace], level: str) -> str:
     if not trace.processes:
         return f"No process of run {number} recorded anything, so there is nothing to compare."
     framework = trace.processes[0].description.get("framework")
+    window = max(int(process.description.get("from_step") or 0) for process in trace.processes)
+    if window:
+        return (
+            f"Run {number} ended before step {window:,}, from which its ops were to be recorded (--from-step). As far as the ledgers of the "
+            "runs go, their steps are equal. Give an earlier step."
+        )
     if level == Level.OP:
         status = trace.manifest.get("exit_status")
         ended = f" before it failed with {exit_phrase(status)}" if status else ""
@@ -357,7 +363,7 @@ def _compare_pair(
     whole = [(process, partners[process.key]) for process in mine if process.key in partners]
     parting = ledgers_part(whole)
     if parting is not None:
-        return parted_before(comparison, parting)
+        return parted_before(comparison, parting, whole)
     pairs = [from_common_step(pair) for pair in whole]
     is_stopped = any(trace.manifest.get("stopped_by") in STOPPED_BY_US for trace in (first, second))
     results: list[ProcessComparison] = [

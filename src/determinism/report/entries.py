@@ -532,6 +532,8 @@ def _is_after_steps(step: int, content: Document) -> bool:
         and recorded["processes"] == 1
         and recorded["steps_by"] not in (None, "batches")
         and is_whole
+        # Of these, those that were recorded are counted.
+        and not any(spot["id"] in ("ops-before", "ops-removed") for spot in recorded["blind_spots"])
         and step == recorded["steps"]
         # What computes a loss then is a step that nothing counted.
         and all(one["step"] < step or one["what"].startswith(_OUTSIDE_STEPS) for one in content["reached"] or ())

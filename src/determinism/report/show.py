@@ -96,6 +96,10 @@ def _render_process(process: ProcessTrace, console: Console) -> None:
     if process.num_removed:
         removed = f"ops before step {process.first_step:,} were removed to stay within --max-disk"
         console.print(Text(f"kept         the newest: {removed}"))
+    elif description.get("from_step"):
+        console.print(
+            Text(f"kept         ops from step {description['from_step']:,} on, and a ledger of the steps before it")
+        )
     lack = _completeness(process)
     if lack is not None:
         console.print(Text(f"complete     no: {lack}"))

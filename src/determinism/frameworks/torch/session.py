@@ -292,6 +292,8 @@ class Session(AdapterSession):
                 recorder.state_every = self._spec.state_every
                 self.writer.describe(state_every=recorder.state_every)
             recorder.ledger = StepLedger(folder, recorder.state_every)
+            if recorder.is_waiting:
+                self.writer.describe(from_step=self._spec.window)
         self.writer.describe(recorder=recorder.name, recorder_reason=self._recorder_reason)
         if self._part.stream == "pool":
             self.note_racy("pool")
