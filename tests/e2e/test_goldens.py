@@ -47,10 +47,12 @@ def made(made_once: MadeOnce) -> str:
 
     def fill(folder: Path) -> None:
         write(folder)
-        finished = golden(folder, "create", "--steps", "3")
+        finished = run(
+            folder, "golden", "create", "new/folder/train.golden", "--steps", "3", "--", sys.executable, "train.py"
+        )
         assert finished.status == 0, finished.text
 
-    return (made_once("golden", fill) / "train.golden").read_text(encoding="utf-8")
+    return (made_once("golden", fill) / "new" / "folder" / "train.golden").read_text(encoding="utf-8")
 
 
 def keep(folder: Path, text: str) -> None:
@@ -73,6 +75,7 @@ def test_a_changed_program_differs_at_its_step_op_and_line(made: str, tmp_path: 
     finished = golden(tmp_path, "check", "--json", "result.json")
     assert finished.status == 1
     assert "the parameters differ at step 0, train.py:11" in finished.text
+    assert "determinism golden create --steps 3 --update train.golden -- " in finished.text
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (result["verdict"], result["nondeterministic"], result["environment"]) == ("different", False, [])
     assert result["op"]["site"]["line"] == 11
@@ -85,7 +88,16 @@ def test_a_program_that_varies_by_itself_is_called_nondeterministic(made: str, t
     finished = golden(tmp_path, "check")
     assert finished.status == 1
     assert "the program is nondeterministic" in finished.text
-    assert "determinism check --" in finished.text
+    assert "determinism check --steps 3 -- " in finished.text
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    write(tmp_path, ("import torch", "open('ran', 'w'); import torch"))
+    (tmp_path / "file").touch()
+    finished = run(tmp_path, "golden", "create", "file/train.golden", "--", sys.executable, "train.py")
+    assert finished.status == 2
+    assert "file is not a folder), so nothing was changed" in " ".join(finished.text.split())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_no_golden_is_made_of_a_program_that_varies(tmp_path: Path) -> None:

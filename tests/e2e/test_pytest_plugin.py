@@ -607,7 +607,6 @@ GOLDEN = """
 
 
 def test_a_golden_is_written_when_asked_for_and_compared_with_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "goldens").mkdir()
     golden = tmp_path / "goldens" / "changed.golden"
     project(tmp_path, test_golden=GOLDEN.replace("RATE", "0.1"))
 

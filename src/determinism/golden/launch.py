@@ -25,6 +25,7 @@ from determinism.golden.ledger import (
     grouped_digests,
     ledger_of,
     read_golden,
+    require_writable,
     text_of,
     write_golden,
 )
@@ -307,6 +308,7 @@ def create_golden(runs: GoldenRuns, path: Path, *, update: bool = False) -> Gold
     """
     if path.exists() and not update:
         raise exists_already(path)
+    require_writable(path)
     runs.commit = origin_of(Path.cwd(), path)
     first = runs.ledger("first run")
     second = runs.ledger("second run")

@@ -379,6 +379,7 @@ def write_golden(path: Path, text: str, *, update: bool = False) -> None:
         UsageError: There is a file and `update` is false, or it cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
         temporary = Path(name)
         try:
@@ -396,11 +397,30 @@ def write_golden(path: Path, text: str, *, update: bool = False) -> None:
     except FileExistsError:
         raise exists_already(path) from None
     except (OSError, ValueError) as error:
-        raise UsageError(
-            "golden-unwritable",
-            f"The golden {path} cannot be written ({getattr(error, 'strerror', None) or error}), so nothing was "
-            "changed. Give a file in an existing folder that you can write to.",
-        ) from None
+        raise _unwritable(path, str(getattr(error, "strerror", None) or error)) from None
+
+
+def require_writable(path: Path) -> None:
+    """See that a golden can be written, before the program runs for it; missing folders will be made.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise _unwritable(path, f"{folder} is not a folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise _unwritable(path, f"{path if path.exists() else folder} is not writable")
+
+
+def _unwritable(path: Path, reason: str) -> UsageError:
+    return UsageError(
+        "golden-unwritable",
+        f"The golden {path} cannot be written ({reason}), so nothing was changed. Give a file in a folder that you can write to.",
+    )
 
 
 def exists_already(path: Path) -> UsageError:

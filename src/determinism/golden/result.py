@@ -32,6 +32,7 @@ def compare_ledgers(golden: Ledger, run: Ledger) -> GoldenComparison:
         tuple(_facts_apart(golden.environment, run.environment)),
         tuple(_facts_apart(golden.settings, run.settings)),
         (golden.commit, run.commit),
+        ended_after=golden.steps,
     )
 
 
@@ -156,6 +157,7 @@ class GoldenComparison:
         place: The op that gave another value first, as far as it is known.
         is_first_op: Whether that is the first op which gave another value, rather than the op that gave the group its value.
         is_nondeterministic: Whether a second run differed from the first; None if none was made.
+        ended_after: After how many steps the run of the golden was ended; None if it came to its own end.
     """
 
     verdict: Verdict
@@ -167,6 +169,7 @@ class GoldenComparison:
     place: Place | None = None
     is_first_op: bool = False
     is_nondeterministic: bool | None = None
+    ended_after: int | None = None
 
     def raise_if_different(self) -> None:
         """Raise the report as an error, for tests.
@@ -316,7 +319,7 @@ def unrepeatable(comparison: GoldenComparison, command: Sequence[str]) -> list[s
     return [
         f"No golden was written: two runs differ, first in the {where} at step {difference.step}.",
         "To find the cause:",
-        shlex.join(["determinism", "check", "--", *command]),
+        shlex.join(["determinism", "check", *_steps(comparison), "--", *command]),
     ]
 
 
@@ -325,6 +328,11 @@ def follow_up(comparison: GoldenComparison, path: Path, command: Sequence[str]) 
     if comparison.difference is None:
         return []
     if comparison.is_nondeterministic:
-        return ["", "To find the cause:", shlex.join(["determinism", "check", "--", *command])]
-    update = shlex.join(["determinism", "golden", "create", "--update", str(path), "--", *command])
-    return ["", "If the change is intended:", update]
+        return ["", "To find the cause:", shlex.join(["determinism", "check", *_steps(comparison), "--", *command])]
+    update = ["determinism", "golden", "create", *_steps(comparison), "--update", str(path), "--", *command]
+    return ["", "If the change is intended:", shlex.join(update)]
+
+
+def _steps(comparison: GoldenComparison) -> list[str]:
+    """The option by which another run ends where that of the golden did."""
+    return [] if comparison.ended_after is None else ["--steps", str(comparison.ended_after)]

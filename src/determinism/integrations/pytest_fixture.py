@@ -15,7 +15,7 @@ import pytest
 
 from determinism.comparison.result import Comparison
 from determinism.errors import UsageError
-from determinism.golden.ledger import ledger_of, read_golden, text_of, write_golden
+from determinism.golden.ledger import ledger_of, read_golden, require_writable, text_of, write_golden
 from determinism.golden.result import compare_ledgers
 from determinism.integrations.pytest_properties import UPDATE_OPTION, note, note_comparison
 from determinism.session.check import check, compare
@@ -141,6 +141,8 @@ class TestDeterminism:
                 f"There is no golden {golden}, so there is nothing to compare with. Write it with: pytest "
                 f"--determinism-update-goldens {shlex.quote(self._item.nodeid)}",
             )
+        if is_updated:
+            require_writable(golden)
         self._goldens += 1
         trace = self._folder / f"golden {self._goldens}"
         with record(trace, level=Level.STEP) as session:

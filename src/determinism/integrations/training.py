@@ -298,7 +298,7 @@ class TrainingLedger:
         if not self.path.parent.is_dir():
             raise UsageError(
                 "trainer-ledger-folder",
-                f"The ledger of the training shall be {path}, and there is no folder {self.path.parent}, so nothing was trained or set. Make the "
+                f"The ledger of the training is to be written to {path}, but there is no folder {self.path.parent}, so nothing was trained or set. Make the "
                 "folder, or give a file in one that exists.",
             )
         self._read()
