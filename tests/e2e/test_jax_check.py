@@ -47,6 +47,21 @@ def test_a_key_of_the_clock_is_found_and_its_fix_verified(tmp_path: Path) -> Non
     assert report["fixes"][0]["verified"]
 
 
+@pytest.mark.thorough("jax")
+@pytest.mark.parametrize(
+    ("seeds", "is_changed"), [("int(time.time() * 1000)", True), ("params=int(time.time() * 1000), dropout=1", False)]
+)
+def test_streams_of_flax_with_the_time_as_seed_are_found(seeds: str, is_changed: bool, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import time, jax\nfrom flax import nnx\n"
+        f"layer = nnx.Linear(4, 2, rngs=nnx.Rngs({seeds}))\nprint(layer(jax.numpy.ones((1, 4))))\n"
+    )
+    report = check_command(tmp_path, [sys.executable, str(program)], environment=ENVIRONMENT).report
+    assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-varies", "confirmed")]
+    assert [fix["verified"] for fix in report["fixes"]] == [is_changed]
+
+
 def test_a_batch_in_the_order_of_a_set_is_found(tmp_path: Path) -> None:
     report = checked(tmp_path, "order")
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("hash-order", "confirmed")]

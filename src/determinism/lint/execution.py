@@ -175,8 +175,21 @@ def drawn_library(module: Module, call: ast.Call) -> str | None:
     if method in _DRAWING_METHODS and name.partition(".")[0] not in module.packages:
         return _drawn_by_method(module, call, method)
     if owner in ("tensorflow.keras.layers", "keras.layers") and last in _KERAS_LAYERS:
-        return "tensorflow"
+        return None if _starts_from_constants(call) else "tensorflow"
     return None
+
+
+_CONSTANTS = frozenset({"zeros", "ones", "identity", "constant"})
+
+
+def _starts_from_constants(call: ast.Call) -> bool:
+    """Whether a layer of Keras is told to begin with weights that are not drawn."""
+    given = [one.value for one in call.keywords if one.arg in ("kernel_initializer", "embeddings_initializer")]
+    names = (
+        str(one.value) if isinstance(one, ast.Constant) else last_part(one.func if isinstance(one, ast.Call) else one)
+        for one in given
+    )
+    return bool(given) and all(name.lower() in _CONSTANTS for name in names)
 
 
 def draws_by_keras(module: Module, call: ast.Call) -> bool:
@@ -213,7 +226,7 @@ def becomes_seed(module: Module, node: ast.AST) -> bool:
     """Whether a value goes straight into a call, or gets a name, that is called a seed."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
-        if isinstance(at, ast.Call) and "seed" in last_part(at.func).lower():
+        if isinstance(at, ast.Call) and ("seed" in last_part(at.func).lower() or last_part(at.func) == "Rngs"):
             return True
         at = module.parents.get(at)
     targets = at.targets if isinstance(at, ast.Assign) else []

@@ -123,9 +123,23 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
             ("numpy.", "torch.", "jax.")
         )
         if name.rpartition(".")[2] in _CHOOSES_BYTES or into_array or _used_as_number(text, node):
-            if not becomes_seed(text.module, node):
+            if not becomes_seed(text.module, node) and not _is_delay(text, node):
                 message = f"{name} returns random bytes from the operating system, which no seed fixes."
                 yield text.finding("entropy", Severity.DIFFERS, message, node)
+
+
+def _is_delay(text: Text, node: ast.expr) -> bool:
+    """Whether an expression only says how long to wait, directly or by the name that it gets."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        if isinstance(at, ast.Call) and last_part(at.func) == "sleep":
+            return True
+        at = text.module.parents.get(at)
+    if not isinstance(at, ast.Assign) or at.value is not node or not isinstance(at.targets[0], ast.Name):
+        return False
+    name = at.targets[0].id
+    uses = [one for one in text.module.nodes if isinstance(one, ast.Name) and one.id == name and one not in at.targets]
+    return bool(uses) and all(_is_delay(text, one) for one in uses)
 
 
 def _is_computed_with(text: Text, node: ast.Call) -> bool:

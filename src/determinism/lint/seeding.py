@@ -227,7 +227,7 @@ def of_values(text: Text) -> Iterator[Finding]:
             continue
         name = text.module.dotted(node.func)
         given = given_to(node)
-        is_generator = name in GENERATORS or name.endswith(".PRNGKey") or name == "jax.random.key"
+        is_generator = name in GENERATORS or name.endswith((".PRNGKey", ".nnx.Rngs")) or name == "jax.random.key"
         if is_generator and (not given or is_none(given[0])) and name.startswith(("numpy.", "random.")):
             if name != "numpy.random.Generator" and not _is_harmless(text, node):
                 fix = _seed_argument(text, node) if not given and _runs_once(text, node) else None

@@ -29,7 +29,7 @@ _NOT_CHANGED = 70
 SEEDING_NAMES = frozenset(
     {"Random", "SystemRandom", "seed", "RandomState", "default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937",
      "Philox", "SFC64", "manual_seed", "manual_seed_all", "seed_all", "PRNGKey", "set_seed", "set_random_seed",
-     "seed_everything"}
+     "seed_everything", "Rngs"}
 )  # fmt: skip
 """The last names of functions that make or seed a generator."""
 _SEEDING = re.compile(rb"\b(" + b"|".join(name.encode() for name in sorted(SEEDING_NAMES)) + rb")\s*\(")

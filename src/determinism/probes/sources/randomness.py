@@ -190,6 +190,23 @@ def _with_value(use: Use, function: Function, arguments: tuple[Any, ...], keywor
     return _called(function, seed, arguments, keywords)
 
 
+def _with_streams(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`flax.nnx.Rngs`: a seed for all streams of keys, and perhaps one for each of some, by its name."""
+
+    def is_seed(value: Any) -> bool:
+        return hasattr(value, "__index__") and not hasattr(value, "dtype")
+
+    texts = [stable_text(value) for value in (*arguments, *keywords.values()) if is_seed(value)]
+    if not texts:
+        return function(*arguments, **keywords)
+    if use.is_fixed:
+        arguments = tuple(_CONSTANT if is_seed(value) else value for value in arguments)
+        keywords = {name: _CONSTANT if is_seed(value) else value for name, value in keywords.items()}
+        texts = [stable_text(_CONSTANT)] * len(texts)
+    use.note(lambda: " ".join(str(text) for text in texts), seeds="jax")
+    return function(*arguments, **keywords)
+
+
 def _seeded_library(function: Function) -> str:
     """The library whose generator a function seeds; of methods that of the object."""
     holder = getattr(function, "__self__", None)
@@ -250,6 +267,7 @@ SEEDING_FUNCTIONS: tuple[SourceFunction, ...] = (
     *functions(VALUE, _with_value, "torch.cuda", "manual_seed manual_seed_all"),
     *functions(VALUE, _with_value, "torch.mps", "manual_seed"),
     *functions(VALUE, _with_value, "jax.random", "PRNGKey key"),
+    *functions(VALUE, _with_streams, "flax.nnx", "Rngs"),
     *functions(VALUE, _with_value, "tensorflow", "random.set_seed"),
     *functions(VALUE, _with_value, "keras", "utils.set_random_seed"),
     *functions(VALUE, _with_value, "transformers.trainer_utils", "set_seed"),
