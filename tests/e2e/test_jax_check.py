@@ -57,7 +57,8 @@ def test_streams_of_flax_with_the_time_as_seed_are_found(seeds: str, is_changed:
         f"import time, jax\nfrom flax import nnx\n"
         f"layer = nnx.Linear(4, 2, rngs=nnx.Rngs({seeds}))\nprint(layer(jax.numpy.ones((1, 4))))\n"
     )
-    report = check_command(tmp_path, [sys.executable, str(program)], environment=ENVIRONMENT).report
+    options = ("--budget", "600")
+    report = check_command(tmp_path, [sys.executable, str(program)], options=options, environment=ENVIRONMENT).report
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("seed-varies", "confirmed")]
     assert [fix["verified"] for fix in report["fixes"]] == [is_changed]
 
