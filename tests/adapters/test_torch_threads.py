@@ -176,3 +176,20 @@ def test_a_record_of_a_thread_is_found_again_by_its_line_and_what_it_gets(line: 
     else:
         (output,) = json.loads((folder / "capture.json").read_text())["outputs"]
         assert (ended, output["distinct"]) == (["captured"], 1)
+
+
+@pytest.mark.parametrize("reads", ["numpy", "item"])
+def test_what_a_thread_made_and_the_program_reads_afterwards_has_not_disappeared(reads: str, tmp_path: Path) -> None:
+    def program(value: float) -> None:
+        weight, given = torch.zeros(4), torch.frombuffer(bytearray(4), dtype=torch.float32)
+        given.numpy()[:] = value
+        in_a_thread(lambda: weight.add_(given))
+        weight.numpy().sum() if reads == "numpy" else weight[0].item()
+
+    for run, value in enumerate((1.0, 2.0)):
+        with determinism.record(tmp_path / f"{run}"):
+            program(value)
+
+    comparison = compare(tmp_path / "0", tmp_path / "1")
+    assert not comparison.absorbed
+    assert comparison.first_visible is not None and comparison.first_visible.what == f"value read by {reads}()"

@@ -1090,6 +1090,23 @@ def test_where_the_salt_of_strings_does_not_decide_an_order_addresses_are_tried_
     assert [made.factor for made in comparison.experiments] == ["hash-seed", "addresses and hash-seed"]
 
 
+def test_where_nothing_was_seen_to_vary_addresses_come_before_seeds_and_are_tried_anew() -> None:
+    program = Pretended([(divergence(kind=Kind.ARGUMENT), ["addresses", "hash-seed"])])
+    comparison = investigated(program)
+    assert found(comparison) == [("address-order", "confirmed")]
+    # A seed may seem to help by chance, and so may anything else that no line points to.
+    tried = [made.factor for made in comparison.experiments]
+    assert tried == ["hash-seed", "addresses and hash-seed", "addresses and hash-seed"]
+
+
+def test_where_a_generator_was_drawn_from_in_another_order_its_threads_race_and_no_queue_is_blamed() -> None:
+    queue = used(FixedSource("/p/data.py", 3, "queue-order"))
+    program = Pretended([(divergence(kind=Kind.RNG), ["thread-schedule"])], [queue])
+    assert found(investigated(program)) == [("thread-race", "confirmed")]
+    of_items = Pretended([(divergence(kind=Kind.DATA), ["thread-schedule"])], [queue])
+    assert found(investigated(of_items)) == [("queue-order", "confirmed")]
+
+
 def varying(distinct: int) -> Divergence:
     return divergence(kind=Kind.OP, distinct=distinct)
 

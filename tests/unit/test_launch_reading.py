@@ -280,6 +280,23 @@ def test_files_that_changed_in_a_folder_are_those_that_a_copy_would_hold(tmp_pat
     assert changed_files(tmp_path / "missing", tmp_path / "out", since) == []
 
 
+def test_the_file_that_the_output_of_the_command_goes_to_is_no_file_of_the_program(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made").write_text("x")
+    with capfd.disabled(), open(tmp_path / "log.txt", "w") as log:
+        before = os.dup(1)
+        os.dup2(log.fileno(), 1)
+        try:
+            os.write(1, b"run 1 of 2")
+            found = changed_files(tmp_path, tmp_path / "out", 0.0)
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+    assert found == ["made"]
+    assert changed_files(tmp_path, tmp_path / "out", 0.0) == ["log.txt", "made"]
+
+
 def test_a_file_that_is_deleted_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("kept", "gone"):
         (tmp_path / name).write_text("x")

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from determinism.comparison.columns import Group, StepCounts
+from determinism.comparison.columns import Group, StepCounts, held_by_position
 from determinism.comparison.records import NOTHING, Pair, Received
 from determinism.comparison.result import Dataflow, DeadDifference, Divergence, Visible
 from determinism.op_semantics import OpSemantics
@@ -117,7 +117,7 @@ class VisibleDifferences:
         differing = group.keys[differs | ((group.pairing.first >= 0) & ~paired)]
         if len(differing):
             self._differing.append(np.sort(differing))
-        elif not self._differing and paired.all():
+        elif not self._differing and paired.all() and not group.flags.digests.any():
             return
         rows = group.pairing.first[paired]
         roles = group.first.columns["role"][rows] if len(rows) else np.zeros(0)
@@ -181,7 +181,10 @@ class VisibleDifferences:
         position = int(np.flatnonzero(group.pairing.first == row)[0])
         if group.first.children["outputs"].of(row):
             return bool(group.flags.outputs[position])
-        return any(self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row))
+        read_apart = self._inputs_read_apart(group, row)
+        return bool(read_apart) or any(
+            self._held_differs(group, row, int(at)) for at in self._differing_inputs(group, row)
+        )
 
     def _note_escape(self, chunk: Chunk, row: int, names: Names) -> None:
         stack = names.stack(int(chunk.columns["stack"][row]))
@@ -196,13 +199,15 @@ class VisibleDifferences:
     def _look_at_state(self, group: Group, row: int, step: int) -> None:
         if all(sort in self.first for sort in ("parameter", "gradient", "buffer", "optimizer state")):
             return
-        hit = self._differing_inputs(group, row)
-        if not len(hit):
+        read_apart = self._inputs_read_apart(group, row)
+        hit = sorted({*map(int, self._differing_inputs(group, row)), *read_apart})
+        if not hit:
             return
         text = self._process.names.text(Table.ARGUMENTS, int(group.first.columns["arguments"][row])) or "[]"
         held: list[list[str]] = json.loads(text) if text.startswith("[[") else []
         for at in hit:
-            if at < len(held) and held[at][0] not in self.first and self._held_differs(group, row, int(at)):
+            is_new = at < len(held) and held[at][0] not in self.first
+            if is_new and (at in read_apart or self._held_differs(group, row, at)):
                 self._note(held[at][0], step, f"{held[at][0]} {held[at][1]}")
 
     def _differing_inputs(self, group: Group, row: int) -> np.ndarray:
@@ -215,6 +220,15 @@ class VisibleDifferences:
         producers = group.producers.first[group.first.children["inputs"].part(row)]
         places = np.minimum(np.searchsorted(known, producers), len(known) - 1)
         return np.flatnonzero(known[places] == producers)
+
+    def _inputs_read_apart(self, group: Group, row: int) -> set[int]:
+        """Which inputs held different values where no record of this stream says so: another thread or the program had written them."""
+        position = int(np.flatnonzero(group.pairing.first == row)[0])
+        if not group.flags.digests[position]:
+            return set()
+        mine = held_by_position(group.first.children["input_digests"], row)
+        other = held_by_position(group.second.children["input_digests"], int(group.pairing.second[position]))
+        return {at for at in mine.keys() & other.keys() if mine[at] != other[at]}
 
     def _held_differs(self, group: Group, row: int, at: int) -> bool:
         """Whether two runs hold different values: their producers may pair otherwise, or hold what was not digested."""

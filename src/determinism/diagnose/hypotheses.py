@@ -263,11 +263,15 @@ def _shifted(held: Intervention, file: str, line: int) -> Intervention:
     return held.also(Intervention(sources=frozenset({FixedSource(file, line, _SHIFTED)})))
 
 
-_HELD_IN_PART = ("queue-order",)
+_QUEUE = "queue-order"
+_HELD_IN_PART = (_QUEUE,)
 """Sources that go on to vary where processes are behind them, though threads take turns."""
 
 _WHERE_SEEN = ("process-schedule", "arrivals", "compile-caches", "kernel-choices", "xla-gpu-ops")
 """Factors that take long, and are tried only where what they are about was seen."""
+
+_BY_ADDRESS = ("hash-seed", "addresses")
+"""Factors that decide how objects are hashed and sorted."""
 
 _FIRST_BY_KIND = {
     Kind.RNG: ("torch-seed", "tensorflow-seed"),
@@ -300,12 +304,17 @@ def hypotheses(
         frameworks: Those that the program was recorded with.
         changed_files: What the runs changed in the working directory, whether a later one was seen to read it or not.
     """
+    draws_in_turn = divergence.kind is Kind.RNG and any(source.source == _QUEUE for source in sources)
+    if draws_in_turn:
+        # Items that come in another order would themselves be the first difference: here a thread drew what another one draws in the other run.
+        sources = [source for source in sources if source.source != _QUEUE]
     found = [
         *_by_choices(divergence, environment),
         *_leftover(divergence, leftovers),
         *_by_arrival(divergence),
         *_by_threads(divergence),
         *_by_kind(divergence, sources),
+        *([_by_factor("thread-schedule", divergence)] if draws_in_turn else ()),
         *source_hypotheses(divergence, sources),
         *_by_xla(divergence),
         *(_by_schedules(divergence, sources) if _is_beside(divergence) else ()),
@@ -505,7 +514,7 @@ def _arrival_sites(divergence: Divergence) -> tuple[Frame, ...]:
 def _by_schedules(divergence: Divergence, sources: Sequence[Source]) -> Iterator[Hypothesis]:
     """What timing decides, before anything is tried that has nothing to do with threads or processes."""
     for source in sources:
-        if source.source == "queue-order":
+        if source.source == _QUEUE:
             # Taking turns is for threads; processes that fill a queue run one after the other.
             held = Intervention.fix("process-schedule")
             yield replace(_by_source(source, divergence), intervention=held, source=None)
@@ -519,9 +528,11 @@ def _is_beside(divergence: Divergence) -> bool:
 
 
 def _by_factors(divergence: Divergence) -> Iterator[Hypothesis]:
-    for factor in FACTORS.values():
-        if factor.cause is not None and factor.name not in _WHERE_SEEN:
-            yield _by_factor(factor.name, divergence)
+    # Numbers that no seed fixes enter as data, or as the state of a generator.
+    first = _BY_ADDRESS if divergence.kind in (Kind.ARGUMENT, Kind.ORDER) else ()
+    for name in dict.fromkeys((*first, *FACTORS)):
+        if FACTORS[name].cause is not None and name not in _WHERE_SEEN:
+            yield _by_factor(name, divergence)
 
 
 def _by_factor(name: str, divergence: Divergence) -> Hypothesis:

@@ -466,19 +466,22 @@ class Investigation:
         return self._is_certain(trial.intervention) or self._is_seen_again(trial, divergence)
 
     def _may_be_chance(self, together: Sequence[Hypothesis], divergence: Divergence) -> bool:
-        """Whether the program takes in what timing decides, and nothing points to what was fixed instead.
+        """Whether the program takes in what timing decides, or nothing that was seen to vary, and nothing points to what was fixed instead.
 
         So it is too where workers that share their work were given the same values: which of them takes what is up to timing.
         """
         if divergence.kind in (Kind.RNG, Kind.UNINITIALIZED):
             return False
         sources = self._probed.sources if self._probed is not None else ()
+        likely = {site for one in self._likely_now for site in one.sites}
         is_pointed_to = all(
-            one.source is not None or one.cause in _SCHEDULES or one in self._likely_now for one in together
+            one.source is not None or one.cause in _SCHEDULES or likely & {*one.sites[:1]} or self.is_linted(one)
+            for one in together
         )
         removed = [found.hypothesis.source for found in self._found]
         is_shared = any(source is not None and is_interchangeable(source.process) for source in removed)
-        return not is_pointed_to and (is_shared or any(source.source in TIMED for source in sources))
+        is_unexplained = not sources and divergence.kind in (Kind.ARGUMENT, Kind.ORDER)
+        return not is_pointed_to and (is_shared or is_unexplained or any(source.source in TIMED for source in sources))
 
     def _again(self, trial: Trial, divergence: Divergence) -> Trial:
         """As many further runs as are ever made, unless they were made: what fixes something else also changes the timing."""

@@ -422,6 +422,7 @@ def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
     """
     found: list[str] = []
     waiting, seen = [folder], 0
+    shown = _own_output()
     while waiting and seen < _MOST_ENTRIES:
         for entry in _entries(waiting.pop()):
             seen += 1
@@ -434,9 +435,20 @@ def changed_files(folder: Path, left_out: Path, since: float) -> list[str]:
             # Another program may delete a file at any moment.
             with suppress(OSError):
                 file = entry.stat()
-                if stat.S_ISREG(file.st_mode) and file.st_size and file.st_ctime > since:
+                is_output = (file.st_dev, file.st_ino) in shown
+                if stat.S_ISREG(file.st_mode) and file.st_size and file.st_ctime > since and not is_output:
                     found.append(str(Path(entry.path).relative_to(folder)))
     return sorted(found)
+
+
+def _own_output() -> set[tuple[int, int]]:
+    """Device and inode of the files that the output of this command and of the first run goes to, where it is redirected."""
+    found = set()
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def file_notes(trace: Path) -> Iterator[dict[str, Any]]:
