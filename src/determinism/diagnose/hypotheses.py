@@ -657,8 +657,15 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
         return []
     program = Program(modules, has_fixed_hashes=is_fixed)
     if divergence.kind is Kind.RNG:
-        return _of_generator(divergence, program)
-    return _of_values(divergence, program) if divergence.kind in _OUTSIDE else []
+        found = _of_generator(divergence, program)
+    else:
+        found = _of_values(divergence, program) if divergence.kind in _OUTSIDE else []
+    # What the text shows, each rank runs.
+    ranks = sum(part.startswith("rank-") for process in processes for part in process.key.split(".")[1:2])
+    return [
+        one if one.source is None or ranks < 2 else replace(one, source=replace(one.source, apart=ranks))
+        for one in found
+    ]
 
 
 def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str, set[tuple[int, str]]]:
