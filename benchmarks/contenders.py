@@ -116,7 +116,7 @@ class Recorded(Contender):
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace"
             with determinism.record(trace, level=self._level, state_every=self._state_every) as session:
-                assert session.recorder.name == self._recorder or self._level != "op"
+                assert session.recorder.name == self._recorder
                 timed(trainer, _LEFT_OUT)
                 before = session.writer.num_records
                 seconds = timed(trainer, steps)
@@ -347,9 +347,9 @@ class Msprobe(Contender):
 OURS: dict[str, Callable[[], Contender]] = {
     "op": partial(Recorded, "op", "native"),
     "op-python": partial(Recorded, "op", "python"),
-    "module": partial(Recorded, "module", "python"),
-    "step": partial(Recorded, "step", "python"),
-    "step-whole": partial(Recorded, "step", "python", 1),
+    "module": partial(Recorded, "module", "native"),
+    "step": partial(Recorded, "step", "native"),
+    "step-whole": partial(Recorded, "step", "native", 1),
 }
 """What `--level` takes."""
 PEERS: dict[str, dict[str, Callable[[], Contender]]] = {
