@@ -470,6 +470,7 @@ def test_what_cannot_change_a_result_is_no_finding(text: str) -> None:
         ("import time, torch\nrate = make(model, lr=time.time() % 1)\n", "clock"),
         ("import uuid, torch\nrow = uuid.uuid4().int % 10\n", "entropy"),
         ("import random, time, torch\nchance = random.SystemRandom()\ntime.sleep(chance.random())\nx = chance.random()\n", "entropy"),
+        ("import random, torch\na = random.SystemRandom()\nb = a\na = b\n", "entropy"),
         ("import tensorflow as tf\nm = tf.keras.layers.Dense(1, kernel_initializer='he_normal')\nprint(m(tf.ones((1, 2))))\n", "seed-missing-tensorflow"),
         ("import time\nfrom flax import nnx\nrngs = nnx.Rngs(int(time.time() * 1000) & 255)\n", "seed-varies"),
         ("import time\nfrom flax import nnx\nrngs = nnx.Rngs(params=int(time.time()), dropout=1)\n", "seed-varies"),

@@ -128,18 +128,18 @@ def of_random_bytes(text: Text) -> Iterator[Finding]:
                 yield text.finding("entropy", Severity.DIFFERS, message, node)
 
 
-def _is_delay(text: Text, node: ast.expr) -> bool:
+def _is_delay(text: Text, node: ast.expr, *, is_named: bool = False) -> bool:
     """Whether an expression only says how long to wait, directly or by the name that it gets."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         if isinstance(at, ast.Call) and last_part(at.func) == "sleep":
             return True
         at = text.module.parents.get(at)
-    if not isinstance(at, ast.Assign) or at.value is not node or not isinstance(at.targets[0], ast.Name):
+    if is_named or not isinstance(at, ast.Assign) or at.value is not node or not isinstance(at.targets[0], ast.Name):
         return False
     name = at.targets[0].id
     uses = [one for one in text.module.nodes if isinstance(one, ast.Name) and one.id == name and one not in at.targets]
-    return bool(uses) and all(_is_delay(text, one) for one in uses)
+    return bool(uses) and all(_is_delay(text, one, is_named=True) for one in uses)
 
 
 def _is_computed_with(text: Text, node: ast.Call) -> bool:
