@@ -31,11 +31,15 @@ from determinism.trace.schema import LEDGER_FILE
 GENERATORS = [digest_text("torch"), digest_text("python")]
 
 
-def ledger(folder: Path, parameters: Sequence[str], *, generators: Sequence[bytes] = GENERATORS) -> StoredLedger:
+def ledger(
+    folder: Path, parameters: Sequence[str], *, generators: Sequence[bytes] = GENERATORS, since: int = 0
+) -> StoredLedger:
+    """That of a run whose generators have these states from a step on."""
     folder.mkdir()
     writer = LedgerWriter(folder)
     for step, value in enumerate(parameters):
-        writer.add(step, {"loss": digest_text("loss"), "parameters": digest_text(value)}, generators, float(step))
+        states = generators if step >= since else GENERATORS
+        writer.add(step, {"loss": digest_text("loss"), "parameters": digest_text(value)}, states, float(step))
     writer.close()
     return read_ledger(folder)
 
@@ -63,14 +67,16 @@ def test_the_first_step_and_its_groups_are_found(tmp_path: Path) -> None:
     assert (parting.step, parting.groups, parting.losses) == (2, ("parameters",), (2.0, 2.0))
 
 
-def test_states_of_generators_alone_do_not_count_and_are_named_beside_others(tmp_path: Path) -> None:
+def test_states_of_generators_alone_do_not_count_and_are_named_where_they_part_with_others(tmp_path: Path) -> None:
     other = [digest_text("torch"), digest_text("another")]
     first, second = ledger(tmp_path / "a", "xyz"), ledger(tmp_path / "b", "xyz", generators=other)
     third = ledger(tmp_path / "c", "xyw", generators=other)
+    fourth = ledger(tmp_path / "d", "xyw", generators=other, since=2)
 
     assert first_parting(first, second) is None
-    parting = first_parting(first, third)
-    assert parting is not None and (parting.step, parting.groups) == (2, ("parameters", "generators"))
+    for run, groups in ((third, ("parameters",)), (fourth, ("parameters", "generators"))):
+        parting = first_parting(first, run)
+        assert parting is not None and (parting.step, parting.groups) == (2, groups)
 
 
 def test_a_run_that_ends_earlier_parts_where_it_ends(tmp_path: Path) -> None:

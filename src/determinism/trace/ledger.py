@@ -252,7 +252,8 @@ class LedgerParting:
 def first_parting(first: StoredLedger, second: StoredLedger, process: str = "main") -> LedgerParting | None:
     """Find the first step at which two ledgers differ; None if they are alike.
 
-    States of generators alone do not count: what is drawn from them may reach nothing. They are named beside what else differs.
+    States of generators alone do not count: what is drawn from them may reach nothing. They are named beside what else differs if they were
+    equal a step before: those that nothing draws from, and nobody seeds, differ from the start.
 
     Args:
         first: Of the first run.
@@ -297,7 +298,8 @@ def _at(first: StoredLedger, second: StoredLedger, place: int, process: str) -> 
     mine, other = first.digests(place), second.digests(place)
     differs = _differing_groups(first, second, np.array([place]))[0]
     groups = [group for group, is_apart in zip(_TENSOR_GROUPS, differs, strict=True) if is_apart]
-    if mine.get("generators") != other.get("generators"):
+    before = place > 0 and first.digests(place - 1).get("generators") == second.digests(place - 1).get("generators")
+    if before and mine.get("generators") != other.get("generators"):
         groups.append("generators")
     losses = (first.loss(place), second.loss(place))
     since = place
