@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from determinism.comparison.result import Divergence, OutputDifference
 from determinism.diagnose.experiments import Hypothesis, Intervention
 from determinism.diagnose.hypotheses import hypotheses, is_open, told_by_kind, with_likely_lines
 from determinism.diagnose.sources import Source, SourceSite
-from determinism.op_semantics import Op, semantics_of
+from determinism.op_semantics import Op, OpSemantics, semantics_of
 from determinism.trace.schema import Frame
 from determinism.types import Kind
 
@@ -167,3 +168,35 @@ def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_trie
     race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "thread-race")
     assert is_open(race, found, lambda intervention: is_tried) is is_possible
     assert not is_open(race, of_thread(None), lambda intervention: is_tried)
+
+
+@pytest.mark.parametrize(
+    ("stage", "cause", "line"),
+    [
+        ("ParallelMap(deterministic=default, data.py:2, draws random numbers)", "pipeline-race", 2),
+        ("ParallelMap(deterministic=default, data.py:2, draws random numbers)", "seed-missing-tensorflow", 2),
+        ("Shuffle(data.py:1)", "seed-missing-tensorflow", 1),
+        ("Shuffle(data.py:1)", "pipeline-race", 0),
+        ("ParallelInterleave(deterministic=false, data.py:2)", "pipeline-order", 2),
+        ("ParallelInterleave(deterministic=true, data.py:2)", "pipeline-order", 0),
+        ("Shuffle(data.py:9)", "seed-missing-tensorflow", 0),
+        ("Shuffle(elsewhere.py:1)", "seed-missing-tensorflow", 0),
+    ],
+)
+def test_the_stage_of_a_pipeline_that_a_factor_fixes_is_named_before_the_line_that_takes_elements(
+    stage: str, cause: str, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / "data.py").write_text("made = data.shuffle(9)\nmade = made.map(draw, num_parallel_calls=2)\n")
+    site = Frame(str(tmp_path / "train.py"), 5, "main", "for batch in made:")
+    found = divergence("tf::IteratorGetNext", Kind.DATA)
+    found = replace(found, op=Op(found.op, OpSemantics.TAKES_ELEMENT))
+    detail = (
+        f"The values that entered from outside the framework differ. They entered through Range(data.py:1) > {stage}."
+    )
+    found = replace(found, site=site, stack=(site,), detail=detail)
+
+    tried = hypotheses(found, (), leftovers=(), frameworks=("tensorflow",))
+
+    sites = next(one.sites for one in tried if one.cause == cause)
+    assert [(Path(at.file).name, at.line) for at in sites] == [("data.py", line)] * (line > 0) + [("train.py", 5)]
+    assert not line or sites[0].code.startswith("made = ")

@@ -8,6 +8,7 @@ something else in each run. The text is only read, never run, and before an expe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -545,7 +546,37 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
     if cause == "address-order":
         # The salt of strings changes what is allocated, and so every address after it.
         intervention = intervention.also(Intervention.fix("hash-seed"))
-    return Hypothesis(cause, intervention, sites_of(divergence), _evidence(divergence))
+    sites = dict.fromkeys([*_stages(name, divergence), *sites_of(divergence)])
+    return Hypothesis(cause, intervention, tuple(sites), _evidence(divergence))
+
+
+# Stages of a pipeline of `tf.data`, which the record of an element names: a line that only takes elements says less.
+
+_STAGE = re.compile(r"(\w+)\(([^()]*)\)")
+_PLACE = re.compile(r"(?:^|, )([^,]+):(\d+)(?:,|$)")
+_AT_FAULT: dict[str, Callable[[str, str], bool]] = {
+    "tensorflow-seed": lambda name, facts: name.startswith("Shuffle") or "draws random numbers" in facts,
+    "pipeline-parallel": lambda name, facts: name.startswith("Parallel") and "draws random numbers" in facts,
+    "pipeline-order": lambda name, facts: name.startswith("Parallel") and "deterministic=true" not in facts,
+}
+"""By factor whether a stage, by its name and what else is said of it, is what the factor fixes."""
+
+
+def _stages(factor: str, divergence: Divergence) -> Iterator[Frame]:
+    """The first stage that a factor fixes of those through which an element came that differs."""
+    is_at_fault = _AT_FAULT.get(factor)
+    if is_at_fault is None or divergence.site is None or OpSemantics.TAKES_ELEMENT not in what_op_does(divergence.op):
+        return
+    files = {PurePath(frame.file).name: Path(frame.file) for frame in reversed(divergence.stack)}
+    for name, facts in _STAGE.findall(divergence.detail):
+        place = _PLACE.search(facts)
+        if place is not None and is_at_fault(name, facts):
+            # It is named by its file alone.
+            module = Module.read(str(files.get(place[1]) or Path(divergence.site.file).with_name(place[1])))
+            line = int(place[2])
+            if module is not None and line <= len(module.lines):
+                yield Frame(module.file, line, "", module.lines[line - 1].strip())
+                return
 
 
 _ORDERS = ("hash-order", "address-order")
