@@ -11,7 +11,7 @@ import pytest
 
 from determinism.comparison.result import Divergence
 from determinism.diagnose.experiments import Hypothesis
-from determinism.diagnose.fixes import code_change
+from determinism.diagnose.fixes import code_change, fixes_for
 from determinism.diagnose.hypotheses import likely_hypotheses
 from determinism.diagnose.program_flow import CALLS
 from determinism.probes.child import FUNCTIONS
@@ -25,8 +25,10 @@ USED = "# used"
 ORIGIN = "# origin"
 
 
-def likely(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> tuple[list[Hypothesis], str]:
-    """What is likely of a program that parts at the line marked as used, and that program's text."""
+def likely(
+    folder: Path, text: str, kind: Kind = Kind.DATA, *, ranks: int = 0, **changes: Any
+) -> tuple[list[Hypothesis], str]:
+    """What is likely of a program, with so many ranks, that parts at the line marked as used, and that program's text."""
     text = textwrap.dedent(text).lstrip("\n")
     file = folder / "train.py"
     file.write_text(text, encoding="utf-8")
@@ -42,6 +44,8 @@ def likely(folder: Path, text: str, kind: Kind = Kind.DATA, **changes: Any) -> t
     trace = folder / f"trace-{len(list(folder.iterdir()))}"
     builder = TraceBuilder(trace)
     builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), frames[0].line))
+    for number in range(ranks):
+        builder.beside(f"main.rank-{number}")
     return likely_hypotheses(make_different(first_divergence=divergence), [open_trace(builder.close())]), text
 
 
@@ -208,6 +212,16 @@ def test_a_seed_that_goes_through_functions_is_named_where_it_is_made(
     assert code_change(one) is not None
     (tmp_path / "twin").mkdir()
     assert named(tmp_path / "twin", text.replace(made, "7"), Kind.RNG, **draws) == (None, False)
+
+
+@pytest.mark.parametrize(("ranks", "is_warned"), [(0, False), (1, False), (2, True)])
+def test_a_constant_seed_is_offered_with_a_word_on_ranks_that_would_share_it(
+    ranks: int, is_warned: bool, tmp_path: Path
+) -> None:
+    text = "import os, torch\ntorch.manual_seed(os.getpid())  # origin\nlayer = torch.nn.Linear(2, 2)  # used\n"
+    ([one], _) = likely(tmp_path, text, Kind.RNG, op="aten::uniform_", ranks=ranks)
+    [fix] = fixes_for([one], None, None, None)
+    assert ("such as the rank" in fix.title) == is_warned
 
 
 def test_hashes_that_are_fixed_from_outside_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
