@@ -85,7 +85,7 @@ ORDERING = (
     CauseProgram("ordering/largest_of_regions", (Cause("hash-order", "for region in REGIONS"),)),
     CauseProgram("ordering/hash_split", (Cause("hash-value", "hash(recording.name)"),)),
     CauseProgram("ordering/tied_parameters", (Cause("address-order", "for parameter in parameters:"),)),
-    CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),), "structure"),
+    CauseProgram("ordering/object_set", (Cause("address-order", "for node in self.open"),)),
     CauseProgram("ordering/attached_experts", (Cause("address-order", "for expert in self.attached"),), "order"),
     CauseProgram("ordering/identity_shards", (Cause("address-order", "id(parameter) // 4096", is_fixed=False),)),
     CauseProgram(
