@@ -55,7 +55,8 @@ def test_what_varies_on_the_cpu_in_stock_does_not_when_patched(
     make: Callable[..., Callable[[], tuple[torch.Tensor, ...]]],
 ) -> None:
     call = make()
-    assert any(distinct(call, 5) > 1 for _ in range(10))
+    # On a quiet machine threads often add in the same order: in one of some hundred runs of these tests ten tries were not enough.
+    assert any(distinct(call, 5) > 1 for _ in range(200))
     with determinism.patch():
         assert distinct(call, 20) == 1
 
