@@ -189,7 +189,9 @@ def _apart(hypothesis: Hypothesis, change: CodeChange, started: Path | None) -> 
         advice = "if each should draw different numbers, add something that distinguishes them, such as the rank"
     else:
         return None
-    return f"{source.apart:,} processes run this line: {advice}"
+    # What the text shows alone, no run has noted.
+    who = "processes run this line" if max(source.counts) else "ranks may run this line"
+    return f"{source.apart:,} {who}: {advice}"
 
 
 _PER_WORKER = (

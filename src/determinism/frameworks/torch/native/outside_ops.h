@@ -65,43 +65,23 @@ bool module_returned(Recorder& recorder, int32_t op, const py::sequence& given, 
   constexpr int8_t READ = 0, MODULE = 6;
   if (own_recorder() != &recorder) return false;
   if (!recorder.is_active || recorder.is_busy || recorder.is_waiting || recorder.asks_python || recorder.stream == nullptr) return false;
-  c10::SmallVector<at::Tensor, 8> tensors;  // First those given, then those made.
-  for (const py::sequence* some : {&given, &made})
-    for (const py::handle tensor : *some) {
-      if (!THPVariable_CheckExact(tensor.ptr()) || !is_simple(THPVariable_Unpack(tensor.ptr()))) return false;
-      tensors.push_back(THPVariable_Unpack(tensor.ptr()));
-    }
   Stream& stream = *recorder.stream;
-  const size_t num_given = given.size();
   const Plain plain;
-  Looked<4> looked;
-  c10::SmallVector<Output, 4> outputs;
-  Pending pending;
-  c10::SmallVector<at::Tensor, 8> on_device;
-  c10::SmallVector<size_t, 8> numbers;
-  for (size_t at = 0; at < tensors.size(); ++at) {
-    const int32_t layout = stream.layout_without_storage(tensors[at]);
-    const Digest digest = is_on_device(tensors[at]) ? Digest{} : digest_tensor(tensors[at]);
-    if (at < num_given) {
-      looked.edges.push_back({EXTERNAL, 0, READ, layout});
-      looked.digests.push_back({static_cast<int32_t>(at), digest});
-    } else {
-      outputs.push_back({layout, digest});
+  Looked<4> looked, returned;
+  for (const auto& [some, tensors] : {std::pair(&looked, &given), std::pair(&returned, &made)})
+    for (const py::handle object : *tensors) {
+      if (!THPVariable_CheckExact(object.ptr()) || !is_simple(THPVariable_Unpack(object.ptr()))) return false;
+      const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
+      const size_t at = some->digests.size();
+      some->read.push_back({at, tensor});
+      some->edges.push_back({EXTERNAL, 0, READ, stream.layout_without_storage(tensor)});
+      some->digests.push_back({static_cast<int32_t>(at), {}});
     }
-  }
-  const auto digest_on_device = [&](size_t first, size_t end, Pending& to, auto put) {
-    on_device.clear();
-    numbers.clear();
-    for (size_t at = first; at < end; ++at)
-      if (is_on_device(tensors[at])) {
-        on_device.push_back(tensors[at]);
-        numbers.push_back(at - first);
-      }
-    if (!on_device.empty()) stream.digest(on_device, numbers, to, [&](size_t number, const Digest& digest) { put(numbers[number], digest); });
-  };
-  digest_on_device(0, num_given, looked.pending, [&](size_t at, const Digest& digest) { looked.digests[at].digest = digest; });
-  digest_on_device(num_given, tensors.size(), pending, [&](size_t at, const Digest& digest) { outputs[at].digest = digest; });
-  recorder.append(MODULE, op, -1, looked, outputs, pending, {});
+  looked.digest(stream);
+  returned.digest(stream);
+  c10::SmallVector<Output, 4> outputs;
+  for (size_t at = 0; at < returned.digests.size(); ++at) outputs.push_back({returned.edges[at].layout, returned.digests[at].digest});
+  recorder.append(MODULE, op, -1, looked, outputs, returned.pending, {});
   return true;
 }
 

@@ -69,15 +69,8 @@ class Stream {
 
   Layout layout(const at::Tensor& tensor, const StorageState& state) {
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    Words words;
-    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | (state.is_shared ? 256u : 0u) |
-              static_cast<uint64_t>(static_cast<uint8_t>(impl->device_type())) << 16 |
-              static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) << 24);
     const size_t storage_bytes = impl->unsafe_storage().nbytes();
-    words.add(storage_bytes);
-    words.add(static_cast<uint64_t>(impl->storage_offset()));
-    for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
-    for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
+    const Words words = view_of(*impl, state.is_shared, storage_bytes);
     RecentLayout& recent = recent_layouts_[words.slot() % recent_layouts_.size()];
     if (words.are(recent.words)) return recent.layout;
     const Layout known = known_layout(tensor, words.key(), storage_bytes);
@@ -87,14 +80,7 @@ class Stream {
 
   // The number for a tensor of which no storage is to be known.
   int32_t layout_without_storage(const at::Tensor& tensor) {
-    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    Words words;
-    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) | static_cast<uint64_t>(static_cast<uint8_t>(impl->device_type())) << 16 |
-              static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) << 24);
-    words.add(static_cast<uint64_t>(impl->storage_offset()));
-    for (int64_t size : impl->sizes()) words.add(static_cast<uint64_t>(size));
-    for (int64_t stride : impl->strides()) words.add(static_cast<uint64_t>(stride));
-    const Digest key = words.key();
+    const Digest key = view_of(*tensor.unsafeGetTensorImpl(), false, 0).key();
     const auto found = layouts_without_storage_.find(key);
     if (found != layouts_without_storage_.end()) return found->second;
     const Apart apart;
@@ -152,6 +138,19 @@ class Stream {
   ByDigest<int64_t> outsides;
 
  private:
+  // What a layout is known by.
+  static Words view_of(const c10::TensorImpl& impl, bool is_shared, size_t storage_bytes) {
+    Words words;
+    words.add(static_cast<uint64_t>(c10::typeMetaToScalarType(impl.dtype())) | (is_shared ? 256u : 0u) |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl.device_type())) << 16 |
+              static_cast<uint64_t>(static_cast<uint8_t>(impl.device().index())) << 24);
+    words.add(storage_bytes);
+    words.add(static_cast<uint64_t>(impl.storage_offset()));
+    for (int64_t size : impl.sizes()) words.add(static_cast<uint64_t>(size));
+    for (int64_t stride : impl.strides()) words.add(static_cast<uint64_t>(stride));
+    return words;
+  }
+
   Layout known_layout(const at::Tensor& tensor, const Digest& key, size_t storage_bytes) {
     auto found = layouts_.find(key);
     if (found != layouts_.end()) return found->second;
