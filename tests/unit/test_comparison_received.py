@@ -485,3 +485,33 @@ def test_a_thread_that_logs_by_the_clock(tmp_path: Path) -> None:
     comparison = compared(tmp_path / "2", read_while_main_writes(Role.ESCAPE, fault=True))
     assert (first_of(comparison).op, first_of(comparison).thread) == ("op::train", None)
     assert received(comparison) == [] and comparison.dead_differences == 1
+
+
+def hands_to_a_thread(faults: tuple[str, ...]) -> Writer:
+    """Main makes two values, hands the second to a thread, and reads what that makes of it; faults name what differs."""
+
+    def write(b: TraceBuilder, run: int) -> None:
+        left, handed = (f"{name} {run if name in faults else ''}" for name in ("left", "handed"))
+        differs = run if "handed" in faults or "thread" in faults else ""
+        b.add("op::left", outputs=[left], site=("/work/train.py", 1))
+        b.add("op::hand_over", outputs=[handed], site=("/work/train.py", 2))
+        own = threads(b)
+        own.add("op::use", [Ref(-1, digest=handed)], [f"used {differs}"], site=("/work/train.py", 3))
+        read = Ref(-1, digest=f"used {differs}")
+        b.add("determinism::tolist", [read], [f"read {differs}"], role=Role.ESCAPE, site=("/work/train.py", 4))
+
+    return write
+
+
+def test_what_a_thread_made_of_a_value_that_main_had_handed_to_it(tmp_path: Path) -> None:
+    """Main reads what came back, so it is both where the difference shows and where it began."""
+    comparison = compared(tmp_path, hands_to_a_thread(("left", "handed")))
+    first = first_of(comparison)
+    assert (first.op, first.thread, first.site and first.site.line) == ("op::hand_over", None, 2)
+    assert [dead.op for dead in comparison.dead_first] == ["op::left"] and comparison.dead_differences == 1
+
+
+def test_what_a_thread_made_differ_of_an_equal_value_that_main_had_handed_to_it(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, hands_to_a_thread(("left", "thread")))
+    assert (first_of(comparison).op, first_of(comparison).site and first_of(comparison).site.line) == ("op::use", 3)
+    assert [dead.op for dead in comparison.dead_first] == ["op::left"]

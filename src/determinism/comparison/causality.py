@@ -17,6 +17,7 @@ from determinism.comparison.kind import (
     Threads,
     as_other_batch,
     as_race_of_processes,
+    dead_difference,
     line_of,
     writes_shared_memory,
     wrote_otherwise,
@@ -24,7 +25,7 @@ from determinism.comparison.kind import (
 )
 from determinism.comparison.processes import ProcessComparison
 from determinism.comparison.records import NOTHING, DigestSearch, Received, gives_unwritten
-from determinism.comparison.result import Divergence
+from determinism.comparison.result import DeadDifference, Divergence
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.schema import Frame
 from determinism.types import Kind, Role, Stream
@@ -77,9 +78,11 @@ class Senders:
         for result in self._results:
             # What a thread received may come from another one in the same stream.
             is_same = result is receiver.result and result.stream is Stream.THREADS
-            if not is_same and any(result is passed.result for passed in way):
-                continue
-            sender = self._sent(result, received)
+            if is_same or not any(result is passed.result for passed in way):
+                sender = self._sent(result, received)
+            else:
+                # What reads from a thread may have given that thread what it began with.
+                sender = self._began(result, received) if result.has_order else None
             if sender is None or any(sender.divergence == passed.divergence for passed in way):
                 continue
             if is_same or not (self._sent_back(sender, receiver) or _is_later_in_the_process(sender, receiver)):
@@ -114,13 +117,22 @@ class Senders:
         """The divergence that made one of these values, in a stream that may have sent it."""
         if not received.pairs:
             return None
-        if not sender.has_order:
-            origin = sender.made.origin_of(received.pairs) if sender.made is not None else None
-            return None if origin is None else Found(sender, *origin)
+        unread = self._began(sender, received)
+        if unread is not None or not sender.has_order:
+            return unread
         divergence = sender.divergence or sender.first_dead
         if divergence is None or not self._made(sender, received):
             return None
         return Found(sender, divergence, sender.received if sender.divergence is not None else NOTHING)
+
+    def _began(self, sender: ProcessComparison, received: Received) -> Found | None:
+        """The divergence that made one of these values, which nothing in a stream with an order read there."""
+        if sender.made is None or sender.traces is None or not received.pairs:
+            return None
+        if sender.has_order and not self._made(sender, received):
+            return None
+        origin = sender.made.origin_of(received.pairs, sender.traces[0])
+        return None if origin is None else Found(sender, *origin)
 
     def _made(self, sender: ProcessComparison, received: Received) -> bool:
         """Whether a stream made one of these values, and not both values in both runs."""
@@ -272,12 +284,21 @@ class Explained:
             ways[0][-1] = self._of_collective(ways[0][-1])
         return ways
 
-    def read_elsewhere(self, ways: Sequence[Sequence[Found]]) -> list[ProcessComparison]:
-        """The streams in which nothing read what differs, and that others got it from."""
-        found = [one for way in ways for one in way]
-        shares = any(one.received.by_shared_memory for one in found)
-        senders = [one.result for one in found if one.result.divergence is None]
-        return senders + [result for result in self._results if shares and result.shared is not None]
+    def dead(self, ways: Sequence[Sequence[Found]]) -> tuple[int, list[DeadDifference]]:
+        """How many differences nothing read, neither in their own stream nor in another, and the first of each stream."""
+        begun = [one for way in ways for one in way]
+        shares = any(one.received.by_shared_memory for one in begun)
+        count, first = 0, list[DeadDifference]()
+        for result in self._results:
+            own = [one.divergence for one in begun if one.result is result]
+            if (own and result.divergence is None) or (shares and result.shared is not None):
+                continue
+            # A thread read what nothing here did.
+            read = {dead_difference(one) for one in own if result.divergence and one.record < result.divergence.record}
+            unread = [dead for dead in result.dead_first if dead not in read]
+            count += result.dead_differences - (len(result.dead_first) - len(unread))
+            first += unread
+        return count, first
 
     def _way(self, found: Found) -> list[Found]:
         way = [found]

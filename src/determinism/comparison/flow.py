@@ -462,6 +462,15 @@ class Flow:
             del self._open[index]
         self._taints.keep({*self._open, PENDING} if self._open else ())
 
+    def unread(self, most: int) -> dict[int, Root]:
+        """The first roots, by index, that nothing in this process read; others may have read them."""
+        return {index: self._open[index] for index in sorted(self._open)[:most]}
+
+    def outputs_of(self, roots: Container[int]) -> dict[tuple[int, int], int]:
+        """The outputs, by the key of their record and their place, in which one of these roots lies; with the earliest."""
+        found = {made: [index for index in self._taints.roots_of(*made) if index in roots] for made, _ in self._taints.items()}
+        return {made: min(indices) for made, indices in found.items() if indices}
+
     def dead(self) -> tuple[int, list[Root]]:
         """How many roots nothing read, and the first of them."""
         live = self.live.index if self.live is not None else self.num_roots

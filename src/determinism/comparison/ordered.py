@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from determinism.comparison.flow import Flow
 from determinism.comparison.kind import as_race, dead_difference, describe, of_collective, of_kernel
 from determinism.comparison.lockstep import Lockstep
 from determinism.comparison.processes import SORTS, ProcessComparison, VisibleDifferences
-from determinism.comparison.records import Entry, Root, entry_of, received_by
+from determinism.comparison.records import Entry, Pair, Received, Root, entry_of, outputs_with, received_by
 from determinism.comparison.result import (
     Dataflow,
     Divergence,
@@ -158,6 +159,7 @@ def compare_processes(first: ProcessTrace, second: ProcessTrace) -> ProcessCompa
     result.dead_first = [dead_difference(describe(root, first, second, Level.OP)) for root in dead[:5]]
     if dead:
         result.first_dead = describe(dead[0], first, second, level)
+        result.made = _unread(flow, (first, second), level)
     if flow.sent is not None and flow.sent is not flow.live:
         result.sent = describe(flow.sent, first, second, level)
     if flow.shared is not None and not received_by(flow.shared).by_shared_memory:
@@ -183,6 +185,30 @@ def _seen_racing(divergence: Divergence, processes: tuple[ProcessTrace, ProcessT
     process = processes[divergence.records_of]
     is_noted = divergence.record + process.begin in (process.description.get("overlapped") or ())
     return as_race(divergence) if divergence.kind is Kind.OP and is_noted else divergence
+
+
+_MOST_UNREAD = 64
+
+
+@dataclass(frozen=True)
+class UnreadValues:
+    """The values that differ and that nothing in their own process read; another thread, or another process, may have."""
+
+    outputs: Mapping[tuple[int, int], int]
+    """For an output, by the number of its record in the first run and its place, the root that it descends from."""
+    roots: Mapping[int, tuple[Divergence, Received]]
+
+    def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
+        """Where the first of these values that was made here began to differ, and what that received; None if none was."""
+        made = outputs_with({digest for digest, _ in pairs}, first)
+        roots = {self.outputs[at] for at in made if at in self.outputs}
+        return self.roots[min(roots)] if roots else None
+
+
+def _unread(flow: Flow, processes: tuple[ProcessTrace, ProcessTrace], level: Level) -> UnreadValues:
+    roots = flow.unread(_MOST_UNREAD)
+    begun = {index: (describe(root, *processes, level), received_by(root)) for index, root in roots.items()}
+    return UnreadValues(flow.outputs_of(roots), begun)
 
 
 # Cuts two processes to the steps that both have whole, where one of them has not come to its end.

@@ -27,8 +27,13 @@ _UNREAD_RESULT = "result that the program may read (no other op used it)"
 class MadeValues(Protocol):
     """The values of a stream that differ, each of which another stream may have received."""
 
-    def origin_of(self, pairs: Set[Pair]) -> tuple[Divergence, Received] | None:
-        """Where the first of these values that was made here began to differ, and what that received; None if none was."""
+    def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
+        """Where the first of these values that was made here began to differ, and what that received; None if none was.
+
+        Args:
+            pairs: The values.
+            first: The stream in the first run.
+        """
 
 
 @dataclass
@@ -67,7 +72,7 @@ class ProcessComparison:
     has_order: bool = True
     """Whether the records of the stream have an order of their own."""
     made: MadeValues | None = None
-    """Which values of a stream without an order differ, live or dead; None if none does."""
+    """Which of its values differ, live or dead; of a stream with an order, those that nothing in it read. None if there are none."""
     is_partial: bool = False
     """Whether more records of it differ than could be followed, so that finding none that counts says nothing."""
 

@@ -590,3 +590,19 @@ def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
         digests = outputs.columns["digest"][by_writing]
         written.update(row.tobytes() for row in digests[np.isin(digests[:, 0], heads)])
     return made & wanted, taken & wanted, written & wanted
+
+
+def outputs_with(digests: Set[bytes], process: ProcessTrace) -> set[tuple[int, int]]:
+    """The outputs of a process that have one of these digests: the numbers of their records, and their places.
+
+    Raises:
+        TraceError: The trace is damaged.
+    """
+    heads = np.frombuffer(b"".join(digest[:8] for digest in digests), dtype=np.uint64)
+    found: set[tuple[int, int]] = set()
+    for chunk in process.chunks():
+        outputs = chunk.children["outputs"]
+        owners = np.unique(outputs.owners[np.isin(outputs.columns["digest"][:, 0], heads)])
+        for row in owners.tolist():
+            found |= {(chunk.number(row), at) for at, digest in enumerate(outputs.digests_of(row)) if digest in digests}
+    return found

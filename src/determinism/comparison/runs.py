@@ -388,12 +388,11 @@ def _compare_pair(
     results += map(as_multiset, unordered(first, second))
     explained = Explained(results, search, lambda: all(map(_is_whole, (first, second))))
     ways = explained.ways()
-    read = explained.read_elsewhere(ways)
-    unread = [result for result in results if not any(result is other for other in read)]
+    count, dead = explained.dead(ways)
     comparison = replace(
         comparison,
-        dead_differences=comparison.dead_differences + sum(result.dead_differences for result in unread),
-        dead_first=(*comparison.dead_first, *(dead for result in unread for dead in result.dead_first))[:_MOST_DEAD],
+        dead_differences=comparison.dead_differences + count,
+        dead_first=(*comparison.dead_first, *dead)[:_MOST_DEAD],
     )
     if ways:
         counts = [result.counts for result in results if result.counts is not None]

@@ -268,11 +268,11 @@ class Made:
     def _made(self) -> list[dict[bytes, list[tuple[int, int]]]]:
         return [_made(chunk) for chunk in (self._group.first, self._group.second)]
 
-    def origin_of(self, pairs: Set[Pair]) -> tuple[Divergence, Received] | None:
+    def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
         """Where the first of these values that was made here began to differ, and what that received; None if none was."""
         roots: list[Root] = []
-        for first, second in pairs:
-            mine, others = self._made[0].get(first, ()), self._made[1].get(second, ())
+        for digests in pairs:
+            mine, others = (made.get(digest, ()) for made, digest in zip(self._made, digests, strict=True))
             if mine and others:
                 for key, output in [*mine, *((self._group.second_keys.key(number), at) for number, at in others)]:
                     roots += self._flow.roots_of(key, output)
