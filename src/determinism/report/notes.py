@@ -216,6 +216,8 @@ def limiting_entries(comparison: Comparison) -> Iterator[Entry]:
         yield from leftover_entries(comparison)
         yield from _blind_spot_entries(comparison)
         yield from _level_entries(comparison)
+    if comparison.verdict is Verdict.SAME:
+        yield from _dead_entries(comparison)
     yield from _open_setting_entries(comparison)
 
 
@@ -227,7 +229,7 @@ def detail_entries(comparison: Comparison) -> Iterator[Entry]:
     yield from _step_entries(comparison)
     yield from _recorder_entries(comparison)
     yield from _process_entries(comparison)
-    yield from _dead_entries(comparison)
+    yield from _dead_line_entries(comparison)
     yield from _environment_entries(comparison)
     yield from _trace_entries(comparison)
 
@@ -336,15 +338,27 @@ def _process_entries(comparison: Comparison) -> Iterator[Entry]:
 
 
 def _dead_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Say that values differ which reached nothing; who asked whether two runs are the same may have meant these."""
     count = comparison.dead_differences
     if not count:
         return
     text = dead_phrase(count)
-    if comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
+    if comparison.verdict is Verdict.SAME:
+        site = next((dead.site for dead in comparison.dead_first if dead.site is not None), None)
+        first = f"{'' if count == 1 else ', first'} at {line_text(site)}" if site is not None else ""
+        text += f"{first}; {'it counts' if count == 1 else 'they count'} with --strict only"
+    elif comparison.verdict is not Verdict.DIFFERENT or comparison.first_divergence:
         text += f"; {'it does' if count == 1 else 'they do'} not count"
     yield Entry(text, "dead values")
-    for text, times in Counter(_dead_text(dead) for dead in comparison.dead_first[:MOST_DEAD]).items():
-        yield Entry(text if times == 1 else f"{text}, {times} times")
+
+
+def _dead_line_entries(comparison: Comparison) -> Iterator[Entry]:
+    if comparison.verdict is not Verdict.SAME:
+        yield from _dead_entries(comparison)
+    lines = Counter(_dead_text(dead) for dead in comparison.dead_first[:MOST_DEAD])
+    for number, (text, times) in enumerate(lines.items()):
+        label = "dead values" if comparison.verdict is Verdict.SAME and not number else ""
+        yield Entry(text if times == 1 else f"{text}, {times} times", label)
 
 
 def _dead_text(dead: DeadDifference) -> str:
