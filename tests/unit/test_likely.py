@@ -155,6 +155,59 @@ ORIGINS = {
         "hash-value",
         ("hash(name)", "crc32(name)"),
     ),
+    "added-up-by-threads": (
+        """
+        import threading
+        def work(rows):
+            global total
+            for row in rows:
+                with lock:
+                    total += row.sum()  # origin
+        threads = [threading.Thread(target=work, args=(part,)) for part in parts]
+        x = torch.tensor(total)  # used
+        """,
+        "thread-race",
+        ("global total", "total = 0"),
+    ),
+    "appended-in-a-pool": (
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        found = []
+        def work(row):
+            found.append(row.sum())  # origin
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(work, rows))
+        x = torch.tensor(found)  # used
+        """,
+        "thread-race",
+        ("ThreadPoolExecutor", "ProcessPoolExecutor"),
+    ),
+    "an-array-that-threads-are-given": (
+        """
+        from threading import Thread
+        def work(gradient, rows):
+            gradient[:] += rows.sum()  # origin
+        for part in parts:
+            Thread(target=work, args=(gradient, part)).start()
+        x = torch.from_numpy(gradient)  # used
+        """,
+        "thread-race",
+        ("for part in parts:", "if parts:"),
+    ),
+    "an-attribute-that-methods-share": (
+        """
+        import threading
+        class Statistics:
+            def start(self):
+                for part in self.parts:
+                    threading.Thread(target=self.update, args=(part,)).start()
+            def update(self, part):
+                self.mean += part.mean()  # origin
+        x = torch.tensor(statistics.mean)  # used
+        """,
+        "thread-race",
+        ("self.mean += part.mean()", "self.means[part.number] = part.mean()"),
+    ),
 }
 
 

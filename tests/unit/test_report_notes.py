@@ -67,7 +67,8 @@ def test_another_thread_is_called_so() -> None:
 def test_dead_differences() -> None:
     dead = [DeadDifference(0, "init", f"aten.op_{number}", make_frame(number)) for number in range(5)]
     text = text_of(make_comparison(dead_differences=1200, dead_first=dead))
-    assert "1,200 values that reached nothing kept or shown differ; they do not count" in text
+    assert "1,200 values that reached nothing kept or shown differ, first at" in text
+    assert "they count with --strict only" in text
     assert "step 0, init, aten.op_2 at /home/ada/project/train.py:2" in text
     assert "aten.op_3" not in text
 

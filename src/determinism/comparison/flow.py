@@ -468,7 +468,10 @@ class Flow:
 
     def outputs_of(self, roots: Container[int]) -> dict[tuple[int, int], int]:
         """The outputs, by the key of their record and their place, in which one of these roots lies; with the earliest."""
-        found = {made: [index for index in self._taints.roots_of(*made) if index in roots] for made, _ in self._taints.items()}
+        found = {
+            made: [index for index in self._taints.roots_of(*made) if index in roots]
+            for made, _ in self._taints.items()
+        }
         return {made: min(indices) for made, indices in found.items() if indices}
 
     def dead(self) -> tuple[int, list[Root]]:

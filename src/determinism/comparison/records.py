@@ -7,7 +7,7 @@ written is known), and by digest in all others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple

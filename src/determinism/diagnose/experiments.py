@@ -460,3 +460,23 @@ class FactorSearch:
             limit = "The time for further runs has run out; --budget SECONDS allows more."
             self.diagnosis = replace(self.diagnosis, limit=limit)
         self.diagnosis = replace(self.diagnosis, varied=tuple(responsible or self.factors))
+
+
+# What of a program could not be looked at for sources, as it is told where no cause was found.
+
+_MOST_NAMED = 3
+
+
+def unseen_text(probed: Trial) -> str:
+    """Sentences on the user's modules in which nothing could be noted, each after a space; none if there are none.
+
+    Args:
+        probed: Runs with the sources noted.
+    """
+    if probed.failure is not None:
+        return f" What the program takes from outside could not be observed: {probed.failure.rstrip('.')}."
+    named = [f" Nothing could be observed in {PurePath(one.file).name}: {one.reason}." for one in probed.unprobed]
+    more = len(named) - _MOST_NAMED
+    return "".join(named[:_MOST_NAMED]) + (
+        f" The same holds for {more:,} more {'file' if more == 1 else 'files'}." if more > 0 else ""
+    )

@@ -73,9 +73,15 @@ CAUSE_OF_SOURCE = {
     "uninitialized-array": "uninitialized-memory",
     "checkpoint-rng": "recomputed-randomness",
     "pipeline-order": "pipeline-order",
+    "thread-update": "thread-race",
 }
 
-_BY_FACTOR = {"python-random": "python-seed", "numpy-random": "numpy-seed", "queue-order": "thread-schedule"}
+_BY_FACTOR = {
+    "python-random": "python-seed",
+    "numpy-random": "numpy-seed",
+    "queue-order": "thread-schedule",
+    "thread-update": "thread-schedule",
+}
 """Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives."""
 
 _SHOWN = 60
@@ -580,20 +586,30 @@ def _stages(factor: str, divergence: Divergence) -> Iterator[Frame]:
 
 
 _ORDERS = ("hash-order", "address-order")
-_LINE_BY_TEXT = "The experiment fixes every such order in the program; the line comes from the program's source."
+_BY_TEXT = {
+    **dict.fromkeys(
+        _ORDERS, "The experiment fixes every such order in the program; the line comes from the program's source."
+    ),
+    "thread-race": "In the experiment all threads take turns; the line comes from the program's source.",
+}
+"""What is said where a factor that is about the whole program is tried, and the text has the line."""
 
 
 def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """What is tried, the likely first; a factor that decides an order is tried with the line whose order that is.
+    """What is tried, the likely first; a factor that decides an order, or which thread comes first, is tried with the line that this is about.
 
     Args:
         candidates: In their order.
         likely: What most likely made the runs differ.
     """
-    lines = tuple(site for one in likely if one.cause in _ORDERS for site in one.sites[:1])
+    lines = {cause: site for one in likely if one.sites for cause in _alike(one.cause) for site in one.sites[:1]}
     named = [
-        replace(one, sites=tuple(dict.fromkeys([*lines, *one.sites])), evidence=(_LINE_BY_TEXT, *one.evidence))
-        if lines and one.source is None and one.cause in _ORDERS
+        replace(
+            one,
+            sites=tuple(dict.fromkeys([lines[one.cause], *one.sites])),
+            evidence=(_BY_TEXT[one.cause], *one.evidence),
+        )
+        if one.source is None and one.cause in lines
         else one
         for one in candidates
     ]
@@ -601,9 +617,14 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
     def is_likely(one: Hypothesis) -> bool:
         # What a seed is made of, such as the clock, is told best by what it is for.
         is_seed = one.cause == "seed-varies" and bool(likely)
-        return is_seed or any(is_same(one, other) for other in likely) or (bool(lines) and one.cause in _ORDERS)
+        return is_seed or any(is_same(one, other) for other in likely) or one.cause in lines
 
     return sorted(named, key=lambda one: not is_likely(one))
+
+
+def _alike(cause: str) -> tuple[str, ...]:
+    """The causes whose line may be that of another one, which is likely."""
+    return _ORDERS if cause in _ORDERS else (cause,) if cause in _BY_TEXT else ()
 
 
 def is_used_at(one: Hypothesis, divergence: Divergence) -> bool:
@@ -634,25 +655,7 @@ def _evidence(divergence: Divergence) -> tuple[str, ...]:
     return tuple(found)
 
 
-# What of a program could not be looked at for sources, as it is told where no cause was found.
-
-_MOST_NAMED = 3
-
-
-def unseen_text(probed: Trial) -> str:
-    """Sentences on the user's modules in which nothing could be noted, each after a space; none if there are none.
-
-    Args:
-        probed: Runs with the sources noted.
-    """
-    if probed.failure is not None:
-        return f" What the program takes from outside could not be observed: {probed.failure.rstrip('.')}."
-    named = [f" Nothing could be observed in {PurePath(one.file).name}: {one.reason}." for one in probed.unprobed]
-    more = len(named) - _MOST_NAMED
-    return "".join(named[:_MOST_NAMED]) + (
-        f" The same holds for {more:,} more {'file' if more == 1 else 'files'}." if more > 0 else ""
-    )
-
+# What most likely made runs differ, by the records and the text alone.
 
 _MOST_FILES = 60
 _MOST_FRAMES = 4

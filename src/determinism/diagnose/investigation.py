@@ -22,6 +22,7 @@ from determinism.diagnose.experiments import (
     is_alike,
     is_never_seeded,
     is_same_line,
+    unseen_text,
 )
 from determinism.diagnose.fixes import code_change, fixes_for, outside_fix, with_fixes
 from determinism.diagnose.hypotheses import (
@@ -37,7 +38,6 @@ from determinism.diagnose.hypotheses import (
     is_varying_kernel,
     may_vary_alone,
     told_by_kind,
-    unseen_text,
     varies_alone,
     with_likely_lines,
 )

@@ -23,69 +23,22 @@ _MOST_LOOKED_AT = 3000
 
 _BY_SOURCE = {
     "clock": (
-        "time.time",
-        "time.monotonic",
-        "time.perf_counter",
-        "time.process_time",
-        "time.thread_time",
-        "time.time_ns",
-        "time.monotonic_ns",
-        "time.perf_counter_ns",
-        "time.process_time_ns",
-        "time.thread_time_ns",
-        "time.localtime",
-        "time.gmtime",
-        "time.ctime",
-        "time.strftime",
-        "time.asctime",
-        "datetime.datetime.now",
-        "datetime.datetime.utcnow",
-        "datetime.datetime.today",
-        "datetime.date.today",
+        "time.time", "time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "time.time_ns", "time.monotonic_ns",
+        "time.perf_counter_ns", "time.process_time_ns", "time.thread_time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime",
+        "time.asctime", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
     ),
-    "completion-order": (
-        "concurrent.futures.as_completed",
-        "asyncio.as_completed",
-    ),
+    "completion-order": ("concurrent.futures.as_completed", "asyncio.as_completed"),
     "entropy": (
-        "os.urandom",
-        "os.getrandom",
-        "uuid.uuid1",
-        "uuid.uuid4",
-        "secrets.token_bytes",
-        "secrets.token_hex",
-        "secrets.token_urlsafe",
-        "secrets.randbelow",
-        "secrets.randbits",
-        "secrets.choice",
-        "random.SystemRandom",
-        "tempfile.mkdtemp",
-        "tempfile.mkstemp",
-        "tempfile.mktemp",
-        "tempfile.NamedTemporaryFile",
-        "tempfile.TemporaryDirectory",
+        "os.urandom", "os.getrandom", "uuid.uuid1", "uuid.uuid4", "secrets.token_bytes", "secrets.token_hex", "secrets.token_urlsafe",
+        "secrets.randbelow", "secrets.randbits", "secrets.choice", "random.SystemRandom", "tempfile.mkdtemp", "tempfile.mkstemp",
+        "tempfile.mktemp", "tempfile.NamedTemporaryFile", "tempfile.TemporaryDirectory",
     ),
     "hash": ("hash",),
     "id": ("id",),
-    "listing": (
-        "os.listdir",
-        "os.scandir",
-        "os.walk",
-        "os.fwalk",
-        "glob.glob",
-        "glob.iglob",
-    ),
-    "uninitialized-array": (
-        "numpy.empty",
-        "numpy.empty_like",
-    ),
-    "process-id": (
-        "os.getpid",
-        "os.getppid",
-        "threading.get_ident",
-        "threading.get_native_id",
-    ),
-}
+    "listing": ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob.glob", "glob.iglob"),
+    "uninitialized-array": ("numpy.empty", "numpy.empty_like"),
+    "process-id": ("os.getpid", "os.getppid", "threading.get_ident", "threading.get_native_id"),
+}  # fmt: skip
 CALLS = {name: source for source, names in _BY_SOURCE.items() for name in names}
 """Calls that give something else in each run, with the source that they are: those that are noted while a program runs, as far as the text
 names them by their module. A test sees that the two agree; what is noted is defined where much more is imported than reading needs."""
@@ -285,6 +238,8 @@ class Program:
         self._has_fixed_hashes = has_fixed_hashes
         self._is_in_seed = False
         """Whether the way back is that of a seed, so that it does not end in itself."""
+        self._threads_add_to: dict[str, dict[str, ast.expr | ast.stmt]] = {}
+        """By file."""
         self.functions: dict[str, list[tuple[Module, Function]]] = {}
         self.classes: dict[str, list[tuple[Module, ast.ClassDef]]] = {}
         self.attributes: dict[str, list[tuple[Module, ast.expr]]] = {}
@@ -354,7 +309,7 @@ class Program:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            seeded = self._seeded_by(module, node)
+            seeded = self._seeded_by(module, node) or self._changed_by_threads(module, node)
             if seeded is not None:
                 return seeded
             source = self._source(module, node)
@@ -425,6 +380,45 @@ class Program:
         finally:
             self._is_in_seed = False
         return None
+
+    def _changed_by_threads(self, module: Module, node: ast.AST) -> Found | None:
+        """The line at which several threads change what an expression names, each when it comes to it; None if there is none."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        if module.file not in self._threads_add_to:
+            self._threads_add_to[module.file] = self._changes_by_threads(module)
+        change = self._threads_add_to[module.file].get(last_part(node))
+        if change is None or module.scope_of(change) is module.scope_of(node):
+            return None
+        frame = module.frame(change)
+        return Found("thread-update", frame.file, frame.line, frame.function, frame.code)
+
+    def _changes_by_threads(self, module: Module) -> dict[str, ast.expr | ast.stmt]:
+        """By name, the first place at which a function that runs in several threads adds to what others know by that name."""
+        found: dict[str, ast.expr | ast.stmt] = {}
+        for starts in self._starts_of_threads(module).values():
+            if len(starts) == 1 and not _is_repeated(module, starts[0][0]):
+                continue
+            for call, function in starts:
+                for node in within(function):
+                    for name in _added_to(node, function, call):
+                        found.setdefault(name, node)  # type: ignore[arg-type]
+        return found
+
+    def _starts_of_threads(self, module: Module) -> dict[str, list[tuple[ast.Call, Function]]]:
+        """By the name of a function the calls that run it in a thread."""
+        pools = any(owner is module for name in _THREAD_POOLS for owner, _ in self.callers.get(name, ()))
+        found: dict[str, list[tuple[ast.Call, Function]]] = {}
+        for name in ("Thread", *(_HANDING_OVER if pools else ())):
+            for owner, call in self.callers.get(name, ()):
+                given = (
+                    [one.value for one in call.keywords if one.arg == "target"] if name == "Thread" else call.args[:1]
+                )
+                for one in given if owner is module else ():
+                    for home, function in self.functions.get(last_part(one), ()):
+                        if home is module:
+                            found.setdefault(function.name, []).append((call, function))
+        return found
 
     def _source(self, module: Module, node: ast.AST) -> str | None:
         """Which source an expression is; None if it is none."""
@@ -615,6 +609,50 @@ class Program:
 
 # Pieces of syntax.
 
+_THREAD_POOLS = ("ThreadPoolExecutor", "ThreadPool")
+_HANDING_OVER = ("submit", "map", "apply_async", "imap", "imap_unordered", "starmap", "run_in_executor")
+_REPEATING = ("map", "imap", "imap_unordered", "starmap")
+
+
+def _is_repeated(module: Module, call: ast.Call) -> bool:
+    """Whether a call that starts a thread may be run several times, or starts several itself."""
+    at: ast.AST = call
+    while (parent := module.parents.get(at)) is not None and not isinstance(at, Scope):
+        if isinstance(at, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            return True
+        at = parent
+    return last_part(call.func) in _REPEATING
+
+
+def _added_to(node: ast.AST, function: Function, start: ast.Call) -> Iterator[str]:
+    """The names by which others know what a statement of a function adds to.
+
+    Args:
+        node: The statement, or an expression.
+        function: It runs in a thread.
+        start: What starts the thread, and passes arguments.
+    """
+    target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
+    is_name = isinstance(target, ast.Name)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING - {"put"}:
+        target = node.func.value
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if isinstance(target, ast.Attribute):
+        yield target.attr
+    if not isinstance(target, ast.Name):
+        return
+    if target.id in parameters(function):
+        passed = next((one.value for one in start.keywords if one.arg == "args"), None)
+        given = passed.elts if isinstance(passed, ast.Tuple | ast.List) else start.args[1:]
+        position = parameters(function).index(target.id)
+        yield from (last_part(one) for one in given[position : position + 1] if last_part(one))
+        return
+    declared = {name for one in within(function) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    is_own = not is_name and target.id in _bindings(function)[1]
+    if target.id in declared or not (is_name or is_own):
+        yield target.id
+
 
 def _names_seed(name: str) -> bool:
     return "seed" in name.lower()
@@ -666,23 +704,6 @@ def gives_numbers(node: ast.expr) -> bool:
         is_compared = isinstance(test, ast.Compare) and any(gives_numbers(one) for one in test.comparators)
         return is_compared or (gives_numbers(node.body) and gives_numbers(node.orelse))
     return isinstance(node, ast.GeneratorExp | ast.ListComp) and gives_numbers(node.elt)
-
-
-def is_number(module: Module, node: ast.expr) -> bool:
-    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
-    if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
-        return True
-    if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:
-        return is_number(module, node.args[0])
-    if isinstance(node, ast.Tuple):
-        return all(is_number(module, one) for one in node.elts)
-    if isinstance(node, ast.BinOp):
-        return is_number(module, node.left) or is_number(module, node.right)
-    scope = module.scope_of(node)
-    if isinstance(node, ast.Name) and isinstance(scope, Function):
-        annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]
-        return any(last_part(one) in ("int", "float", "bool") for one in annotations)
-    return False
 
 
 def _counts(node: ast.AST) -> bool:

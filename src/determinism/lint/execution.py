@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from determinism.diagnose.program_flow import NOT_DRAWS, SEED_ALL, SEEDS, Function, Module, given_to, last_part
+from determinism.diagnose.program_flow import (
+    NOT_DRAWS,
+    SEED_ALL,
+    SEEDS,
+    Function,
+    Module,
+    given_to,
+    gives_numbers,
+    last_part,
+)
 
 _DEEPEST = 6
 _MOST_EVENTS = 4000
@@ -349,3 +358,20 @@ class Execution:
         self._walked.add(function)
         yield from self._block(function.body)
         self._active.discard(function)
+
+
+def is_number(module: Module, node: ast.expr) -> bool:
+    """Whether what is hashed is numbers, by how it is written or annotated: their hashes are the same in each run."""
+    if gives_numbers(node) or (isinstance(node, ast.Call) and last_part(node.func) == "tolist"):
+        return True
+    if isinstance(node, ast.Call) and last_part(node.func) in ("tuple", "list") and node.args:
+        return is_number(module, node.args[0])
+    if isinstance(node, ast.Tuple):
+        return all(is_number(module, one) for one in node.elts)
+    if isinstance(node, ast.BinOp):
+        return is_number(module, node.left) or is_number(module, node.right)
+    scope = module.scope_of(node)
+    if isinstance(node, ast.Name) and isinstance(scope, Function):
+        annotations = [one.annotation for one in scope.args.args if one.arg == node.id and one.annotation]
+        return any(last_part(one) in ("int", "float", "bool") for one in annotations)
+    return False

@@ -17,7 +17,6 @@ from determinism.diagnose.program_flow import (
     Module,
     given_to,
     is_none,
-    is_number,
     last_part,
     parameters,
     within,
@@ -29,6 +28,7 @@ from determinism.lint.execution import (
     becomes_seed,
     drawn_library,
     draws_by_keras,
+    is_number,
     is_program,
     seeded_libraries,
 )
