@@ -45,6 +45,20 @@ def test_a_missing_seed_is_found_and_its_fix_verified(tmp_path: Path) -> None:
     assert report["fixes"][0]["verified"]
 
 
+@pytest.mark.thorough("tensorflow")
+def test_a_generator_whose_state_the_system_makes_is_found_and_its_fix_verified(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import tensorflow as tf\ngenerator = tf.random.Generator.from_non_deterministic_state()\n"
+        "print(generator.normal([4]).numpy())\n"
+    )
+    options = ("--budget", "600")
+    report = check_command(tmp_path, [sys.executable, str(program)], options=options, environment=ENVIRONMENT).report
+    causes = [(cause["id"], cause["status"], cause["sites"][0]["line"]) for cause in report["causes"]]
+    assert causes == [("generator-unseeded", "confirmed", 2)]
+    assert report["fixes"][0]["verified"]
+
+
 def test_an_op_that_varies_is_repeated_on_its_inputs(tmp_path: Path) -> None:
     for _ in range(10):
         report = checked_until_different(tmp_path, "varying_ops", "crop", options=("--budget", "1"))

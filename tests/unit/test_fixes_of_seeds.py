@@ -90,6 +90,11 @@ def test_a_seed_that_others_choose_gets_no_constant_in_its_place(text: str, choo
         ("streams = SeedSequence(seed)\n", "streams = SeedSequence(0 if seed is None else seed)"),
         ("rng = default_rng(options.seed)\n", "rng = default_rng(0 if options.seed is None else options.seed)"),
         ("rng = default_rng(None)\n", "rng = default_rng(0)"),
+        ("g = tf.random.Generator.from_non_deterministic_state()\n", "g = tf.random.Generator.from_seed(0)"),
+        (
+            'g = tf.random.Generator.from_non_deterministic_state(alg="philox")\n',
+            'g = tf.random.Generator.from_seed(0, alg="philox")',
+        ),
         ("rng = default_rng(seed=seed)\n", "rng = default_rng(seed=0 if seed is None else seed)"),
     ],
 )

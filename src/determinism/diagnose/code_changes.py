@@ -238,6 +238,8 @@ def unseeded(place: Place) -> Change:
             text.replaced(given, f"0 if {text.of(given)} is None else {text.of(given)}" if may_be_given else "0")
         ], ()
     edits = [text.first_argument(call, "0")]
+    if last_name(call.func) == "from_non_deterministic_state":
+        return [*edits, text.renamed(call.func, "from_seed")], ()
     # `torch.seed()` and `Generator.seed()` take no seed; `random.seed()` and `numpy.random.seed()` do.
     is_module = isinstance(call.func, ast.Attribute) and "random" in text.of(call.func.value).rpartition(".")[2]
     if last_name(call.func) in ("seed", "seed_all") and isinstance(call.func, ast.Attribute) and not is_module:

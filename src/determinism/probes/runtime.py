@@ -421,11 +421,12 @@ class SourceTable:
         found = getattr(owner, name, None)
         if found is None:
             return
-        is_python = isinstance(found, types.FunctionType | type)
+        is_python = isinstance(found, types.FunctionType | types.MethodType | type)
         if owner is module or is_python:
             # It is kept, so that its identity is given to nothing else.
             self._kept.append(found)
             self.by_identity[id(found)] = function
+            # Each access to a class method makes another object.
             if isinstance(found, types.MethodType) and isinstance(owner, type):
                 self.by_identity[id(found.__func__)] = function
         else:

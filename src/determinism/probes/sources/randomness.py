@@ -228,6 +228,14 @@ def _drawn(use: Use, function: Function, arguments: tuple[Any, ...], keywords: d
     return result
 
 
+def _from_the_system(use: Use, function: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`tf.random.Generator.from_non_deterministic_state()`, whose state the system gives; `from_seed` makes one of a seed."""
+    kind: Any = function.__self__  # type: ignore[attr-defined]
+    # Before it is made, since the op that makes its state is recorded.
+    use.note(lambda: "0" if use.is_fixed else os.urandom(8).hex())
+    return kind.from_seed(_CONSTANT, *arguments, **keywords) if use.is_fixed else function(*arguments, **keywords)
+
+
 def _state_text(made: Any, function: Function) -> str | None:
     """A text for the state of what was made or seeded."""
     if made is None:
@@ -262,6 +270,7 @@ SEEDING_FUNCTIONS: tuple[SourceFunction, ...] = (
     ),
     *functions(UNSEEDED, _drawn, "torch", "seed Generator.seed"),
     *functions(UNSEEDED, _drawn, "torch.cuda", "seed seed_all"),
+    *functions(UNSEEDED, _from_the_system, "tensorflow", "random.Generator.from_non_deterministic_state"),
     *functions(VALUE, _with_value, "torch", "manual_seed Generator.manual_seed"),
     *functions(VALUE, _with_value, "torch.random", "manual_seed"),
     *functions(VALUE, _with_value, "torch.cuda", "manual_seed manual_seed_all"),
