@@ -9,9 +9,6 @@ from determinism.diagnose.program_flow import CALLS, Function, is_none, last_par
 from determinism.lint.execution import becomes_seed, is_number
 from determinism.lint.findings import Finding, Severity, Text
 
-_LOGS = frozenset(
-    {"print", "debug", "info", "warning", "error", "log", "write", "flush", "echo", "update", "set_postfix"}
-)
 _ENDS = (ast.Break, ast.Return, ast.Continue)
 _TRAINS = frozenset(
     {"backward", "step", "fit", "minimize", "train", "train_step", "sample", "zero_grad", "append", "forward", "normal"}

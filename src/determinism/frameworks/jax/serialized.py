@@ -80,10 +80,6 @@ class Message:
         """Whether a field is there."""
         return any(at == number for at, _, _ in self._fields)
 
-    def field_numbers(self) -> set[int]:
-        """The fields that are there."""
-        return {at for at, _, _ in self._fields}
-
     def set(self, number: int, *values: int | bytes | str | Message) -> Message:
         """Replace all values of a field, with none to remove it; gives the message."""
         self._fields = [one for one in self._fields if one[0] != number]
