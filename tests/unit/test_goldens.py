@@ -10,6 +10,7 @@ import pytest
 
 from determinism import golden
 from determinism.errors import DeterminismError, DifferenceError, TraceError, UsageError
+from determinism.golden.bisect import BisectResult, ChangedLine, Commit, answer_lines
 from determinism.golden.launch import first_difference, operation_digests
 from determinism.golden.ledger import MOST_BYTES, Ledger, ledger_of, read_golden, text_of
 from determinism.golden.result import answer, compare_ledgers
@@ -270,3 +271,16 @@ def test_the_first_op_that_gives_another_value_is_found(
     until = place.until or place.frame
     assert place.frame.line <= line <= until.line
     assert until.line - place.frame.line < size
+
+
+@pytest.mark.parametrize(
+    ("changed", "left_out"), [(5, None), (6, None), (7, "and 1 more lines"), (9, "and 3 more lines")]
+)
+def test_of_a_commit_that_changed_much_six_lines_are_shown(changed: int, left_out: str | None) -> None:
+    commit = Commit("ab" * 20, "Train longer", "2026-11-01")
+    lines = tuple(ChangedLine("train.py", number, f"+step({number})") for number in range(changed))
+    text = answer_lines(BisectResult((commit,), (), lines=lines))
+    assert sum("train.py" in line for line in text) == min(changed, 6)
+    assert [line for line in text if "more lines" in line] == (
+        [] if left_out is None else [f"  {left_out}: git show {commit.short}"]
+    )

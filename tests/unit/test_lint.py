@@ -730,6 +730,14 @@ def test_a_loop_until_a_time_is_one_if_it_trains(body: str, is_named: bool) -> N
         assert rules_in(f"import time, jax\n{begin}\nwhile {condition}:\n    {body}\n") == ["clock"] * is_named
 
 
+def test_a_comparison_that_is_given_back_is_followed_over_three_names_to_the_clock() -> None:
+    text = (
+        "import time, torch\ndef is_over(t):\n    a = time.time() - t\n    b = a + 1\n    c = b + 1\n    return c > 9\n"
+    )
+    assert rules_in(text) == ["clock"]
+    assert rules_in(text.replace("time.time()", "max(t, 1)")) == []
+
+
 @pytest.mark.parametrize(
     ("body", "is_named"),
     [

@@ -16,7 +16,7 @@ from determinism.errors import DeterminismError
 from determinism.report.document import document, json_text
 from determinism.session.check import compare, compare_over
 from determinism.trace import opening
-from determinism.trace.files import stored_bytes
+from determinism.trace.files import FileParts, stored_bytes
 from determinism.trace.opening import open_trace, trace_folder
 from determinism.trace.schema import RECORDS_FILE, STEP_OP
 from determinism.types import Role
@@ -153,3 +153,21 @@ def test_nothing_outside_of_the_trace_is_written_and_failures_of_a_store_are_sai
 
     assert raised.value.identifier == "trace-unreachable"
     assert "the store is down" in str(raised.value)
+
+
+def test_a_file_that_is_read_in_smaller_pieces_than_were_asked_for(
+    runs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores, and file systems over a network, may give fewer bytes; never more are taken than belong to a message."""
+    whole = json_text(document(compare(*runs)))
+    read_at = FileParts.read_at
+    asked: list[int] = []
+
+    def in_pieces(file: FileParts, offset: int, size: int) -> bytes:
+        asked.append(offset + size)
+        assert offset + size <= file.size
+        return read_at(file, offset, min(size, 50_000))
+
+    monkeypatch.setattr(FileParts, "read_at", in_pieces)
+    assert json_text(document(compare(*runs))) == whole
+    assert len(asked) > len(set(asked))

@@ -245,3 +245,13 @@ def test_names_that_a_cell_binds_and_deletes_are_put_back() -> None:
     snapshot.restore()
     assert {name: namespace[name] for name in ("kept", "removed")} == {"kept": 1, "removed": 2}
     assert "new" not in namespace
+
+
+def test_the_namespace_of_a_module_is_left_alone_as_the_module_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what cannot be copied, which any other dictionary is refused for."""
+    module = types.ModuleType("settings_of_a_program")
+    module.numbers = iter([1, 2])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    Snapshot.take(lambda names: None, (vars(module),), {})
+    with pytest.raises(StateError):
+        Snapshot.take(lambda names: None, (dict(vars(module)),), {})
