@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from determinism.resume.torch import WatchedGenerators
 from determinism.resume.unsaved import unsaved
 from determinism.session import seeding
+from determinism.trace.schema import PUT_BACK_FILE
 from tests.resumed_runs import compared, lacking
 
 
@@ -54,6 +57,22 @@ def replaying(file: Path, run: str, fault: str) -> object:
         kept = {"model": model.state_dict(), "buffer": buffer, "own": own.bit_generator.state}
         torch.save({**kept, **states}, file)
     return model
+
+
+def test_states_that_are_put_back_after_the_first_step_are_not_those_of_resuming(tmp_path: Path) -> None:
+    watched = WatchedGenerators(tmp_path)
+    try:
+        random.seed(1)
+        random.setstate(random.getstate())
+        watched.step_ended()
+        random.seed(2)
+        random.setstate(random.getstate())
+        watched.close()
+    finally:
+        for undo in watched.undo():
+            undo()
+    noted = json.loads((tmp_path / PUT_BACK_FILE).read_text())
+    assert {name: len(states) for name, states in noted.items()} == {"python": 1, "numpy": 0, "torch": 0}
 
 
 def test_draws_at_the_start_that_are_taken_back_are_no_difference(tmp_path: Path) -> None:

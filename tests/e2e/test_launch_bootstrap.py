@@ -92,6 +92,22 @@ def test_recorder_starts_with_the_framework_and_is_closed_at_exit(stage: Stage) 
     assert unrecorded_reason(stage.trace) is None
 
 
+def test_notes_on_sources_say_how_many_records_there_were(stage: Stage, tmp_path: Path) -> None:
+    stage.add(
+        "tiny_recording", textwrap.dedent(RECORDER).replace("class Session:", "class Session:\n    num_records = 2")
+    )
+    notes, program = tmp_path / "notes", tmp_path / "program.py"
+    notes.mkdir()
+    program.write_text(
+        "import os, tinyframe, tiny_recording\nos.listdir('.')\ntiny_recording.Session.num_records = 7\nos.listdir('.')\n"
+    )
+    spec = RunSpec(stage.trace, level="module", probes=ProbeRequest(notes=notes))
+    environment = child_environment({"PATH": os.environ["PATH"], "PYTHONPATH": str(stage.modules)}, spec)
+    subprocess.run([sys.executable, program], env=environment, timeout=120, check=True)
+    lines = [json.loads(line) for line in (notes / "main.jsonl").read_text().splitlines()]
+    assert [(line["line"], line["records"]) for line in lines if line.get("source") == "listing"] == [(2, 2), (4, 7)]
+
+
 def test_process_without_the_framework_claims_nothing(stage: Stage) -> None:
     stage.run("import json")
     assert stage.keys() == []
