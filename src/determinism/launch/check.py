@@ -448,6 +448,10 @@ def explain(
         return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit)), 0
 
 
+_BUSY = 1.2
+"""So many times longer a run takes where other programs use the processors, as far as it is worth a word."""
+
+
 def _search(
     comparison: Comparison,
     request: CheckRequest,
@@ -467,7 +471,9 @@ def _search(
         request = replace(request, spec=replace(request.spec, steps=short.steps))
         exit_statuses.add(0)  # as a program ends that is ended after so many steps
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    warn(f"Looking for the cause with {which}, for at most {duration(budget)} (--budget). Ctrl-C keeps the findings.")
+    is_busy = any(run.seconds > _BUSY * run.idle_seconds for run in comparison.runs)
+    limit = f"{duration(budget)} (--budget{', waiting for a processor not counted' if is_busy else ''})"
+    warn(f"Looking for the cause with {which}, for at most {limit}. Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None
     try:
         with LaunchedExperiments(
