@@ -7,9 +7,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from determinism.diagnose.reproducer import NotReproducible, script, write_reproducer
+from determinism.frameworks.array_capture import stored
 
 CALL: dict[str, Any] = {
     "op": "aten::gelu",
@@ -211,3 +213,20 @@ def test_nothing_but_names_and_numbers_gets_into_a_script_of_tensorflow(change: 
 def test_a_text_gets_into_a_script_of_tensorflow_as_a_literal() -> None:
     source = written({**TENSORFLOW_CALL, "attributes": {"mode": HOSTILE}})
     assert shape_of(source) == shape_of(written({**TENSORFLOW_CALL, "attributes": {"mode": "plain"}}))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "shape"),
+    [
+        ("float32", "F32", (2, 3)),
+        ("int64", "I64", (2, 3)),
+        ("complex64", "F32", (2, 3, 2)),
+        ("complex128", "F64", (2, 3, 2)),
+        # A type that the file knows no name for is kept as the bytes of its elements.
+        ("datetime64[s]", "U8", (2, 3, 8)),
+    ],
+)
+def test_an_array_is_kept_by_its_type_or_else_as_bytes(dtype: str, kind: str, shape: tuple[int, ...]) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    kept = stored(array)
+    assert (kept.dtype, tuple(kept.shape), bytes(kept.elements)) == (kind, shape, array.tobytes())

@@ -15,11 +15,11 @@ Noted = Mapping[str, Sequence[str | None]]
 """Values by key of the process."""
 
 
-def write_run(folder: Path, processes: Noted, source: str) -> Path:
+def write_run(folder: Path, processes: Noted, source: str, thread: str) -> Path:
     folder.mkdir()
     for key, values in processes.items():
         site = {"file": "train.py", "line": 4, "column": 1, "end_line": 4, "end_column": 9, "function": "work"}
-        place = {"source": source, **site, "code": "work()", "thread": "MainThread"}
+        place = {"source": source, **site, "code": "work()", "thread": thread}
         lines = [
             {**place, "occurrence": at, "number": at, "digest": value, "shown": value, "records": 0, "recorded_as": key}
             for at, value in enumerate(values)
@@ -30,8 +30,11 @@ def write_run(folder: Path, processes: Noted, source: str) -> Path:
     return folder
 
 
-def compare(tmp_path: Path, first: Noted, second: Noted, source: str = "seed-value") -> list[Source]:
-    return differing_sources(write_run(tmp_path / "1", first, source), write_run(tmp_path / "2", second, source))
+def compare(
+    tmp_path: Path, first: Noted, second: Noted, source: str = "seed-value", thread: str = "MainThread"
+) -> list[Source]:
+    one, other = (write_run(tmp_path / name, run, source, thread) for name, run in (("1", first), ("2", second)))
+    return differing_sources(one, other)
 
 
 KINDS = ("ForkPoolWorker-", "SpawnPoolWorker-", "SpawnProcess-", "ForkServerProcess-", "LokyProcess-", "Process-", "")
@@ -106,3 +109,11 @@ def test_of_many_tasks_those_whose_seeds_differ_are_found(tmp_path: Path) -> Non
     first, second = ([f"{run} {value}" for value in MANY] for run in "ab")
     (found,) = compare(tmp_path, split(first, (1, 2)), split(second, (1, 1, 2, 2, 2)))
     assert (found.differs, found.occurrence) == (True, 0)
+
+
+def test_threads_that_share_work_take_it_in_any_order_and_a_value_that_only_one_run_has_differs(tmp_path: Path) -> None:
+    for name, second, expected in (("order", ["1", "0"], []), ("value", ["yours", "0"], [(True, 1, ("mine", "0"))])):
+        first = ["0", "mine" if name == "value" else "1"]
+        (tmp_path / name).mkdir()
+        found = compare(tmp_path / name, {"main": first}, {"main": second}, thread="ThreadPoolExecutor-0_0")
+        assert [(one.differs, one.occurrence, one.shown) for one in found] == expected
