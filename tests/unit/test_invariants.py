@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from determinism.invariants.findings import (
+    FILES,
     REPLICAS,
     InvariantFindings,
     headline,
@@ -20,7 +21,7 @@ from determinism.invariants.launch import check_stored
 from determinism.report.document import SCHEMA_FILE, first_fault
 from determinism.report.formats import junit_text
 from determinism.report.html import page
-from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP
+from determinism.trace.schema import CALLED_OP, DIVIDED_OP, REPLICATED_OP, STEP_OP, Frame
 from determinism.types import Phase, Role, Verdict
 from tests.traces import Ref, TraceBuilder
 
@@ -220,6 +221,18 @@ def test_all_violations_are_told(tmp_path: Path) -> None:
 
     assert report["headline"].endswith(", and 1 more violation")
     assert [entry["label"] for entry in report["story"]].count("also") == 1
+
+
+@pytest.mark.parametrize(("invariant", "label"), [(FILES, "saved at"), (REPLICAS, "called at")])
+def test_the_line_that_asked_for_it_is_shown_beside_the_line_of_the_op(
+    invariant: str, label: str, tmp_path: Path
+) -> None:
+    findings = findings_of(tmp_path, EQUAL, parted(2), EQUAL)
+    asked = Frame("/work/train.py", 3, "main", "torch.save(model, file)")
+    findings.violations[0] = replace(findings.violations[0], invariant=invariant, asked_at=asked)
+    entries = {entry["label"]: entry["text"] for entry in invariants_report(findings)["story"]}
+    assert entries[label] == "/work/train.py:3  torch.save(model, file)"
+    assert len({"saved at", "called at"} & entries.keys()) == 1
 
 
 def test_one_process_gives_no_verdict(tmp_path: Path) -> None:

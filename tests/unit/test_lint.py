@@ -640,7 +640,9 @@ def test_findings_are_written_as_json_and_sarif(tmp_path: Path) -> None:
     file.write_text("ä = 1; x = list({'a', 'b'})[0]\n")
     run(str(file), "--json", str(tmp_path / "found.json"), "--sarif", str(tmp_path / "found.sarif"))
     (found,) = json.loads((tmp_path / "found.json").read_text())["findings"]
-    (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    (of_sarif,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    (result,) = of_sarif["results"]
+    assert of_sarif["invocations"] == [{"executionSuccessful": True}]
     assert found["rule"] == result["ruleId"] == "hash-order" and result["level"] == "error"
     assert found["help"] == "determinism lint --explain hash-order" and found["help_uri"] is None
     (rule,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["tool"]["driver"]["rules"]
