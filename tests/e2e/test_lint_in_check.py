@@ -39,3 +39,17 @@ def test_what_lint_names_beside_the_cause_is_not_blamed(tmp_path: Path) -> None:
     assert (first["factor"], first["equal"]) == (f"set-order at registered.py:{line_of('ORDER')}", False)
     assert [(cause["id"], cause["status"]) for cause in report["causes"]] == [("generator-unseeded", "confirmed")]
     assert report["causes"][0]["sites"][0]["line"] == line_of("NOISE")
+
+
+def test_what_lint_names_and_no_tensor_shows_is_said_of_equal_runs(tmp_path: Path) -> None:
+    """Such a program may well print another number each time."""
+    program = tmp_path / "train.py"
+    program.write_text("import torch, random\nx = torch.ones(3).sum().item()\nprint(x + random.Random().random())\n")
+    (tmp_path / "clean.py").write_text(
+        "import torch, random\nprint(torch.ones(3).sum().item() + random.Random(1).random())\n"
+    )
+    said = "changed no tensor. What the program computes without tensors is not compared."
+    ended = run(tmp_path, "check", sys.executable, "train.py")
+    assert ended.status == 0 and f"train.py:3 {said}" in ended.text, ended.text
+    ended = run(tmp_path, "check", sys.executable, "clean.py")
+    assert ended.status == 0 and said not in ended.text, ended.text

@@ -754,6 +754,27 @@ def test_results_that_are_added_up_as_they_become_ready_are_named(body: str, is_
     assert rules_in(text) == ["completion-order"] * is_named
 
 
+@pytest.mark.parametrize(
+    ("added", "is_named"),
+    [
+        ("f(row)", False),
+        ("row.sum()", True),
+        ("len(row)", False),
+        ("1", False),
+        ("part", True),
+        ("row.sum() / 3", True),
+    ],
+)
+def test_what_several_threads_add_up_is_named_unless_it_counts(added: str, is_named: bool) -> None:
+    text = (
+        "import threading, numpy\nlock = threading.Lock()\ntotal = 0\ndef work(rows):\n    global total\n"
+        f"    for row in rows:\n        part = row.mean()\n        with lock:\n            total += {added}\n"
+        "for rows in numpy.load('rows.npy'):\n    threading.Thread(target=work, args=(rows,)).start()\n"
+    )
+    assert rules_in(text) == ["thread-race"] * is_named
+    assert rules_in(text.replace("for rows in numpy", "if rows := numpy")) == []
+
+
 def test_a_sum_over_what_becomes_ready_is_named_unless_it_counts() -> None:
     text = "import numpy\nfrom concurrent.futures import as_completed\nx = sum({} for f in as_completed(jobs))\n"
     assert rules_in(text.format("f.result()")) == ["completion-order"]

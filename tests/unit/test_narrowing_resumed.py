@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from determinism.errors import UsageError
 from determinism.launch.runs import CheckRequest
 from determinism.narrow.launch import NarrowCheck, NarrowRequest
 from determinism.run_spec import RunSpec
@@ -34,6 +35,27 @@ def ledger(folder: Path, first: int, others: Collection[tuple[int, str]] = ()) -
     rows.close()
     writer.close()
     return open_trace(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "is_resumable"),
+    [
+        ("train.py", 6, False),
+        ("train.py --steps {steps} --save {save} --load {load}", 6, True),
+        ("train.py --steps {steps} --save {save} --load {load}", None, None),
+        ("train.py --steps {steps}", 6, None),
+    ],
+)
+def test_a_command_that_names_all_three_places_can_be_resumed(
+    words: str, steps: int | None, is_resumable: bool | None
+) -> None:
+    """One that names some of them, or not for how many steps it goes, is refused."""
+    request = NarrowRequest(CheckRequest(words.split(), spec=RunSpec(steps=steps)))
+    if is_resumable is None:
+        with pytest.raises(UsageError, match="so nothing was run"):
+            _ = request.is_resumable
+    else:
+        assert request.is_resumable is is_resumable
 
 
 @pytest.mark.parametrize(

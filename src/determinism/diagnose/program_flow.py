@@ -385,25 +385,24 @@ class Program:
         """The line at which several threads change what an expression names, each when it comes to it; None if there is none."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
-        if module.file not in self._threads_add_to:
-            self._threads_add_to[module.file] = self._changes_by_threads(module)
-        change = self._threads_add_to[module.file].get(last_part(node))
+        change = self.changes_by_threads(module).get(last_part(node))
         if change is None or module.scope_of(change) is module.scope_of(node):
             return None
         frame = module.frame(change)
         return Found("thread-update", frame.file, frame.line, frame.function, frame.code)
 
-    def _changes_by_threads(self, module: Module) -> dict[str, ast.expr | ast.stmt]:
+    def changes_by_threads(self, module: Module) -> dict[str, ast.expr | ast.stmt]:
         """By name, the first place at which a function that runs in several threads adds to what others know by that name."""
-        found: dict[str, ast.expr | ast.stmt] = {}
-        for starts in self._starts_of_threads(module).values():
-            if len(starts) == 1 and not _is_repeated(module, starts[0][0]):
-                continue
-            for call, function in starts:
-                for node in within(function):
-                    for name in _added_to(node, function, call):
-                        found.setdefault(name, node)  # type: ignore[arg-type]
-        return found
+        if module.file not in self._threads_add_to:
+            found = self._threads_add_to[module.file] = {}
+            for starts in self._starts_of_threads(module).values():
+                if len(starts) == 1 and not _is_repeated(module, starts[0][0]):
+                    continue
+                for call, function in starts:
+                    for node in within(function):
+                        for name in _added_to(node, function, call):
+                            found.setdefault(name, node)  # type: ignore[arg-type]
+        return self._threads_add_to[module.file]
 
     def _starts_of_threads(self, module: Module) -> dict[str, list[tuple[ast.Call, Function]]]:
         """By the name of a function the calls that run it in a thread."""

@@ -448,8 +448,9 @@ def explain(
         return replace(comparison, diagnosis=replace(comparison.diagnosis, limit=limit)), 0
 
 
-_BUSY = 1.2
-"""So many times longer a run takes where other programs use the processors, as far as it is worth a word."""
+def _limit(budget: float, comparison: Comparison) -> str:
+    is_busy = any(run.seconds > 1.2 * run.idle_seconds for run in comparison.runs)
+    return f"{duration(budget)} (--budget{', waiting for a processor not counted' if is_busy else ''})"
 
 
 def _search(
@@ -471,9 +472,7 @@ def _search(
         request = replace(request, spec=replace(request.spec, steps=short.steps))
         exit_statuses.add(0)  # as a program ends that is ended after so many steps
     budget = request.budget if request.budget is not None else default_budget(run_seconds)
-    is_busy = any(run.seconds > _BUSY * run.idle_seconds for run in comparison.runs)
-    limit = f"{duration(budget)} (--budget{', waiting for a processor not counted' if is_busy else ''})"
-    warn(f"Looking for the cause with {which}, for at most {limit}. Ctrl-C keeps the findings.")
+    warn(f"Looking for the cause with {which}, for at most {_limit(budget, comparison)}. Ctrl-C keeps the findings.")
     search: FactorSearch | Investigation | None = None
     try:
         with LaunchedExperiments(
@@ -582,6 +581,7 @@ class Check:
         warning = check_interpreter(request.command, os.environ)
         if warning is not None:
             self.warn(warning)
+        self._foreseen = ""
         self._say_what_is_foreseen()
         self._output = output = OutputFolder(request.output)
         self._likely: list[Hypothesis] = []
@@ -607,6 +607,8 @@ class Check:
                     self.on_verdict(comparison)
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
+        if self._foreseen and comparison.verdict is Verdict.SAME:
+            self.warn(f"{self._foreseen} changed no tensor. What the program computes without tensors is not compared.")
         return self._tidied(comparison)
 
     def _say_what_is_foreseen(self) -> None:
@@ -622,6 +624,7 @@ class Check:
         if not found:
             return
         first, *others = found
+        self._foreseen = f"{first.file}:{first.line}"
         more = f" {len(others)} more: determinism lint {shlex.quote(str(script))}" if others else ""
         self.warn(f"{first.file}:{first.line}: {first.message} ({first.rule}, by lint){more}")
 

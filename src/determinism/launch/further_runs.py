@@ -363,7 +363,11 @@ def _seen(first: Divergence, *, moves: bool) -> str:
 # What makes two equal runs say little, so that more are made.
 
 
-TIMED_RULES = {"clock": "what the clock decides", "completion-order": "results in the order in which they arrive"}
+TIMED_RULES = {
+    "clock": "what the clock decides",
+    "completion-order": "results in the order in which they arrive",
+    "thread-race": "sums that threads share",
+}
 """Rules of lint about timing, with what a program does where one fires."""
 
 

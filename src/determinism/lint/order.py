@@ -149,7 +149,7 @@ class Flow:
     def _is_call(self, call: ast.Call, node: ast.AST, depth: int, is_list: bool) -> bool:
         name = last_part(call.func)
         if name == "sum" and self.is_of_results and isinstance(node, ast.GeneratorExp | ast.ListComp):
-            return self._is_rounded(node.elt) and not self._is_shown(call)
+            return self.is_rounded(node.elt) and not self._is_shown(call)
         if name in _COUNTS:
             # Of several that are the smallest by a key, the first is taken.
             keys = [ast.unparse(one.value) for one in call.keywords if one.arg == "key"]
@@ -408,7 +408,7 @@ class Flow:
             is_its_own = isinstance(node.target, ast.Subscript) and any(
                 isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target.slice)
             )
-            return not is_its_own and self._is_rounded(node.value)
+            return not is_its_own and self.is_rounded(node.value)
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Subscript):
@@ -423,7 +423,7 @@ class Flow:
                 and isinstance(value.left, ast.Name)
                 and isinstance(target, ast.Name)
             ):
-                return value.left.id == target.id and self._is_rounded(value.right)
+                return value.left.id == target.id and self.is_rounded(value.right)
         if isinstance(node, ast.Return) and node.value is not None:
             return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value))
         return False
@@ -442,7 +442,7 @@ class Flow:
             )
         return False
 
-    def _is_rounded(self, value: ast.expr) -> bool:
+    def is_rounded(self, value: ast.expr) -> bool:
         """Whether something is added up whose sum depends on the order: no numbers of things, and no texts."""
         if not self._text.uses_frameworks() or isinstance(value, ast.Constant | ast.JoinedStr | ast.List | ast.Tuple):
             return False
@@ -737,6 +737,19 @@ def of_completion(text: Text, flow: Flow) -> Iterator[Finding]:
             yield text.finding("pipeline-order", Severity.MAY_DIFFER, message, node)
 
 
+def of_threads(text: Text, flow: Flow) -> Iterator[Finding]:
+    """What several threads add up, each when it comes to it."""
+    for name, node in text.program.changes_by_threads(text.module).items():
+        if not (isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult)):
+            continue
+        added: list[ast.AST] = [node.value]
+        if isinstance(node.value, ast.Name):
+            added = [value for _, value in text.program.values_of(text.module, node.value, as_whole=True)]
+        if any(isinstance(value, ast.expr) and flow.is_rounded(value) for value in added):
+            message = f"Several threads add to {name}, each when it comes to it, and the order decides how the sum is rounded."
+            yield text.finding("thread-race", Severity.MAY_DIFFER, message, node.target)
+
+
 def findings(text: Text) -> Iterator[Finding]:
     """All of these rules."""
     flow = Flow(text)
@@ -744,3 +757,4 @@ def findings(text: Text) -> Iterator[Finding]:
     yield from of_counted(text)
     yield from of_listings(text, flow)
     yield from of_completion(text, flow)
+    yield from of_threads(text, flow)
