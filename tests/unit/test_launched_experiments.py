@@ -11,6 +11,7 @@ import pytest
 from determinism.diagnose.experiments import BudgetSpent, Intervention
 from determinism.factors.catalog import Action
 from determinism.launch.check import LaunchedExperiments
+from determinism.launch.further_runs import beyond_tensors
 from determinism.run_spec import FixedSource
 
 SEED = Intervention(factors=frozenset({("torch-seed", Action.FIXED)}))
@@ -62,3 +63,36 @@ def test_of_many_places_two_are_named_and_the_rest_counted() -> None:
     assert many.summary == "clock at train.py:1 and clock at train.py:2 and 2 more fixed"
     shifted = many.also(Intervention(sources=frozenset({FixedSource("/home/ada/train.py", 4, "shifted clock")})))
     assert shifted.summary == "shifted clock at train.py:4 and clock at train.py:1 and 3 more fixed"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shown"),
+    [
+        ("accuracy 0.8725 [0.84, 0.90]", "accuracy 0.8725 [0.83, 0.90]", True),
+        ("mean error 0x1.cf9a380000000p+1", "mean error 0x1.cf9a360000000p+1", True),
+        ("order [0, 2, 1]", "order [1, 0, 2]", True),
+        ("score 3\nworker 1", "worker 1\nscore 3", False),
+        ("epoch 1 took 3.21 s", "epoch 1 took 3.30 s", False),
+        ("12%|█▏ | 3/25 [00:01<00:09,  2.4it/s]", "12%|█▏ | 3/25 [00:01<00:08,  2.5it/s]", False),
+        ("2026-11-28 10:00:01 start", "2026-11-28 10:00:09 start", False),
+        ("<object at 0x7f0011223344>", "<object at 0x7f0011223388>", False),
+        ("loss 1.5\n\x1b[32mdone\x1b[0m", "loss 1.5\ndone", False),
+        ("saved as tmpa1", "nothing was saved", False),
+    ],
+)
+def test_numbers_that_only_some_runs_printed_are_shown_unless_they_are_of_the_machine(
+    first: str, second: str, shown: bool, tmp_path: Path
+) -> None:
+    logs = [tmp_path / f"run-{number}.log" for number in (1, 2, 3, 4)]
+    for log, text in zip(logs[1:], (first, first, second), strict=True):
+        log.write_text(f"same 1\n{text}\n", encoding="utf-8")
+    said = beyond_tensors("", logs)
+    assert [text.startswith("No tensor differs, but run 2 printed ") for text in said] == [True] * shown
+    assert not shown or (first in said[0] and f'and run 4 "{second}"' in said[0])
+
+
+def test_where_no_output_differs_what_lint_foresaw_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run-2.log").write_text("1\n")
+    (said,) = beyond_tensors("train.py:3", [tmp_path / "run-1.log", tmp_path / "run-2.log"])
+    assert said == "train.py:3 changed no tensor. What the program computes without tensors is not compared."
+    assert beyond_tensors("", [tmp_path / "run-2.log"]) == []

@@ -295,6 +295,24 @@ def test_a_condition_matters_where_the_runs_took_other_ways(tmp_path: Path) -> N
     assert named(tmp_path, text, Kind.DATA) == (None, False)
 
 
+def test_what_is_computed_instead_of_what_came_too_late_depends_on_the_time_limit(tmp_path: Path) -> None:
+    text = """
+    from concurrent.futures import TimeoutError
+    for batch in batches:
+        try:
+            label = pool.submit(teacher, batch).result(timeout=0.01)  # origin
+        except TimeoutError:
+            label = student(batch)  # used
+    """
+    assert named(tmp_path, text, Kind.STRUCTURE) == ("clock", True)
+    for number, (before, after) in enumerate(((("timeout=0.01"), ""), ("except TimeoutError", "except ValueError"))):
+        (tmp_path / str(number)).mkdir()
+        assert named(tmp_path / str(number), text.replace(before, after), Kind.STRUCTURE) == (None, False)
+    # A value that came in time is no matter of the limit.
+    used = text.replace("  # used", "").replace("  # origin", "  # used")
+    assert named(tmp_path, used, Kind.DATA) == (None, False)
+
+
 def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
     text = "x = torch.empty(3)  # used # origin\n"
     place = Frame(str(tmp_path / "train.py"), 1, "f", "x = torch.empty(3)")

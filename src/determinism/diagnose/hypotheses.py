@@ -74,6 +74,7 @@ CAUSE_OF_SOURCE = {
     "checkpoint-rng": "recomputed-randomness",
     "pipeline-order": "pipeline-order",
     "thread-update": "thread-race",
+    "time-limit": "clock",
 }
 
 _BY_FACTOR = {
@@ -81,8 +82,9 @@ _BY_FACTOR = {
     "numpy-random": "numpy-seed",
     "queue-order": "thread-schedule",
     "thread-update": "thread-schedule",
+    "time-limit": "thread-schedule",
 }
-"""Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives."""
+"""Sources that are fixed as a whole: a fixed value at one line would not be what a fix gives. Where threads take turns, none is too late."""
 
 _SHOWN = 60
 
@@ -586,11 +588,15 @@ def _stages(factor: str, divergence: Divergence) -> Iterator[Frame]:
 
 
 _ORDERS = ("hash-order", "address-order")
+_TURNS = (
+    "In the experiment all threads take turns, so that none waits too long; the line comes from the program's source."
+)
 _BY_TEXT = {
     **dict.fromkeys(
         _ORDERS, "The experiment fixes every such order in the program; the line comes from the program's source."
     ),
-    "thread-race": "In the experiment all threads take turns; the line comes from the program's source.",
+    "thread-race": _TURNS,
+    "clock": _TURNS,
 }
 """What is said where a factor that is about the whole program is tried, and the text has the line."""
 
@@ -603,23 +609,26 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
         likely: What most likely made the runs differ.
     """
     lines = {cause: site for one in likely if one.sites for cause in _alike(one.cause) for site in one.sites[:1]}
-    named = [
-        replace(
-            one,
-            sites=tuple(dict.fromkeys([lines[one.cause], *one.sites])),
-            evidence=(_BY_TEXT[one.cause], *one.evidence),
-        )
-        if one.source is None and one.cause in lines
-        else one
-        for one in candidates
-    ]
+    by_text = {one.intervention: one for one in likely if one.intervention.factors and not one.intervention.sources}
+
+    def named(one: Hypothesis) -> Hypothesis:
+        told = by_text.get(one.intervention)
+        cause = one.cause if told is None else told.cause
+        if one.source is not None or cause not in lines:
+            return one
+        sites = tuple(dict.fromkeys([lines[cause], *one.sites]))
+        return replace(one, cause=cause, sites=sites, evidence=(_BY_TEXT[cause], *one.evidence))
 
     def is_likely(one: Hypothesis) -> bool:
         # What a seed is made of, such as the clock, is told best by what it is for.
         is_seed = one.cause == "seed-varies" and bool(likely)
-        return is_seed or any(is_same(one, other) for other in likely) or one.cause in lines
+        return (
+            is_seed
+            or any(is_same(one, other) for other in likely)
+            or (one.cause in lines and (one.source is None or one.cause in _ORDERS))
+        )
 
-    return sorted(named, key=lambda one: not is_likely(one))
+    return sorted(map(named, candidates), key=lambda one: not is_likely(one))
 
 
 def _alike(cause: str) -> tuple[str, ...]:

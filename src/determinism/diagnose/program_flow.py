@@ -77,9 +77,9 @@ SEED_ALL = frozenset({"seed_everything", "set_seed", "set_random_seed", "seed_al
 """Functions of libraries, and the names that programs give their own, that seed every generator."""
 UNORDERED = IGNORES_ORDER | {"bool", "isinstance"}
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
-FILLING = frozenset({"append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"})
+FILLING = frozenset(["append", "extend", "add", "insert", "update", "put", "appendleft", "setdefault"])
 ITERATING = frozenset(
-    {"list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"}
+    ["list", "tuple", "enumerate", "zip", "map", "iter", "next", "dict", "numpy.array", "numpy.fromiter", "join"]
 )
 _NUMBERS = frozenset({"range", "int", "float", "len", "round", "ord", "numel", "dim", "ndim"})
 """Calls that give numbers, whose hashes are the same in each run."""
@@ -89,14 +89,8 @@ _RUN_BY_OTHERS = ("__getitem__", "__iter__", "__next__", "__call__", "__getitems
 """Methods that run when an object is used."""
 
 _TELLING = (
-    "unseeded-generator",
-    "numpy-random",
-    "python-random",
-    "set-order",
-    "hash",
-    "seed-value",
-    "entropy",
-    "completion-order",
+    *("unseeded-generator", "numpy-random", "python-random", "set-order", "hash", "seed-value", "entropy"),
+    *("completion-order", "time-limit"),
 )
 """Sources that give something else in nearly each run; the others are named only if there is none of these."""
 
@@ -238,6 +232,8 @@ class Program:
         self._has_fixed_hashes = has_fixed_hashes
         self._is_in_seed = False
         """Whether the way back is that of a seed, so that it does not end in itself."""
+        self._time_limits: set[ast.AST] = set()
+        """Calls that were too late where runs took different ways."""
         self._threads_add_to: dict[str, dict[str, ast.expr | ast.stmt]] = {}
         """By file."""
         self.functions: dict[str, list[tuple[Module, Function]]] = {}
@@ -297,6 +293,12 @@ class Program:
         while (parent := module.parents.get(at)) is not None and not isinstance(parent, ast.Module):
             if isinstance(parent, ast.If | ast.While):
                 yield module, parent.test
+            elif isinstance(parent, ast.ExceptHandler) and last_part(parent.type or at) in _TOO_LATE:
+                tried = (call for one in module.parents[parent].body for call in ast.walk(one))  # type: ignore[attr-defined]
+                for call in tried:
+                    if isinstance(call, ast.Call) and any(one.arg == "timeout" for one in call.keywords):
+                        self._time_limits.add(call)
+                        yield module, call
             at = parent
 
     def back_from(self, begin: Sequence[_Node]) -> Found | None:
@@ -430,6 +432,8 @@ class Program:
         if isinstance(call.func, ast.Name) and (last in self.functions or last in self.classes):
             return None
         given = given_to(call)
+        if call in self._time_limits:
+            return "time-limit"
         if name in GENERATORS:
             return None if given and not is_none(given[0]) else "unseeded-generator"
         if name in CALLS:
@@ -608,6 +612,7 @@ class Program:
 
 # Pieces of syntax.
 
+_TOO_LATE = ("TimeoutError", "Empty")
 _THREAD_POOLS = ("ThreadPoolExecutor", "ThreadPool")
 _HANDING_OVER = ("submit", "map", "apply_async", "imap", "imap_unordered", "starmap", "run_in_executor")
 _REPEATING = ("map", "imap", "imap_unordered", "starmap")

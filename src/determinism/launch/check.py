@@ -43,6 +43,7 @@ from determinism.launch.further_runs import (
     TIMED_RULES,
     EvidenceRuns,
     ShortRuns,
+    beyond_tensors,
     default_budget,
     duration,
     early_runs,
@@ -607,8 +608,9 @@ class Check:
                     self.on_verdict(comparison)
             comparison = self._confirmed(comparison, traces)
             comparison = self._explained(comparison, standard_input, traces)
-        if self._foreseen and comparison.verdict is Verdict.SAME:
-            self.warn(f"{self._foreseen} changed no tensor. What the program computes without tensors is not compared.")
+        if comparison.verdict is Verdict.SAME:
+            for text in beyond_tensors(self._foreseen, [output.log(f"run-{at + 1}") for at in range(len(self.runs))]):
+                self.warn(text)
         return self._tidied(comparison)
 
     def _say_what_is_foreseen(self) -> None:

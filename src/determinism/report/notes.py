@@ -286,6 +286,8 @@ def _extra_run_entries(comparison: Comparison) -> Iterator[Entry]:
     )
     if comparison.extra_runs:
         text = f"{counted(comparison.extra_runs, 'run was', 'runs were')} made beyond the first two: {because}"
+        if comparison.verdict is Verdict.SAME:
+            text += "; tensors are compared, not what the program prints or writes"
         yield Entry(text, "extra runs")
     elif comparison.verdict is Verdict.SAME:
         yield Entry(f"{because}; -n 5 makes five runs", "timing")
