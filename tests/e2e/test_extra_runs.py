@@ -44,7 +44,7 @@ def test_numbers_that_are_computed_without_tensors_and_differ_are_shown(tmp_path
     """Of the first run the output goes to the terminal; of the others it is kept."""
     program = tmp_path / "score.py"
     program.write_text(
-        f"import os, runpy\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(4), 'big'))\n"
+        f"import os, runpy, sys\nsys.path.insert(0, {str(TINY)!r})\nrunpy.run_path({RACY[1]!r})\nprint('score', int.from_bytes(os.urandom(4), 'big'))\n"
     )
     finished = check(tmp_path, "-n", "3", "--", sys.executable, str(program), "0")
     assert finished.status == 0

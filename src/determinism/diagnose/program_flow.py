@@ -293,7 +293,7 @@ class Program:
         while (parent := module.parents.get(at)) is not None and not isinstance(parent, ast.Module):
             if isinstance(parent, ast.If | ast.While):
                 yield module, parent.test
-            elif isinstance(parent, ast.ExceptHandler) and last_part(parent.type or at) in _TOO_LATE:
+            elif isinstance(parent, ast.ExceptHandler) and parent.type and last_part(parent.type) in _TOO_LATE:
                 tried = (call for one in module.parents[parent].body for call in ast.walk(one))  # type: ignore[attr-defined]
                 for call in tried:
                     if isinstance(call, ast.Call) and any(one.arg == "timeout" for one in call.keywords):
