@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ ORIGIN = "# origin"
 
 
 def likely(
-    folder: Path, text: str, kind: Kind = Kind.DATA, *, ranks: int = 0, **changes: Any
+    folder: Path, text: str, kind: Kind = Kind.DATA, *, ranks: int = 0, racy: Sequence[str] = (), **changes: Any
 ) -> tuple[list[Hypothesis], str]:
     """What is likely of a program, with so many ranks, that parts at the line marked as used, and that program's text."""
     text = textwrap.dedent(text).lstrip("\n")
@@ -42,7 +43,7 @@ def likely(
         **changes,
     )
     trace = folder / f"trace-{len(list(folder.iterdir()))}"
-    builder = TraceBuilder(trace)
+    builder = TraceBuilder(trace, racy=list(racy))
     builder.add("aten::lift_fresh", outputs=["a"], site=(str(file), frames[0].line))
     for number in range(ranks):
         builder.beside(f"main.rank-{number}")
@@ -320,6 +321,8 @@ def test_what_the_kind_says_by_itself_is_likely_at_once(tmp_path: Path) -> None:
     assert found == ("uninitialized-memory", True)
     assert named(tmp_path, text, Kind.MUTATION, thread="saver") == ("thread-race", True)
     assert named(tmp_path, text, Kind.MUTATION) == ("changed-behind", True)
+    # The main thread read what another one was writing.
+    assert named(tmp_path, text, Kind.MUTATION, racy=["threads"]) == ("thread-race", True)
     assert named(tmp_path, text, Kind.OP) == (None, False)
 
 

@@ -685,10 +685,10 @@ def likely_hypotheses(comparison: Comparison, traces: Sequence[Trace]) -> list[H
     divergence = comparison.first_divergence
     if divergence is None or not traces or comparison.varied or comparison.leftovers or comparison.environment:
         return []
-    told = _by_itself(divergence)
+    processes = traces[0].processes
+    told = _by_itself(divergence, any("threads" in (one.description.get("racy") or ()) for one in processes))
     if told or divergence.site is None:
         return told
-    processes = traces[0].processes
     facts = next((p.description.get("environment") or {} for p in processes if p.key == divergence.process), {})
     # The program may set the variable itself, which comes too late: what it was started with counts.
     is_fixed = facts.get("hash randomization") == "False" or fixes_hashes(os.environ)
@@ -726,9 +726,10 @@ def recorded_lines(divergence: Divergence, traces: Sequence[Trace]) -> dict[str,
     return lines
 
 
-def _by_itself(divergence: Divergence) -> list[Hypothesis]:
+def _by_itself(divergence: Divergence, has_threads: bool) -> list[Hypothesis]:
     """What the kind of a divergence says without a look at the text."""
-    if divergence.kind is Kind.MUTATION and divergence.saved_at is None and divergence.thread is not None:
+    is_by_threads = divergence.thread is not None or has_threads
+    if divergence.kind is Kind.MUTATION and divergence.saved_at is None and is_by_threads:
         return [Hypothesis("thread-race", Intervention.fix("thread-schedule"), sites_of(divergence))]
     if divergence.kind in (Kind.UNINITIALIZED, Kind.MUTATION) or divergence.received_at is not None:
         return told_by_kind(divergence)
