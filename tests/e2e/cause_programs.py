@@ -191,7 +191,7 @@ THREADS = (
     ),
     CauseProgram(
         "threads/shared_generator",
-        (Cause("thread-race", "generator=self.noise", is_fixed=False),),
+        (Cause("shared-generator", "generator=self.noise", is_fixed=False),),
     ),
     CauseProgram(
         "threads/stage_queue",

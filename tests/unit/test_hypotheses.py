@@ -159,13 +159,13 @@ def test_in_a_thread_the_schedule_is_tried_before_what_libraries_take_in(thread:
         "unseeded-generator", site, "main", "0", "MainThread", (1, 1), True, 0, (0, 0), ("1", "2"), is_in_library=True
     )
     tried = [one.cause for one in hypotheses(of_thread(thread), [made], leftovers=())]
-    assert (tried.index("thread-race") < tried.index("outside-entropy")) == (thread is not None)
+    assert (tried.index("shared-generator") < tried.index("outside-entropy")) == (thread is not None)
 
 
 @pytest.mark.parametrize(("is_tried", "is_possible"), [(False, True), (True, False)])
 def test_that_threads_race_is_possible_as_long_as_no_experiment_was_made(is_tried: bool, is_possible: bool) -> None:
     found = of_thread("member-1")
-    race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "thread-race")
+    race = next(one for one in hypotheses(found, [], leftovers=()) if one.cause == "shared-generator")
     assert is_open(race, found, lambda intervention: is_tried) is is_possible
     assert not is_open(race, of_thread(None), lambda intervention: is_tried)
 

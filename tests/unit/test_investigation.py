@@ -1099,10 +1099,10 @@ def test_where_nothing_was_seen_to_vary_addresses_come_before_seeds_and_are_trie
     assert tried == ["hash-seed", "addresses and hash-seed", "addresses and hash-seed"]
 
 
-def test_where_a_generator_was_drawn_from_in_another_order_its_threads_race_and_no_queue_is_blamed() -> None:
+def test_where_a_generator_was_drawn_from_in_another_order_threads_share_it_and_no_queue_is_blamed() -> None:
     queue = used(FixedSource("/p/data.py", 3, "queue-order"))
     program = Pretended([(divergence(kind=Kind.RNG), ["thread-schedule"])], [queue])
-    assert found(investigated(program)) == [("thread-race", "confirmed")]
+    assert found(investigated(program)) == [("shared-generator", "confirmed")]
     of_items = Pretended([(divergence(kind=Kind.DATA), ["thread-schedule"])], [queue])
     assert found(investigated(of_items)) == [("queue-order", "confirmed")]
 

@@ -29,8 +29,6 @@ from determinism.trace.reader import Trace
 from determinism.trace.schema import Frame, Table
 from determinism.types import Kind
 
-# Whether `determinism.patch` has a replacement for an op, so that it is worth a run.
-
 
 def may_be_patched(op: str) -> bool:
     """Whether an op is replaced by `determinism.patch`, by all that is known of PyTorch; TensorFlow itself has to be asked.
@@ -550,6 +548,8 @@ def _by_factor(name: str, divergence: Divergence) -> Hypothesis:
         cause = "memory-alignment"
     if name == "thread-schedule" and (divergence.phase == "checkpoint" or divergence.saved_at is not None):
         cause = "torn-checkpoint"
+    elif name == "thread-schedule" and divergence.kind is Kind.RNG:
+        cause = "shared-generator"
     intervention = Intervention.fix(name)
     if cause == "address-order":
         # The salt of strings changes what is allocated, and so every address after it.

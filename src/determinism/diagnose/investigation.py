@@ -61,6 +61,7 @@ _LEAST_RUNS = 2
 _SCHEDULES = frozenset(
     {
         "thread-race",
+        "shared-generator",
         "process-race",
         "queue-order",
         "torn-checkpoint",
