@@ -200,3 +200,13 @@ def test_the_stage_of_a_pipeline_that_a_factor_fixes_is_named_before_the_line_th
     sites = next(one.sites for one in tried if one.cause == cause)
     assert [(Path(at.file).name, at.line) for at in sites] == [("data.py", line)] * (line > 0) + [("train.py", 5)]
     assert not line or sites[0].code.startswith("made = ")
+
+
+@pytest.mark.parametrize("cause", ["thread-race", "torn-checkpoint"])
+def test_the_text_says_what_threads_race_for_unless_a_checkpoint_was_seen_to_be_torn(cause: str) -> None:
+    used, limit = (Frame("/p/train.py", line, "f", "code") for line in (9, 4))
+    turns = Intervention.fix("thread-schedule")
+    tried, likely = Hypothesis(cause, turns, (used,)), Hypothesis("clock", turns, (limit,))
+    (found,) = with_likely_lines([tried], [likely])
+    expected = ("clock", (limit, used)) if cause == "thread-race" else (cause, (used,))
+    assert (found.cause, found.sites) == expected

@@ -11,7 +11,7 @@ import pytest
 from determinism.diagnose.experiments import BudgetSpent, Intervention
 from determinism.factors.catalog import Action
 from determinism.launch.check import LaunchedExperiments
-from determinism.launch.further_runs import beyond_tensors
+from determinism.launch.io import beyond_tensors
 from determinism.run_spec import FixedSource
 
 SEED = Intervention(factors=frozenset({("torch-seed", Action.FIXED)}))

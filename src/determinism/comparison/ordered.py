@@ -200,8 +200,8 @@ class UnreadValues:
 
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
         """Where the first of these values that was made here began to differ, and what that received; None if none was."""
-        made = outputs_with({digest for digest, _ in pairs}, first)
-        roots = {self.outputs[at] for at in made if at in self.outputs}
+        made = outputs_with({digest for digest, _ in pairs}, first.chunks())
+        roots = {self.outputs[at] for places in made.values() for at in places if at in self.outputs}
         return self.roots[min(roots)] if roots else None
 
 

@@ -578,7 +578,7 @@ class DigestSearch:
 
 def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
     """Those of the digests that stand in each of the places, and in outputs of ops that change a tensor in place."""
-    heads = np.frombuffer(b"".join(digest[:8] for digest in wanted), dtype=np.uint64)
+    heads = _heads(wanted)
     writing = process.names.ops_that(OpSemantics.IN_PLACE)
     made, taken, written = set[bytes](), set[bytes](), set[bytes]()
     for chunk in process.chunks():
@@ -592,17 +592,22 @@ def _found(process: ProcessTrace, wanted: set[bytes]) -> tuple[set[bytes], ...]:
     return made & wanted, taken & wanted, written & wanted
 
 
-def outputs_with(digests: Set[bytes], process: ProcessTrace) -> set[tuple[int, int]]:
-    """The outputs of a process that have one of these digests: the numbers of their records, and their places.
+def outputs_with(digests: Set[bytes], chunks: Iterable[Chunk]) -> dict[bytes, list[tuple[int, int]]]:
+    """The outputs that have these digests, by digest: the numbers of their records, and their places.
 
     Raises:
         TraceError: The trace is damaged.
     """
-    heads = np.frombuffer(b"".join(digest[:8] for digest in digests), dtype=np.uint64)
-    found: set[tuple[int, int]] = set()
-    for chunk in process.chunks():
+    heads, found = _heads(digests), dict[bytes, list[tuple[int, int]]]()
+    for chunk in chunks:
         outputs = chunk.children["outputs"]
-        owners = np.unique(outputs.owners[np.isin(outputs.columns["digest"][:, 0], heads)])
-        for row in owners.tolist():
-            found |= {(chunk.number(row), at) for at, digest in enumerate(outputs.digests_of(row)) if digest in digests}
+        for row in np.unique(outputs.owners[np.isin(outputs.columns["digest"][:, 0], heads)]).tolist():
+            for at, digest in enumerate(outputs.digests_of(row)):
+                if digest in digests:
+                    found.setdefault(digest, []).append((chunk.number(row), at))
     return found
+
+
+def _heads(digests: Set[bytes]) -> Array:
+    """The first halves of digests, which are nearly always enough to tell that none is there."""
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype=np.uint64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +14,21 @@ from determinism.comparison.flow import Flow
 from determinism.comparison.kind import Threads, as_changed_by_threads, dead_difference, describe, line_of
 from determinism.comparison.partners import ContentGroup, Sides, draw_behind, paired, unmatched
 from determinism.comparison.processes import ProcessComparison, VisibleDifferences
-from determinism.comparison.records import DigestSearch, Entry, Pair, Received, Root, entry_of, received_by
+from determinism.comparison.records import (
+    DigestSearch,
+    Entry,
+    Pair,
+    Received,
+    Root,
+    entry_of,
+    outputs_with,
+    received_by,
+)
 from determinism.comparison.result import Divergence
 from determinism.trace.chunks import Array, Chunk
 from determinism.trace.reader import ProcessTrace
 from determinism.trace.views import JoinedStreams
-from determinism.types import NO_DIGEST, Access, Kind, Level, Role, Stream
+from determinism.types import Access, Kind, Level, Role, Stream
 
 # Follows a difference that vanished: what read it before counts, and so does what that led to.
 
@@ -264,29 +272,18 @@ class Made:
         self._flow = flow
         self._described = described
 
-    @cached_property
-    def _made(self) -> list[dict[bytes, list[tuple[int, int]]]]:
-        return [_made(chunk) for chunk in (self._group.first, self._group.second)]
-
     def origin_of(self, pairs: Set[Pair], first: ProcessTrace) -> tuple[Divergence, Received] | None:
         """Where the first of these values that was made here began to differ, and what that received; None if none was."""
         roots: list[Root] = []
+        made = [
+            outputs_with({pair[side] for pair in pairs}, [chunk])
+            for side, chunk in enumerate((self._group.first, self._group.second))
+        ]
         for digests in pairs:
-            mine, others = (made.get(digest, ()) for made, digest in zip(self._made, digests, strict=True))
+            mine, others = (places.get(digest, ()) for places, digest in zip(made, digests, strict=True))
             if mine and others:
                 for key, output in [*mine, *((self._group.second_keys.key(number), at) for number, at in others)]:
                     roots += self._flow.roots_of(key, output)
         if not roots:
             return None
         return self._described.begun(min(roots, key=lambda root: root.index))
-
-
-def _made(chunk: Chunk) -> dict[bytes, list[tuple[int, int]]]:
-    """For each digest the records, by number, and outputs that have it."""
-    outputs = chunk.children["outputs"]
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for row in range(chunk.rows):
-        for output, digest in enumerate(outputs.digests_of(row)):
-            if digest != NO_DIGEST:
-                found.setdefault(digest, []).append((chunk.number(row), output))
-    return found

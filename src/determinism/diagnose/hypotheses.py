@@ -613,7 +613,8 @@ def with_likely_lines(candidates: Sequence[Hypothesis], likely: Sequence[Hypothe
 
     def named(one: Hypothesis) -> Hypothesis:
         told = by_text.get(one.intervention)
-        cause = one.cause if told is None else told.cause
+        # A checkpoint that was seen to be torn is told better by its kind than by the text.
+        cause = told.cause if told is not None and one.cause == "thread-race" else one.cause
         if one.source is not None or cause not in lines:
             return one
         sites = tuple(dict.fromkeys([lines[cause], *one.sites]))

@@ -43,7 +43,6 @@ from determinism.launch.further_runs import (
     TIMED_RULES,
     EvidenceRuns,
     ShortRuns,
-    beyond_tensors,
     default_budget,
     duration,
     early_runs,
@@ -55,7 +54,7 @@ from determinism.launch.further_runs import (
     why_not_searched,
 )
 from determinism.launch.interpreter import check_interpreter, script_of
-from determinism.launch.io import OutputFolder, StandardInput, is_unread
+from determinism.launch.io import OutputFolder, StandardInput, beyond_tensors, is_unread
 from determinism.launch.program import Announce, Interrupted, ProgramExit, ProgressCallback, never, unannounced
 from determinism.launch.record import RunResult, Unfinished, require_recorded
 from determinism.launch.runs import (

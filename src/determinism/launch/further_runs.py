@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import tempfile
@@ -403,60 +402,3 @@ def racy_work(trace: Trace) -> list[str]:
         trace: Of the run.
     """
     return [str(word) for process in trace.processes for word in process.description.get("racy") or []]
-
-
-# What equal tensors do not show: results that a program computes without them.
-
-_NOT_COMPARED = "What the program computes without tensors is not compared."
-_MOST_OUTPUT = 1 << 20
-"""Bytes of a log that are looked at."""
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f.]+(?:p[-+]?\d+)?|\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
-_OF_THE_MACHINE = re.compile(
-    r"\b(?:0x[0-9a-f]{6,}|\d{4}-\d\d-\d\d|\d+:\d\d|time|times|elapsed|took|eta|duration|seconds?|minutes?|throughput|speed|fps|"
-    r"memory|pid|port|rss|latency|warning|info|debug)\b|\d ?(?:s|sec|ms|us|ns|min|h|kb|mb|gb|[kmg]ib)\b|/s\b|s/|%\||/tmp/|it/",
-    re.IGNORECASE,
-)
-"""In lines that show how long something took, where it lies, or when it was."""
-
-
-def beyond_tensors(foreseen: str, logs: Sequence[Path]) -> list[str]:
-    """What is to be said of runs whose tensors are equal, while other results may differ.
-
-    Args:
-        foreseen: The place at which lint foresaw a difference; empty if at none.
-        logs: What each run printed, as far as it was kept.
-    """
-    texts = {log.stem.replace("-", " "): _lines(log) for log in logs if log.is_file()}
-    names = list(texts)
-    for name in names[1:]:
-        found = differing_line(texts[names[0]], texts[name])
-        if found is not None:
-            one, other = (json.dumps(line[:_SHOWN], ensure_ascii=False) for line in found)
-            return [f"No tensor differs, but {names[0]} printed {one}, and {name} {other}. {_NOT_COMPARED}"]
-    return [f"{foreseen} changed no tensor. {_NOT_COMPARED}"] if foreseen else []
-
-
-_SHOWN = 120
-
-
-def _lines(log: Path) -> list[str]:
-    with log.open("rb") as file:
-        text = file.read(_MOST_OUTPUT).decode("utf-8", "replace")
-    return [line.strip() for line in re.split(r"[\r\n]+", _ESCAPES.sub("", text)) if line.strip()]
-
-
-def differing_line(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
-    """The first line of a text that another one has with other numbers, wherever it stands there; None if there is none.
-
-    Lines that show times, memory or addresses differ in every run, and say nothing.
-    """
-    others = list((Counter(second) - Counter(first)).elements())
-    for line in (Counter(first) - Counter(second)).elements():
-        if _OF_THE_MACHINE.search(line):
-            continue
-        words = _NUMBER.sub("#", line)
-        found = next((other for other in others if _NUMBER.sub("#", other) == words), None)
-        if found is not None:
-            return line, found
-    return None
